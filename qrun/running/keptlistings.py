@@ -30,7 +30,7 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
         tuple(_spec(spec) for spec in specs),
         bundle.array(np.array([specs[spec] for spec in made.specs], np.int64)),
         tuple(map(array, made.arrays)),
-        tuple(map(bundle.array, (made.held, made.rechecks, listing.structs, listing.counts))),
+        tuple(map(bundle.array, (made.held, made.rechecks, listing.structs, listing.counts, listing.parts))),
         {key: bundle.array(rows) for key, rows in listing.pointers.items()},
         tuple((_view(view), int(fill)) for view, fill in listing.borders),
         {key: _view(view) for key, view in listing.views.items()},
@@ -54,7 +54,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     """The program of these values."""
     (specs, numbers, pointed, tables, pointers, borders, views, given, room, fixed, segments, steps, rest) = packed
     kinds = [KernelSpec(*spec) for spec in specs]
-    held, rechecks, structs, counts = (arrays[number] for number in tables)
+    held, rechecks, structs, counts, parts = (arrays[number] for number in tables)
     array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
     items, wanted, doubtful, arena, scratch, helpers = rest
     listing = Listing(
@@ -62,6 +62,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         structs,
         (),
         counts,
+        parts,
         {key: arrays[rows] for key, rows in pointers.items()},
         [(_viewed(view), fill) for view, fill in borders],
         {key: _viewed(view) for key, view in views.items()},

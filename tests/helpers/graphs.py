@@ -451,7 +451,7 @@ def products(g: Graph, qdq: bool) -> None:
 
     for _ in range(int(rng.integers(1, 4))):
         kind, k, m = (
-            str(rng.choice(["matmul", "self", "gemm", "conv", "relu"])),
+            str(rng.choice(["matmul", "self", "attention", "gemm", "conv", "relu"])),
             shape[-1],
             int(rng.choice([1, 5, 24, 70])),
         )
@@ -463,6 +463,10 @@ def products(g: Graph, qdq: bool) -> None:
             other = g.node("Transpose", [name], perm=turned)
             name, shape = g.node("MatMul", [name, other]), (*shape[:-1], shape[-2])
             name = g.node("Div", [name, g.constant(F(k))])
+        elif kind == "attention" and len(shape) > 1 and 0 < k < 200 and 0 < shape[-2] < 200:
+            other = g.node("Transpose", [name], perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2])
+            scores = g.node("Div", [g.node("MatMul", [name, other]), g.constant(F(k))])
+            name = g.node("MatMul", [g.node("Softmax", [scores], axis=-1), name])
         elif kind == "gemm" and len(shape) == 2 and min(shape) > 0 and max(shape) < 600:
             turned = rng.integers(0, 2, 2)
             rows, k = shape[::-1] if turned[0] else shape

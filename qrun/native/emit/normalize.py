@@ -10,7 +10,7 @@ from functools import reduce
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.numbers import decay, divided, finer, product_error, rounded_to_odd, rounds_apart, two_sum
-from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter
+from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter, folded
 from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
@@ -156,8 +156,10 @@ class SoftmaxF32Emitter(RowwiseEmitter):
     def _total(self, x: Value, greatest: Value, kept: Value) -> Value:
         """The sum of a row's exponentials, which are stored at `kept`."""
 
+        top = {n: greatest.splat(n) for n in (self.n, 1)}
+
         def exponential(n: int, index: Value) -> Value:
-            made = decay(self.loaded(n, x, index) - greatest.splat(n))
+            made = decay(self.loaded(n, x, index) - top[n])
             (kept + index * 8).store(made, 8)
             return made
 
@@ -166,11 +168,12 @@ class SoftmaxF32Emitter(RowwiseEmitter):
     def _shares(self, kept: Value, total: Value, y: Value) -> Value:
         inverse = "1.0" / total
         reach = inverse * self.number(REACH)
-        least, most = inverse - reach, inverse + reach
+        ends = {n: ((inverse - reach).splat(n), (inverse + reach).splat(n)) for n in (self.n, 1)}
 
         def result(n: int, index: Value) -> tuple[Value, Value]:
             made = (kept + index * 8).load(f"<{n} x double>", 8)
-            return made * least.splat(n), made * most.splat(n)
+            least, most = ends[n]
+            return made * least, made * most
 
         return self.stored(y, result)
 
@@ -184,7 +187,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
             turns.next(*(more.where("ogt", so_far) for more, so_far in zip(blocks, turns.carried, strict=True)))
         with w.loop(block, self.whole, n, [reduce(_greater, turns.carried)]) as turn:
             turn.next((x + turn.index * 4).load(least.kind, 4).where("ogt", turn.carried[0]))
-        with w.loop(self.whole, self.a.length, 1, [turn.carried[0].reduced("fmax")]) as rest:
+        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], _greater)]) as rest:
             value = (x + rest.index * 4).load("float", 4)
             rest.next(value.where("ogt", rest.carried[0]))
         return rest.carried[0]

@@ -35,6 +35,15 @@ SUMS = 2
 """Partial sums of a row, vectors that do not wait for each other."""
 
 
+def folded(value: Value, joined: Callable[[Value, Value], Value]) -> Value:
+    """One value of all lanes: the halves joined, then the halves of that."""
+    while value.lanes > 1:
+        half = value.lanes // 2
+        low, high = (value.shuffled(range(start, start + half)) for start in (0, half))
+        value = joined(low, high)
+    return value.extract(0)
+
+
 class RowwiseEmitter(KernelEmitter):
     """Rows one after another, `rows` elements at once and what is left one by one.
 
@@ -130,11 +139,7 @@ class RowwiseEmitter(KernelEmitter):
             turns.next(*(total + more for total, more in zip(turns.carried, terms, strict=True)))
         with w.loop(block, self.whole, n, [reduce(add, turns.carried)]) as turn:
             turn.next(turn.carried[0] + term(n, turn.index))
-        total = turn.carried[0]
-        while total.lanes > 1:
-            half = total.lanes // 2
-            low, high = (total.shuffled(range(start, start + half)) for start in (0, half))
-            total = low + high
+        total = folded(turn.carried[0], add).splat(1)
         with w.loop(self.whole, self.a.length, 1, [total]) as rest:
             rest.next(rest.carried[0] + term(1, rest.index))
         return rest.carried[0].extract(0)

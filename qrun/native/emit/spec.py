@@ -24,14 +24,14 @@ class KernelSpec:
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), coded_product (with weights in codes), recurrent (all steps of LSTM, GRU, RNN), widen (what converts images),
-             float_depthwise, float_grouped; scale (sums to results) and factors (what it multiplies
+             float_depthwise, float_grouped; slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
-             standardize, shares, mean: `rows` elements at once, of `vectors` rows).
+             standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).

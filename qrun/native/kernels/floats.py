@@ -174,14 +174,14 @@ def product_call(
     terms: FloatTerms,
     exact: Exact,
     arrays: Mapping[str, Array],
-    pointers: Sequence[str],
+    pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
     *,
     lengths: Callable[[], Array] | None = None,
     weights: FloatPanels | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. arrays: constant operands by name; pointers: names of the others, in
-    order; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
+    order, or which operand each is; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
     weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
     left, lanes = stack.left, engine.isa.lanes // 2
     known = weights is not None or (lengths is not None and direct(left.rows, True))

@@ -90,13 +90,48 @@ class _Rows(Planned):
         rows = size(y.shape) // (1 if self.reduces else self.length) if self.length else 0
         if not rows:
             return ()
-        isa = self.engine.isa
-        chunk = share(rows, 32 * self.length, self.engine.threads)
+        return (self._call(self.engine, rows, self._loops(), None),)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The words that point to what is read."""
+        return tuple(f"{name}*" for name in (operand_names(len(self.operands) - 1)[:-1] if self.source else ("x",)))
+
+    def keeps(self, place: int, shape: tuple[int, ...]) -> bool:
+        """Whether rows of x are made of what is read as this place, of the same shape, row by row."""
+        if self.source is None:
+            return self.operands[0].shape == shape
+        return self.operands[place].shape == self.source.result.shape == shape and self._loops() is not None
+
+    def row_steps(self, place: int) -> tuple[int, ...]:
+        """Bytes from one row of what is read as this place to the next, along each axis of x but the last."""
+        loops = self.source.axes() if self.source else ()
+        return tuple(loop.steps[place] for loop in loops[:-1])
+
+    def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
+        """The call for so many rows along the last axis but one, of operands that point to the first one. near: which one lies,
+        with the result, where nothing is that the program knows."""
+        found, padding = None, Loop(1, (0,) * len(self.operands))
+        if self.source:
+            *_, axis, inner = self.source.axes()
+            found = (*[padding] * (OUTER - 1), Loop(rows, axis.steps)), inner
+        pointers = {name: number + 2 - (number > near) for number, name in enumerate(self.sources) if number != near}
+        return self._call(engine, rows, found, pointers)
+
+    def _call(
+        self,
+        engine: Engine,
+        rows: int,
+        found: tuple[tuple[Loop, ...], Loop] | None,
+        pointers: Mapping[str, int] | None,
+    ) -> KernelCall:
+        """pointers: which operand each word points to, if not all do to theirs."""
+        isa = engine.isa
+        chunk = share(rows, 32 * self.length, engine.threads)
         words = {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length}
         words["recheck*"] = self.recheck.address
         arrays = {"numbers*": self.numbers, **self.arrays}
         form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
-        found = self._loops()
         if found and self.source:
             outer, inner = found
             *sources, _ = self.source.operands
@@ -113,13 +148,14 @@ class _Rows(Planned):
                 source.dtype.itemsize + sum((loop.count - 1) * loop.steps[n] for loop in (*outer, inner))
                 for n, source in enumerate(sources)
             ]
-        names = [*(operand_names(len(kinds))[:-1] or ("x",)), "y"]
         together = self.together if self.length <= _SHORT else 1
         fetched = int(bool(kinds) and self.length >= _FETCHED)
         spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, fetched, kinds)
-        pointing, scratch = [f"{name}*" for name in names], (8 * together + 4 * slots) * self.length
-        given = spec, pointing, words, (*extents, 4 * size(y.shape)), arrays
-        return (self.engine.kernels.call(*given, scratch=scratch, decides=False, rechecks=(self.recheck,)),)
+        names, scratch = (*self.sources, "y*"), (8 * together + 4 * slots) * self.length
+        pointing = {name: number for number, name in enumerate(names)} if pointers is None else pointers
+        words |= dict.fromkeys(names, 0)
+        given = spec, pointing, words, (*extents, 4 * size(self.result.shape)), arrays
+        return engine.kernels.call(*given, scratch=scratch, decides=False, rechecks=(self.recheck,))
 
 
 def _split(shape: Sequence[int], length: int) -> int:
@@ -164,6 +200,7 @@ class SoftmaxF32(_Rows):
     """exp(x) / sum exp(x)."""
 
     kind, together = "shares", 4
+    attends = True
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * _UNIT]), {}

@@ -100,6 +100,7 @@ class KernelCall:
     decides:   whether the kernel decides every result.
     rechecks:  what makes, while it runs, results that it does not decide.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
+    parts:      the calls that a tile makes itself (emit/slices.py), which only a program's plan lists for it.
     """
 
     spec: KernelSpec
@@ -116,6 +117,7 @@ class KernelCall:
     decides: bool = True
     rechecks: tuple[Rechecker, ...] = ()
     pick: Ints | None = None
+    parts: tuple[KernelCall, ...] = ()
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""

@@ -91,6 +91,8 @@ class Operation(ABC):
     """Of an elementwise operation: its functions."""
     between: tuple[float, float, float] | None = None
     """Of Relu and Clip of float32: what `limited` is given for the same of a result."""
+    attends = False
+    """Whether it may be the middle of an attention (plan/attention.py)."""
     parts: tuple[int, ...] = ()
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()

@@ -15,7 +15,8 @@ from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
-    return _chained(_shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted), wanted), wanted)
+    shuffled_ones = _shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted), wanted)
+    return _attended(engine, _chained(shuffled_ones, wanted), wanted)
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -47,6 +48,15 @@ def _chained(items: list[Item], wanted: Sequence[Key]) -> list[Item]:
     from qrun.native.plan.chains import chained
 
     return chained(items, wanted)
+
+
+def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key]) -> list[Item]:
+    """The items with attentions joined, if there are any."""
+    if not any(isinstance(item, Task) and item.operation.attends for item in items):
+        return items
+    from qrun.native.plan.attention import attended
+
+    return attended(engine, items, wanted)
 
 
 def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:

@@ -43,8 +43,10 @@ class View:
 class Listing:
     """A schedule that is ready to run.
 
-    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls.
-    counts:   [calls, 4]: tiles; whether all threads wait after the call; the first call since the wait before; item.
+    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls. Those that tiles
+              of other calls make themselves come last.
+    counts:   [calls, 4], of all but these: tiles; whether all threads wait after it; the first call since the wait before; item.
+    parts:    [calls, 4], of each call with parts: its number, the word that points to them, the first one, how many they are.
     pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
     borders:  values of the arena that are filled once, and with what. views: of values that are read from outside.
     given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
@@ -57,6 +59,7 @@ class Listing:
     structs: Ints
     kernels: Sequence[Any]
     counts: Ints
+    parts: Ints
     pointers: Mapping[Key | None, Ints]
     borders: Sequence[tuple[View, int]]
     views: Mapping[Key, View]
@@ -88,16 +91,18 @@ class Listing:
     @classmethod
     def of(cls, schedule: Schedule) -> Listing:
         calls = schedule.calls
-        structs = np.zeros((len(calls), STRUCT // 8), np.int64)
+        structs = np.zeros((len(schedule.rows), STRUCT // 8), np.int64)
         counts = np.zeros((len(calls), 4), np.int64)
-        for number, call in enumerate(calls):
+        for number, call in enumerate(schedule.rows):
             structs[number, : len(call.section.arguments)] = call.section.arguments
+        for number, call in enumerate(calls):
             counts[number] = (call.section.tiles, schedule.barriers[number], schedule.since[number], call.placed.item)
         return cls(
             schedule.engine,
             structs,
-            [call.section.kernel for call in calls],
+            [call.section.kernel for call in schedule.rows],
             counts,
+            schedule.parts,
             _pointers(schedule),
             [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
             {key: _shown(forms[0]) for key, forms in schedule.placement.forms.items() if _is_seen(key, forms[0])},
@@ -137,7 +142,7 @@ class Sight:
 
 def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
     found: dict[Key | None, list[tuple[int, int, int]]] = {}
-    for number, call in enumerate(schedule.calls):
+    for number, call in enumerate(schedule.rows):
         for word, operand in call.section.pointers:
             storage = call.placed.storages[operand]
             start = int(call.section.arguments[word]) + storage.place

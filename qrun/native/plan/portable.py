@@ -47,7 +47,7 @@ def portable(schedule: Schedule, listing: Listing) -> tuple[Portable, list[Reche
     """The program, and its recheckers in the order of their numbers. Raises Unportable."""
     finder, structs = _Finder(), listing.structs.copy()
     moved = {(call, word) for rows in listing.pointers.values() for call, word in rows[:, :2].tolist()}
-    for number, call in enumerate(schedule.calls):
+    for number, call in enumerate(schedule.rows):
         if schedule.engine.kernels.get(call.section.spec) is not call.section.kernel:
             raise Unportable("a kernel of another specification")
         for word in finder.look(number, call.section, moved):
@@ -56,7 +56,7 @@ def portable(schedule: Schedule, listing: Listing) -> tuple[Portable, list[Reche
         structs[rows[:, 0], rows[:, 1]] = 0
     made = Portable(
         replace(listing, structs=structs, kernels=(), keep=None),
-        tuple(call.section.spec for call in schedule.calls),
+        tuple(call.section.spec for call in schedule.rows),
         tuple(finder.arrays),
         np.array(finder.held, np.int64).reshape(-1, 4),
         np.array(finder.rechecked, np.int64).reshape(-1, 3),
@@ -121,6 +121,8 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
     for number, place, recheck in made.rechecks.tolist():
         structs[number, place] = rechecks[recheck].address
         own.setdefault(number, []).append(rechecks[recheck])
+    for number, _, first, count in made.listing.parts.tolist():
+        own[number] = [recheck for part in range(first, first + count) for recheck in own.get(part, ())]
     kernels: Mapping[KernelSpec, Any] = {spec: engine.kernels.get(spec) for spec in dict.fromkeys(made.specs)}
     return replace(
         made.listing,

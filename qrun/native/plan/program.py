@@ -51,11 +51,11 @@ class Instance:
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.memory = aligned(listing.arena, np.uint8, 0)
-        calls = len(listing.kernels)
+        calls, walked = len(listing.kernels), len(listing.counts)
         self.structs = aligned((calls, STRUCT // 8), np.int64, 0)
         self.plan = aligned((calls, ENTRY // 8), np.int64, 0)
         self.state = aligned(STATE // 8, np.int64, 0)
-        self.times = np.zeros((listing.engine.threads, calls + 1, 2), np.int64)
+        self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
         self.starts = address(self.plan), address(self.state), address(self.times)
         self.lead = listing.engine.runner.lead
         self.rows: dict[int, int] = {}
@@ -67,7 +67,9 @@ class Instance:
         self._move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
-        self.plan[:, 2:5] = listing.counts[:, :3]
+        self.plan[:walked, 2:5] = listing.counts[:, :3]
+        row, word, first, _ = listing.parts.T
+        self.structs[row, word] = self.starts[0] + ENTRY * first
         self.forget()
         self.views: dict[Key, Array] = {}
         self.kept = [self._point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
@@ -142,7 +144,7 @@ class Instance:
         and where all of a segment are small none is called."""
         self.alone.measure(stamps)
         if self.alone.known:
-            self.plan[:, 5] = flags = self.alone.flags()
+            self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()
             segments = (segment for segment in self.listing.segments if segment.item < 0)
             self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
 

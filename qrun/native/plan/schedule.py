@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.kernels.copy import arrange
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
 from qrun.native.machine.operation import Operand, must_reach, size
 from qrun.native.plan.fusing import fused
 from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage
@@ -130,6 +131,7 @@ class Schedule:
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
+        self.rows, self.parts = self._rows()
         self.barriers, self.since = self._barriers()
         self.segments = self._segments()
         self.room = self._room()
@@ -151,6 +153,17 @@ class Schedule:
                 must_reach(made, Span.of(whole).end - whole.place)
             calls += [PlannedCall(section, placed) for section in made]
         return tuple(calls)
+
+    def _rows(self) -> tuple[tuple[PlannedCall, ...], Ints]:
+        """The calls, then those that tiles of some of them make themselves; of each such call [4]: its number, the word that
+        points to its parts, the number of the first one, and how many they are."""
+        rows, parts = list(self.calls), []
+        for number, call in enumerate(self.calls):
+            section = call.section
+            if section.parts:
+                parts.append((number, section.kernel.word("parts*"), len(rows), len(section.parts)))
+                rows += [PlannedCall(part, call.placed) for part in section.parts]
+        return tuple(rows), np.array(parts, np.int64).reshape(-1, 4)
 
     def _barriers(self) -> tuple[list[bool], list[int]]:
         """After which calls all threads wait, and the first call since the wait before."""

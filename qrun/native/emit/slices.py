@@ -1,0 +1,56 @@
+"""Slices of work that several kernels do one after the other, what they hand on in the memory of the thread."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT, names
+from qrun.native.emit.values import Value
+
+NAMES = names("parts* words* moves* width own_at tiles")
+"""One 8-byte word each.
+
+parts    entries of the plan (spec.ENTRY): kernels, and structs that are right but for the words that move
+words    int64 [parts][width][2]: bytes from a struct's start to a word that moves, and -1 if the word is an address in
+         the thread's memory, else 0
+moves    int64 [slices][parts][width]: what is added to each of these words
+own_at   where in the thread's memory that of the parts begins
+tiles    slices
+"""
+_COPIED = range(0, NEXT, 64)
+
+
+@emitter("slices")
+class SlicesEmitter(KernelEmitter):
+    """`rows` parts. A thread makes a slice alone: each part's struct is copied into its memory, moved, and its kernel called
+    with a counter of tiles that nobody shares."""
+
+    names = NAMES
+    own_memory = True
+
+    def tile(self, tile: Value) -> None:
+        parts = self.spec.rows
+        moves = self.a.moves + tile * (8 * parts) * self.a.width
+        doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
+        with self.w.when(reduce(or_, doubts).test("ne", 0)):
+            self.w.undecided()
+
+    def _part(self, number: int, moves: Value) -> Value:
+        """Run a part. Returns the word in which its kernel says that it could not decide a result."""
+        w, a = self.w, self.a
+        entry, struct = a.parts + ENTRY * number, self.scratch + STRUCT * number
+        kernel, source = (place.load("ptr", 8) for place in (entry, entry + 8))
+        for start in _COPIED:
+            (struct + start).store((source + start).load("<8 x i64>", 8), 8)
+        for counter in (DOUBT, NEXT):
+            (struct + counter).store(w.value("i64", 0), 8)
+        here = w.let("i64", f"ptrtoint ptr {self.scratch} to i64")
+        words = a.words + a.width * (16 * number)
+        with w.loop(0, a.width, 1) as turn:
+            place, near = ((words + turn.index * 16 + byte).load("i64", 8) for byte in (0, 8))
+            moves_by = (moves + turn.index * 8).load("i64", 8) + (here & near)
+            (struct + place).store((struct + place).load("i64", 8) + moves_by, 8)
+        w.let("i64", f"call i64 {kernel}(ptr {struct}, ptr {struct + NEXT}, ptr {self.scratch + a.own_at})")
+        return (struct + DOUBT).load("i64", 8)

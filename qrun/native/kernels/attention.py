@@ -1,0 +1,142 @@
+"""Attention of float32: products, softmax and products again, a block of rows after the other, while it is in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.spec import STRUCT, KernelSpec
+from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.float_tiles import aligned_up, even
+from qrun.native.kernels.floats import FloatStack, product_call
+from qrun.native.kernels.normalize import SoftmaxF32
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_BLOCK, _LEAST = 1 << 18, 48
+"""Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
+the right matrices for them."""
+_ROWS = 6
+"""Rows of a block are a multiple of so many, where there are more: of the strips of AVX-512."""
+_PLAIN = ["a*", "b*", "y*"]
+
+
+class Attention(Planned):
+    """softmax(a @ b) @ c, shapes as numpy.matmul; the softmax may read what a function makes of the scores and of others.
+
+    scores, softmax, values: the three operations. place: which of what the softmax reads the scores are.
+    operands: a and b, what else the softmax reads, c, and the result. What is between them is in the memory of threads.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
+    ) -> None:
+        super().__init__()
+        self.engine, self.scores, self.softmax, self.values, self.place = engine, scores, softmax, values, place
+        others = [operand for number, operand in enumerate(softmax.operands[:-1]) if number != place]
+        self.operands: tuple[Operand, ...] = (*scores.operands[:2], *others, *values.operands[1:])
+        rows = scores.stack.left.rows
+        self.rows = min(rows, even(rows, max(_BLOCK // (4 * softmax.length), _LEAST), _ROWS))
+        self.blocks = -(-rows // self.rows)
+
+    @classmethod
+    def of(
+        cls, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
+    ) -> Attention | None:
+        """None where the three do not meet block by block, or are too little for all threads."""
+        left, right = scores.stack, values.stack
+        if any(product.names != _PLAIN or product.arrays for product in (scores, values)):
+            return None
+        shape = scores.result.shape
+        whole = (len(left.starts), left.left.rows, left.columns)
+        if shape[-2:] != whole[1:] or whole != (len(right.starts), right.left.rows, right.k):
+            return None
+        if softmax.length != left.columns or not softmax.keeps(place, shape):
+            return None
+        if not (
+            _lies_plain(left.starts[:, 3], left.y_row, whole) and _lies_plain(right.starts[:, 0], right.left.row, whole)
+        ):
+            return None
+        made = cls(engine, scores, softmax, values, place)
+        return made if len(left.starts) * made.blocks >= engine.threads else None
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        engine = copy(self.engine)
+        engine.threads = 1
+        left, right, others = self.scores.stack, self.values.stack, len(self.operands) - 4
+        head, block = divmod(np.arange(len(left.starts) * self.blocks), self.blocks)
+        row = np.minimum(block * self.rows, left.left.rows - self.rows)
+        first = 3 * STRUCT
+        second = first if self.softmax.source else aligned_up(first + 4 * self.rows * left.columns)
+        own = aligned_up(second + 4 * self.rows * left.columns)
+        parts = (
+            self._product(engine, self.scores, {"a*": 0, "b*": 1}),
+            self.softmax.block(engine, self.rows, self.place),
+            self._product(engine, self.values, {"b*": others + 2, "y*": others + 3}),
+        )
+        sources = self.softmax.sources
+        read = {name: self._moved(n, head, row) for n, name in enumerate(sources) if n != self.place}
+        moves = (
+            {"a*": left.starts[head, 0] + row * left.left.row, "b*": left.starts[head, 1], "y*": first},
+            {**read, sources[self.place]: first, "y*": second},
+            {"a*": second, "b*": right.starts[head, 1], "y*": right.starts[head, 3] + row * right.y_row},
+        )
+        return (_sliced(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
+
+    def _product(self, engine: Engine, product: FloatMatmul, pointers: Mapping[str, int]) -> KernelCall:
+        """A block of one of the products; what lies in the thread's memory is found later."""
+        stack = product.stack
+        one, left = np.zeros((1, 4), np.int64), replace(stack.left, rows=self.rows)
+        block = FloatStack(one, left, stack.columns, stack.b_row, 0, stack.y_row)
+        return product_call(engine, block, product.terms, product.exact, {}, pointers, ())
+
+    def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
+        """Bytes from the start of what the softmax reads to what a slice does."""
+        shape = self.scores.result.shape
+        places = (*np.unravel_index(head, shape[:-2]), row) if len(shape) > 2 else (row,)
+        steps = self.softmax.row_steps(number)
+        return np.asarray(sum(place * step for place, step in zip(places, steps, strict=True)), np.int64)
+
+
+def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
+    """Whether matrices [number, rows, columns] lie in C order."""
+    number, rows, columns = whole
+    return row == 4 * columns and np.array_equal(starts, np.arange(number) * (4 * rows * columns))
+
+
+def _sliced(
+    engine: Engine, parts: Sequence[KernelCall], moves: Sequence[Mapping[str, Any]], own: int, extents: Sequence[int]
+) -> KernelCall:
+    """Slices of these parts. moves: by part and word, what is to be added in each slice; a number instead of an array is a
+    place in the thread's memory, of which the parts' own begins at `own`."""
+    width = max(map(len, moves))
+    slices = next(len(move) for part in moves for move in part.values() if np.ndim(move))
+    words = np.zeros((len(parts), width, 2), np.int64)
+    words[:, :, 0] = STRUCT - 8
+    added = np.zeros((slices, len(parts), width), np.int64)
+    for number, (part, changes) in enumerate(zip(parts, moves, strict=True)):
+        for place, (name, move) in enumerate(changes.items()):
+            words[number, place] = 8 * part.kernel.word(name), -(not np.ndim(move))
+            added[:, number, place] = move
+    spec = KernelSpec("slices", engine.isa.name, len(parts), 1, 1, "parts", "f32", False)
+    filled = {"parts*": 0, "width": width, "own_at": own, "tiles": slices}
+    return engine.kernels.call(
+        spec,
+        {},
+        filled,
+        extents,
+        {"words*": words, "moves*": added},
+        scratch=own + max(part.scratch for part in parts),
+        decides=all(part.decides for part in parts),
+        rechecks=tuple(recheck for part in parts for recheck in part.rechecks),
+        parts=tuple(parts),
+    )

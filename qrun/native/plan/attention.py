@@ -1,0 +1,49 @@
+"""Products, softmax, and products of its shares as one task, so that scores never leave the cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from qrun.native.kernels.attention import Attention
+from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.normalize import SoftmaxF32
+from qrun.native.machine.engine import Engine
+from qrun.native.plan.placement import Item, Key, PythonStep, Task
+
+
+def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+    """The items with attentions joined: the last one of each does all of its work, the others become steps that do nothing.
+    The list keeps its length."""
+    made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
+    makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
+
+    def maker(key: Key) -> int:
+        """The item that makes a value for one reader alone; -1 if there is none."""
+        return makers.get(key, -1) if uses[key] == 1 else -1
+
+    for number, item in enumerate(items):
+        middle = maker(item.inputs[0]) if isinstance(item, Task) and isinstance(item.operation, FloatMatmul) else -1
+        softmax = items[middle] if middle >= 0 else None
+        if not isinstance(softmax, Task) or not isinstance(softmax.operation, SoftmaxF32):
+            continue
+        for place, first in enumerate(map(maker, softmax.inputs)):
+            joined = _joined(engine, items[first], softmax, item, place) if first >= 0 else None
+            if joined:
+                made[number] = joined
+                made[first] = made[middle] = PythonStep((), ())
+                break
+    return made
+
+
+def _joined(engine: Engine, scores: Item, softmax: Task, values: Item, place: int) -> Task | None:
+    if not isinstance(scores, Task) or not isinstance(values, Task):
+        return None
+    first, middle, last = scores.operation, softmax.operation, values.operation
+    if not isinstance(first, FloatMatmul) or not isinstance(middle, SoftmaxF32) or not isinstance(last, FloatMatmul):
+        return None
+    operation = Attention.of(engine, first, middle, last, place)
+    others = [key for number, key in enumerate(softmax.inputs) if number != place]
+    if operation is None:
+        return None
+    return Task(operation, (*scores.inputs, *others, *values.inputs[1:]), values.output)

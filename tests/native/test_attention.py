@@ -1,0 +1,166 @@
+"""Attention as one operation, block of rows after block, gives the bits of its nodes one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, every_isa
+from helpers.placed import schedules
+from helpers.sums import assert_bits, beside_ties
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.memory import Budget
+from qrun.native.errors import Undecided
+from qrun.native.kernels.attention import Attention
+from qrun.native.plan.placement import Task
+from qrun.native.plan.program import Program
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+HEADS = (0, 2, 1, 3)
+SCALE: list[tuple[str, list[str], str]] = [("Div", ["s", "root"], "x")]
+MASK: list[tuple[str, list[str], str]] = [("Mul", ["s", "half"], "t"), ("Add", ["t", "mask"], "x")]
+
+
+def network(
+    shapes: dict[str, tuple[int, ...]],
+    between: list[tuple[str, list[str], str]],
+    turned: str = "",
+    outputs: tuple[str, ...] = ("y",),
+) -> ModelProto:
+    """softmax(f(a @ b)) @ c, f as `between` says; turned: operands, and y, that transposes move heads of."""
+    names = {name: f"t-{name}" if name in turned else name for name in "abcy"}
+    nodes = [helper.make_node("Transpose", [name], [names[name]], perm=HEADS) for name in turned if name != "y"]
+    nodes.append(helper.make_node("MatMul", [names["a"], names["b"]], ["s" if between else "x"]))
+    nodes += [helper.make_node(op, inputs, [output]) for op, inputs, output in between]
+    nodes.append(helper.make_node("Softmax", ["x"], ["p"], axis=-1))
+    nodes.append(helper.make_node("MatMul", ["p", names["c"]], [names["y"]]))
+    if "y" in turned:
+        nodes.append(helper.make_node("Transpose", ["t-y"], ["y"], perm=HEADS))
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    numbers = {"root": F(np.sqrt(32)), "half": F(0.5)}
+    used = {name for _, reads, _ in between for name in reads}
+    constants = [numpy_helper.from_array(np.asarray(v), name) for name, v in numbers.items() if name in used]
+    graph = helper.make_graph(nodes, "attention", inputs, outs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def numbers(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    return {name: (rng.standard_normal(shape) * 2).astype(F) for name, shape in shapes.items()}
+
+
+def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> list[Attention]:
+    """Results are those of the reference. The attentions of the program."""
+    names = [output.name for output in model.graph.output]
+    want = qrun.Session(model, backend="reference").run(feeds, names)
+    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+    for _ in range(3):
+        for name, array in session.run(feeds, names).items():
+            assert_bits(array, want[name], name)
+    (schedule,) = schedules(session)
+    operations = [item.operation for item in schedule.items if isinstance(item, Task)]
+    return [operation for operation in operations if isinstance(operation, Attention)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@every_isa
+def test_blocks_of_rows(isa: str, threads: int) -> None:
+    """Several blocks, the last one overlapping; one; fewer rows than a register block; one row."""
+    rng = np.random.default_rng(60)
+    for lead, rows, k, columns, n in (
+        ((1, 2), 130, 17, 1500, 9),
+        ((2, 3), 33, 32, 40, 32),
+        ((4,), 3, 5, 37, 1),
+        ((3,), 1, 8, 64, 8),
+    ):
+        shapes = {"a": (*lead, rows, k), "b": (*lead, k, columns), "c": (*lead, columns, n)}
+        for between in ([], SCALE):
+            (made,) = run(network(shapes, between), numbers(rng, shapes), isa=isa, threads=threads)
+            assert made.blocks == (3 if rows == 130 else 1)
+
+
+@every_isa
+def test_masks_and_heads_that_lie_apart(isa: str) -> None:
+    rng = np.random.default_rng(61)
+    batch, rows, heads, k, columns, n = 2, 53, 3, 16, 1400, 8
+    shapes = {"a": (batch, rows, heads, k), "b": (batch, k, heads, columns), "c": (batch, columns, heads, n)}
+    for mask in ((batch, 1, 1, columns), (rows, columns), (batch, heads, rows, columns), (heads, rows, 1), (columns,)):
+        feeds = numbers(rng, shapes | {"mask": mask})
+        feeds["mask"] = np.where(feeds["mask"] < -2, F(-np.inf), feeds["mask"])
+        (made,) = run(network(shapes | {"mask": mask}, MASK, "abcy"), feeds, isa=isa)
+        assert made.blocks == 2
+
+
+@every_isa
+def test_sums_and_shares_in_doubt(isa: str) -> None:
+    """Scores of which only the exact sum tells how they round; and rows of one share that is a tie nearly."""
+    rng = np.random.default_rng(62)
+    a, b = beside_ties(130, 14, 40, rng)
+    feeds = {"a": np.stack([a] * 3), "b": np.stack([b] * 3), "c": rng.standard_normal((3, 40, 5)).astype(F)}
+    for between in ([], SCALE):
+        assert run(network({name: array.shape for name, array in feeds.items()}, between), feeds, isa=isa)
+    near = np.zeros((2, 4, 1), F)
+    near[:, 1] = 1
+    feeds = {
+        "a": near,
+        "b": np.tile(np.array([0, -(2.0**-23)] * 16, F), (2, 1, 1)),
+        "c": rng.standard_normal((2, 32, 3)).astype(F),
+    }
+    assert run(network({name: array.shape for name, array in feeds.items()}, []), feeds, isa=isa)
+
+
+def test_a_reference_that_fails_once_leaves_the_run_to_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes a row in doubt is called from inside a slice; the slice's call tells of it."""
+    near = np.tile(np.array([0, -(2.0**-23)], F), (2, 1, 8))
+    feeds = {"a": np.ones((2, 4, 1), F), "b": near, "c": np.ones((2, 16, 3), F)}
+    model = network({name: array.shape for name, array in feeds.items()}, [])
+    want = qrun.Session(model, backend="reference").run(feeds)["y"]
+    session = qrun.Session(model, backend="native", cache=OBJECTS, threads=1)
+    for _ in range(3):
+        assert_bits(session.run(feeds)["y"], want, "y")
+    (schedule,) = schedules(session)
+    (call,) = (call.section for call in schedule.calls if call.section.parts)
+    assert len(call.rechecks) == 3
+
+    def fails(*entries: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(call.rechecks[1], "make", fails)
+    with pytest.raises(Undecided):
+        Program.of(schedule).run(feeds, lambda item, arrays: [], Budget())
+    assert_bits(session.run(feeds)["y"], want, "y")
+
+
+def test_scores_that_somebody_else_reads_are_made() -> None:
+    rng = np.random.default_rng(63)
+    shapes = {"a": (2, 20, 8), "b": (2, 8, 30), "c": (2, 30, 4)}
+    for seen in ("s", "x", "p"):
+        assert not run(network(shapes, SCALE, outputs=("y", seen)), numbers(rng, shapes))
+    broad = {"a": (2, 20, 8), "b": (2, 8, 30), "c": (30, 4)}
+    assert not run(network(broad, SCALE), numbers(rng, broad))
+    alone = {"a": (4, 8), "b": (8, 30), "c": (30, 4)}
+    assert not run(network(alone, SCALE), numbers(rng, alone), threads=2)
+
+
+def test_a_program_of_another_process(tmp_path: Path) -> None:
+    """What makes scores and rows in doubt is found again."""
+    rng = np.random.default_rng(64)
+    a, b = beside_ties(130, 14, 40, rng)
+    feeds = {"a": np.stack([a] * 3), "b": np.stack([b] * 3), "c": rng.standard_normal((3, 40, 5)).astype(F)}
+    model = network({name: array.shape for name, array in feeds.items()}, SCALE)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    want = qrun.Session(path, backend="reference").run(feeds)["y"]
+    for _ in range(2):
+        session = qrun.Session(path, backend="native", cache=tmp_path / "cache", threads=2)
+        for _ in range(3):
+            assert_bits(session.run(feeds)["y"], want, "y")
+    assert session._kept is not None
+    (found,) = session._kept._found.values()
+    assert found is not None
+    assert len(found.compiled.program.listing.parts) == 1
