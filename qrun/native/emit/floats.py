@@ -8,14 +8,12 @@ is off, which rounding.py looks at when the last block is done.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 
 from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter, row_at
-from qrun.native.emit.rounding import REACH
 from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 from qrun.native.emit.widen import folded, widened
@@ -60,7 +58,6 @@ class FloatProductEmitter(PanelEmitter):
     turn = UNROLL
     """How many elements of a row a turn of the loop reads; zeros follow the row's last one."""
     panel: Value
-    lengths: Value
     known_lengths: Value
     tap_count: Value
     size: Value
@@ -188,13 +185,6 @@ class FloatProductEmitter(PanelEmitter):
                 (target + self.steps * 8 + place).store(zero, 8)
             with w.when(self.ends):
                 self.measured(row, folded(squares))
-
-    def measured(self, row: Value, squares: Value) -> None:
-        """Keep the reach of a row with this sum of squares."""
-        length = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
-        (self.lengths + row * 8).store(length, 8)
-        with self.w.when(~length.test("olt", math.inf)):
-            self.odd_rows.store(self.w.value("i64", 1), 8)
 
     def _strip(self, row: Value, number: Value) -> None:
         """Add a block of k to the sums of a strip, which is the tile's rows from this one on; round them after the last."""

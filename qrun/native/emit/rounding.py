@@ -39,6 +39,7 @@ class RoundingEmitter(KernelEmitter):
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
     right_column: where it is in b. begins: whether sums begin with the addend, for which their reach then pays.
+    lengths: where the rows' reaches are kept. rounded_rows: rows of the result that are rounded together.
     """
 
     own_memory = True
@@ -49,13 +50,14 @@ class RoundingEmitter(KernelEmitter):
     column: Value
     right_column: Value
     row_starts: tuple[Value, Value, Value, Value]
+    lengths: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         w = self.w
         self.lanes = isa.lanes // 2
         self.kind, self.narrow = f"<{self.lanes} x double>", f"<{self.lanes} x float>"
-        self.width = spec.vectors * self.lanes
+        self.width, self.rounded_rows = spec.vectors * self.lanes, spec.rows
         self.odd_rows, self.odd_panel = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
         args = w.let("i64", "ptrtoint ptr %args to i64")
         self.doubts = RecheckEmitter(w, self.a.recheck, args, 0)
@@ -68,6 +70,21 @@ class RoundingEmitter(KernelEmitter):
     def row_part(self, row: Value, tap: Value) -> Value:
         """The address at which a tap of a row starts."""
         raise NotImplementedError
+
+    def result_row(self, row: Value) -> Value:
+        """The row of the product's result that a row of the tile is."""
+        return self.first + row
+
+    def tap_at(self, row: Value, tap: Value) -> Value:
+        """As `row_part`, for a row of the tile."""
+        return self.row_part(self.first + row, tap)
+
+    def measured(self, row: Value, squares: Value) -> None:
+        """Keep the reach of a row with this sum of squares."""
+        length = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
+        (self.lengths + row * 8).store(length, 8)
+        with self.w.when(~length.test("olt", math.inf)):
+            self.odd_rows.store(self.w.value("i64", 1), 8)
 
     def number(self, place: int) -> Value:
         return (self.a.numbers + place).load("double", 8).splat(self.lanes)
@@ -111,10 +128,10 @@ class RoundingEmitter(KernelEmitter):
         with w.when(some | odd):
             self.keep(slot, sums)
             vectors = (self.left + (self.lanes - 1)) // self.lanes
-            with w.loop(0, self.spec.rows, 1) as i, w.loop(0, vectors.least(self.spec.vectors), 1) as j:
+            with w.loop(0, self.rounded_rows, 1) as i, w.loop(0, vectors.least(self.spec.vectors), 1) as j:
                 held = slot + (i.index * self.spec.vectors + j.index) * (8 * self.lanes)
                 reach = self.reach_at(row + i.index, j.index, held)
-                self._settle(row + i.index, j.index, held.load(self.kind, 8), reach)
+                self.settle(row + i.index, j.index, held.load(self.kind, 8), reach)
 
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
         """Store the rounded sums. Returns the bits in which the two ends of a sum's interval, rounded, differ."""
@@ -123,7 +140,7 @@ class RoundingEmitter(KernelEmitter):
         for j, addend in enumerate(shared or ()):
             assert addend is not None
             apart.append(self._unequal(addend, self.w.zero(f"<{self.lanes} x i32>"), masks[j]))
-        for i in range(self.spec.rows):
+        for i in range(self.rounded_rows):
             y = self._result(row + i)
             for j, mask in enumerate(masks):
                 addend = self._addend(row + i, j, mask) if shared is None else shared[j]
@@ -159,13 +176,13 @@ class RoundingEmitter(KernelEmitter):
         return clipped(value, *(limit.splat(self.lanes) for limit in (low, high))) + zero.splat(self.lanes)
 
     def _result(self, row: Value) -> Value:
-        return self.row_starts[3] + (self.first + row) * self.a.y_row + self.column
+        return self.row_starts[3] + self.result_row(row) * self.a.y_row + self.column
 
     def _addend(self, row: Value, vector: Value | int, mask: Value | None) -> Value | None:
         """What is added to these columns of a row, as float64; None if nothing is."""
         if self.spec.form == "sum":
             return None
-        start = self.row_starts[2] + (self.first + row) * self.addend_row + self.column + vector * (4 * self.lanes)
+        start = self.row_starts[2] + self.result_row(row) * self.addend_row + self.column + vector * (4 * self.lanes)
         made = self.numbers_at(start, mask)
         return made * self.number(BETA) if self.spec.form == "scaled" else made
 
@@ -174,7 +191,7 @@ class RoundingEmitter(KernelEmitter):
         loaded = source.load(self.narrow, 4) if mask is None else source.masked_load(self.narrow, mask, 4)
         return loaded.double()
 
-    def _settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
+    def settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
         """Make the columns of a vector again whose sums are in doubt."""
         w, mask = self.w, self.mask(vector)
         addend = self._addend(row, vector, mask)
@@ -190,20 +207,20 @@ class RoundingEmitter(KernelEmitter):
             nan = value.single().like(w.value(f"<{self.lanes} x i32>", _NAN).bitcast("float"))
             y.masked_store(self._limited(value.test("uno", value).select(nan, value.single())), special)
         with w.when(doubtful.any()):
-            made, known = self._decided(*self._added(row, vector, mask, addend))
+            made, known = self._decided(*self.added(row, vector, mask, addend))
             y.masked_store(self._limited(made.single()), doubtful & known)
             unknown = (doubtful & known.test("eq", ZERO)).bits().zext("i64")
-            number = self.batch * self.a.rows + self.first + row
+            number = self.batch * self.a.rows + self.result_row(row)
             column = self.column.lshr(2) + vector * self.lanes
             with w.loop(0, self.lanes, 1) as lane, w.when((unknown.lshr(lane.index) & 1).test("ne", 0)):
                 self.doubts.add(number, column + lane.index)
 
-    def _added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
+    def added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
         """The sum of products, what its additions lost, and the sum of the magnitudes of what each lost."""
         w, a, scaled = self.w, self.a, self.spec.form == "scaled"
         zeros = [w.zero(self.kind)] * 3
         with w.loop(0, a.taps, 1, zeros) as tap:
-            x = self.row_part(self.first + row, tap.index)
+            x = self.tap_at(row, tap.index)
             b = self.right_column + tap.index * a.depth * a.b_row + vector * (4 * self.lanes)
             with w.loop(0, a.depth, 1, tap.carried) as k:
                 left, right = self.factors(x, b, k.index, vector, mask)

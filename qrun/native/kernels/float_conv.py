@@ -15,6 +15,7 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
+from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, product_call
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.call import KernelCall
@@ -38,7 +39,8 @@ _LINE = 8
 class _Geometry:
     """How a convolution's rows become sums. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
     result has one of its own, so that images follow each other; wide: whether the image is float64 already;
-    depthwise: whether a channel of the result is made of one, or of a few at its own place."""
+    depthwise: whether a channel of the result is made of one, or of a few at its own place; patches: whether neighbours
+    are made together (float_winograd.py)."""
 
     window: Window
     group: int
@@ -46,6 +48,7 @@ class _Geometry:
     plain: bool
     depthwise: bool
     wide: bool
+    patches: bool
 
 
 class FloatConv(Planned):
@@ -83,8 +86,10 @@ class FloatConv(Planned):
         each = outputs // group
         depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
         plain = not depthwise and taps == 1 and not any(window.pads) and window.strides == (1, 1)
-        wide = not lines and not depthwise and size(window.out) * taps >= _REUSE * size(window.image)
-        self.geometry = _Geometry(window, group, lines, plain, depthwise, wide)
+        patches = not lines and not depthwise and worthwhile(engine.isa, window, depth, each) and _finite(w)
+        again = size(window.out) * taps >= _REUSE * size(window.image)
+        wide = again and not (lines or depthwise or patches)
+        self.geometry = _Geometry(window, group, lines, plain, depthwise, wide, patches)
         border = window.pads if lines else (0, 0, 0, 0)
         y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
         self.widen = WideImage(engine, self.shape, group) if wide else None
@@ -139,8 +144,11 @@ class FloatConv(Planned):
             if self.depth > 1:
                 return (grouped_call(self.engine, *own),)
             return (depthwise_call(self.engine, self.geometry.window, *own, pixel),)
-        given = (stack, self.terms, self.exact, self.arrays, ("a*", "y*"), extents)
-        return (product_call(self.engine, *given, weights=self.weights),)
+        given = stack, self.terms, self.exact, self.arrays
+        if self.geometry.patches and self.weights:
+            window = self.geometry.window
+            return (winograd_call(self.engine, window, *given, extents, self.weights, pixel),)
+        return (product_call(self.engine, *given, ("a*", "y*"), extents, weights=self.weights),)
 
     def _left(self, pixel: int) -> LeftRows:
         window, depth = self.geometry.window, self.depth
@@ -158,6 +166,10 @@ class FloatConv(Planned):
         return LeftRows(
             len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise * depth, depth, image=image
         )
+
+
+def _finite(w: Array) -> bool:
+    return bool(np.isfinite(w).all())
 
 
 def _spreads(isa: Isa, depth: int) -> bool:

@@ -34,7 +34,7 @@ class LeftRows:
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
     zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
     whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
-    and all numbers of a pixel.
+    and all numbers of a pixel. links: how many roundings a sum may have one after the other, if it is not made block by block.
     """
 
     rows: int
@@ -46,6 +46,7 @@ class LeftRows:
     group: int = 1
     whole: bool = False
     image: tuple[int, int] | None = None
+    links: float = 0
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -58,8 +59,10 @@ class LeftRows:
         return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
 
     @property
-    def chain(self) -> int:
+    def chain(self) -> float:
         """How many additions may follow each other in a sum."""
+        if self.links:
+            return self.links
         if self.column:
             return self.taps * self.depth
         taps, depth = self.steps

@@ -1,0 +1,176 @@
+"""Convolutions of float32 by Winograd's minimal filtering: where patches are, what a sum may be off, how work is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.float_winograd import LINE
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
+from qrun.native.kernels.float_tiles import aligned_up, block, even
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms
+from qrun.native.kernels.layout import Window
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+
+Array = np.ndarray[Any, Any]
+_FLOAT = np.dtype(np.float32)
+_BLOCK = 32
+"""Channels of a block of k."""
+_NEAR = 3 << 18
+"""Bytes of transformed pixels that stay in the second-level cache beside what they meet."""
+_PATCHES, _FEW = 64, 24
+"""Patches of a tile at most; at least, unless there are fewer."""
+_IMAGE, _FILTER, _TAKE = 5.0, 3.0, 20000
+"""What costs as much as so many products: a transformed pixel, a transformed weight, taking a tile."""
+_LEAST, _GAIN = 9, 0.62
+"""Patches, and the part of the multiplications that is left, from which on the transforms cost more than they save."""
+
+
+def worthwhile(isa: Isa, window: Window, depth: int, columns: int) -> bool:
+    """Whether a convolution of so many channels to so many takes less time by patches than tap by tap."""
+    if window.kernel != (TAPS, TAPS) or window.strides != (1, 1) or window.dilations != (1, 1):
+        return False
+    if min(window.out) < TWO.results or min(depth, columns) < isa.lanes // 2:
+        return False
+    patches = len(_corners(window))
+    return patches >= _LEAST and patches * TWO.side**2 < _GAIN * window.out[0] * window.out[1] * TAPS**2
+
+
+def _corners(window: Window) -> Ints:
+    """The first line and column of each patch; the last ones overlap those before."""
+    each = TWO.results
+    down, across = (np.minimum(np.arange(0, n, each), n - each) for n in window.out)
+    return np.stack([n.reshape(-1) for n in np.meshgrid(down, across, indexing="ij")], axis=1)
+
+
+def _offsets(window: Window, corners: Ints, pixel: int) -> Ints:
+    """int64 [patches, pixels of a patch]: bytes from the image's start; -1 in the padding."""
+    reach = np.arange(TWO.side)
+    y, x = (corners[:, n, None] + reach - window.pads[n] for n in (0, 1))
+    inside = ((y >= 0) & (y < window.image[0]))[:, :, None] & ((x >= 0) & (x < window.image[1]))[:, None]
+    return np.where(inside, (y[:, :, None] * window.image[1] + x[:, None]) * pixel, -1).reshape(len(corners), -1)
+
+
+def matrix(transform: Any, width: int) -> Array:
+    """The matrix of a transform of so many numbers."""
+    return np.array([transform(list(row)) for row in np.eye(width)]).T
+
+
+@cache
+def lost(filtering: Filtering) -> float:
+    """By how many units of roundoff, relative to the lengths of transformed pixels and weights, the transforms may be off."""
+    image, kernel, result = filtering.roundings
+    conditions = []
+    for transform, width in ((filtering.image, filtering.side), (filtering.filter, TAPS)):
+        made = matrix(transform, width)
+        conditions.append((np.linalg.norm(abs(made), 2) / np.linalg.svd(made, compute_uv=False)[-1]) ** 2)
+    return float(np.ceil(2 * (image * conditions[0] + kernel * conditions[1] + result)))
+
+
+def transformed_lengths(matrices: Array) -> Array:
+    """Of the transformed kernels of right matrices [number, taps, depth, N]: float64 [number, N]."""
+    each = [matrices[:, tap].astype(np.float64) for tap in range(TAPS**2)]
+    return np.asarray(np.sqrt(sum((x * x).sum(axis=1) for x in both(TWO.filter, each))))
+
+
+def winograd_call(
+    engine: Engine,
+    window: Window,
+    stack: FloatStack,
+    terms: FloatTerms,
+    exact: Exact,
+    arrays: Mapping[str, Array],
+    extents: Sequence[int],
+    weights: FloatPanels,
+    pixel: int,
+) -> KernelCall:
+    """The call for a convolution that is `worthwhile`. stack: as its taps have it; arrays: the addend; pixel: bytes of one."""
+    left, lanes, corners = stack.left, engine.isa.lanes // 2, _corners(window)
+    depth, number = left.depth, len(stack.starts)
+    most = _PATCHES if len(corners) <= _PATCHES else max(min(_PATCHES, _NEAR // (8 * TWO.side**2 * depth)), _FEW)
+    rows, vectors = block(engine.isa, max(min(len(corners), most), 9), stack.columns, True)
+    rows, width = min(rows, len(corners)), vectors * lanes
+    panels = -(-stack.columns // width)
+    patches, panel_block = _cut(number, (len(corners), stack.columns, depth), (rows, width, most), engine.threads)
+    starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
+    stack = replace(stack, starts=starts, b_row=4 * width, panel=width)
+    blocks = -(-depth // _BLOCK)
+    step = -(-depth // blocks)
+    numbers = terms.numbers(replace(left, links=step + blocks + lost(TWO)))
+    known = weights.memo.once("transformed", lambda: transformed_lengths(weights.matrices))
+    entries = np.pad(starts, [(0, 0), (0, 2)])
+    entries[:, 4] = starts[:, 1] // (4 * width * stack.k) * (8 * width)
+    places, scratch = _places(patches, depth, step, (rows, width))
+    words = {
+        **places,
+        "b_row": stack.b_row,
+        "addend_row": stack.addend_row,
+        "y_row": stack.y_row,
+        "rows": left.rows,
+        "columns": stack.columns,
+        "taps": left.taps,
+        "depth": depth,
+        "depth_step": step,
+        "line": window.out[1],
+        "patches": len(corners),
+        "row_block": patches,
+        "panels": panels,
+        "panel_block": panel_block,
+        "tiles": number * -(-len(corners) // patches) * -(-panels // panel_block),
+    }
+    recheck = ElementRecheck(stack, exact)
+    held = {
+        **arrays,
+        "b*": weights.panels(width),
+        "numbers*": numbers,
+        "batches*": entries,
+        "offsets*": np.ascontiguousarray(_offsets(window, corners, pixel), np.int32),
+        "padding*": np.zeros(depth, _FLOAT),
+        "pixels*": np.ascontiguousarray(corners @ [window.out[1], 1], np.int32),
+        "known*": np.pad(known, [(0, 0), (0, width * panels - stack.columns)]),
+    }
+    words["recheck*"] = recheck.address
+    spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
+    fields = {"channels": stack.columns, "scratch": scratch, "decides": False, "rechecks": (recheck,)}
+    return engine.kernels.call(spec, ("a*", "y*"), words, extents, held, sparse=True, **fields)
+
+
+def _cut(number: int, size: tuple[int, int, int], strip: tuple[int, int, int], threads: int) -> tuple[int, int]:
+    """Patches and panels of a tile with which threads are done first. size: patches, columns and depth; strip: its rows and
+    columns, and the most patches of a tile."""
+    patches, columns, depth = size
+    high, width, most = strip
+    panels = -(-columns // width)
+
+    def cost(cut: tuple[int, int]) -> float:
+        tiles, wide = number * -(-patches // cut[0]) * -(-panels // cut[1]), cut[1] * width
+        work = cut[0] * wide * depth * TWO.side**2 * (1 + _IMAGE / wide + _FILTER / cut[0]) + _TAKE
+        return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
+
+    heights = {even(patches, n, high) for n in (most, *(n for n in (48, 36, 24) if n < most))}
+    parts = (1, 2, 4, panels) if threads > 1 else (1,)
+    cuts = product(sorted(heights, reverse=True), (even(panels, -(-panels // part), 1) for part in parts))
+    return min(cuts, key=cost)
+
+
+def _places(patches: int, depth: int, step: int, strip: tuple[int, int]) -> tuple[Mapping[str, int], int]:
+    """Words that say what lies where in the thread's memory, and how many bytes it has."""
+    elements, (rows, width) = TWO.side**2, strip
+    pitch = aligned_up(8 * depth) + 64
+    plane = patches * pitch + 64
+    right_at = elements * plane
+    lengths_at = right_at + elements * (8 * step * width + LINE)
+    sums_at = aligned_up(lengths_at + 8 * patches)
+    slot_at = sums_at + elements * -(-patches // rows) * 8 * rows * width
+    places = {"pitch": pitch, "plane": plane, "right_at": right_at}
+    places |= {"lengths_at": lengths_at, "sums_at": sums_at, "slot_at": slot_at}
+    return places, slot_at + 8 * TWO.results**2 * width
