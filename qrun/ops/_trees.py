@@ -84,9 +84,14 @@ def votes(forest: Forest, at: Array, targets: int, aggregate: str, base: Array, 
                 rows = np.flatnonzero(count[leaf] > number)
                 vote = first[leaf[rows]] + number
                 _add(total, told, rows, forest.targets[vote], forest.weights[vote], aggregate)
-        if aggregate == "AVERAGE":
-            total /= max(at.shape[1], 1)
-        return np.asarray(total + base if base.size in (1, targets) else total)
+        return based(total, at.shape[1], aggregate, base)
+
+
+def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
+    """Sums of votes [N,targets], averaged if that is asked for, and base_values."""
+    with np.errstate(all="ignore"):
+        total = total / max(trees, 1) if aggregate == "AVERAGE" else total
+        return np.asarray(total + base if base.size in (1, total.shape[1]) else total)
 
 
 def _add(total: Array, told: Array, rows: Array, targets: Array, weights: Array, aggregate: str) -> None:

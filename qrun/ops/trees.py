@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from qrun.ir import Array
@@ -20,11 +17,13 @@ from qrun.ops._ml import (
     one_of_two,
     rows_of,
     single_results,
-    singles,
     transformed,
 )
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_trees import forest_kernel, sums_kernel
 from qrun.ops._op import op
-from qrun.ops._trees import AGGREGATES, LEAF, Forest, keyed, leaves, modes_of, votes
+from qrun.ops._treenodes import ensemble_of, forest_of, keyed_forest, numbers_of
+from qrun.ops._trees import AGGREGATES, based, leaves, votes
 
 Ints = tuple[int, ...]
 
@@ -68,14 +67,23 @@ def tree_ensemble_regressor(
         raise refuse(f"aggregate_function is {aggregate_function}", "aggregate_function", ", ".join(AGGREGATES),
                      aggregate_function, code="QR204")  # fmt: skip
     nodes = (nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, nodes_truenodeids, nodes_falsenodeids)
-    thresholds = _numbers(nodes_values, nodes_values_as_tensor)
-    weights = _numbers(target_weights, target_weights_as_tensor)
-    forest = _forest(
+    thresholds = numbers_of(nodes_values, nodes_values_as_tensor)
+    weights = numbers_of(target_weights, target_weights_as_tensor)
+    forest = keyed_forest(
         nodes, thresholds, nodes_missing_value_tracks_true, (target_treeids, target_nodeids, target_ids), weights
     )
-    base = _numbers(base_values, base_values_as_tensor)
+    base = numbers_of(base_values, base_values_as_tensor)
     scores = votes(forest, leaves(forest, rows_of(X), ctx), n_targets, aggregate_function, base, ctx)
     return single_results(transformed(scores, post_transform), ctx)
+
+
+@tree_ensemble_regressor.native
+def _lower_regressor(site: LoweringContext) -> NativeKernel:
+    given = site.attributes
+    forest = site.memo.once("forest", lambda: forest_of(given, "target"))
+    aggregate, post = given["aggregate_function"], given["post_transform"]
+    base = numbers_of(given["base_values"], given["base_values_as_tensor"])
+    return sums_kernel(site, forest, given["n_targets"], aggregate, base, post)
 
 
 @op("TreeEnsembleClassifier", since=1, domain=ML, types={"T1": (NUMBERS, "X")})
@@ -115,21 +123,46 @@ def tree_ensemble_classifier(
     """
     labels = labels_of(classlabels_strings, classlabels_int64s, "classlabels")
     nodes = (nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, nodes_truenodeids, nodes_falsenodeids)
-    thresholds = _numbers(nodes_values, nodes_values_as_tensor)
-    weights = _numbers(class_weights, class_weights_as_tensor)
-    forest = _forest(
+    thresholds = numbers_of(nodes_values, nodes_values_as_tensor)
+    weights = numbers_of(class_weights, class_weights_as_tensor)
+    forest = keyed_forest(
         nodes, thresholds, nodes_missing_value_tracks_true, (class_treeids, class_nodeids, class_ids), weights
     )
-    base, at = _numbers(base_values, base_values_as_tensor), leaves(forest, rows_of(X), ctx)
+    base, at = numbers_of(base_values, base_values_as_tensor), leaves(forest, rows_of(X), ctx)
     voted = np.unique(forest.targets)
     if len(labels) == 2 and len(voted) == 1:
         sums = votes(forest, at, 2, "SUM", np.zeros(0), ctx)[:, voted[0]] + (base[-1] if base.size else 0.0)
-        places, scores = _one_of_two(sums, bool((weights >= 0).all()), post_transform)
+        return _classes(labels, sums, bool((weights >= 0).all()), post_transform, ctx)
+    return _classes(labels, votes(forest, at, len(labels), "SUM", base, ctx), False, post_transform, ctx)
+
+
+@tree_ensemble_classifier.native
+def _lower_classifier(site: LoweringContext) -> NativeKernel:
+    given = site.attributes
+    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"], "classlabels")
+    forest = site.memo.once("forest", lambda: forest_of(given, "class"))
+    base, post = numbers_of(given["base_values"], given["base_values_as_tensor"]), given["post_transform"]
+    voted, positive = np.unique(forest.targets), bool((forest.weights >= 0).all())
+    transformed(np.zeros((0, 1)), post)
+
+    def classes(total: Array) -> tuple[Array, Array]:
+        if len(labels) == 2 and len(voted) == 1:
+            total = total[:, voted[0]] + (base[-1] if base.size else 0.0)
+            return _classes(labels, total, positive, post, Context())
+        return _classes(labels, based(total, 1, "SUM", base), False, post, Context())
+
+    site.ctx.claim((len(rows_of(site.inputs[0])), len(labels)), 16)
+    return forest_kernel(site, forest, len(labels), classes)
+
+
+def _classes(labels: Array, scores: Array, positive: bool, post_transform: str, ctx: Context) -> tuple[Array, Array]:
+    """Labels and scores; scores: [N,classes], or [N] of one of two classes; positive: whether no vote of these is negative."""
+    if scores.ndim == 1:
+        places, scores = _one_of_two(scores, positive, post_transform)
     else:
-        scores = votes(forest, at, len(labels), "SUM", base, ctx)
         places = np.argmax(scores, axis=1) if len(scores) else np.zeros(0, np.int64)
         scores = transformed(scores, post_transform)
-    ctx.claim((len(at),), 8)
+    ctx.claim((len(places),), 8)
     return labels[places], single_results(scores, ctx)
 
 
@@ -169,105 +202,38 @@ def tree_ensemble(
     aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3 SOFTMAX_ZERO,
     4 PROBIT. In float64 and rounded once. Source: ONNX-ML operators, TreeEnsemble-5.
     """
-    for name, value, most in (("aggregate_function", aggregate_function, 3), ("post_transform", post_transform, 4)):
-        if not 0 <= value <= most:
-            raise refuse(f"{name} is {value}", name, f"0 to {most}", str(value), code="QR204")
-    modes, count, ends = nodes_modes.reshape(-1).astype(np.int64), len(nodes_featureids), len(leaf_targetids)
-    lists = (modes, nodes_splits.reshape(-1), nodes_trueleafs, nodes_truenodeids, nodes_falseleafs, nodes_falsenodeids)
-    if any(len(v) != count for v in lists) or leaf_weights.size != ends or (modes.size and modes.max() >= LEAF):
-        raise refuse("the nodes differ in number", "nodes_modes", f"{count} of each, modes 0 to 6", str([len(v) for v in lists]),
-                     code="QR204")  # fmt: skip
-    none, target = np.zeros(ends, np.int64), np.asarray(leaf_targetids, np.int64)
-    missing = np.asarray(nodes_missing_value_tracks_true or (0,) * count, np.int64)
-    forest = Forest(
-        _within(np.asarray(tree_roots, np.int64), count, "tree_roots"),
-        np.concatenate([modes, none + LEAF]),
-        np.concatenate([np.asarray(nodes_featureids, np.int64), none]),
-        np.concatenate([np.asarray(nodes_splits.reshape(-1), np.float64), none]),
-        np.concatenate([_next(nodes_trueleafs, nodes_truenodeids, count, ends), none]),
-        np.concatenate([_next(nodes_falseleafs, nodes_falsenodeids, count, ends), none]),
-        np.concatenate([missing, none]),
-        count + np.arange(ends),
-        target,
-        np.asarray(leaf_weights.reshape(-1), np.float64),
-        _members(modes, membership_values),
-    )
+    _check_number("aggregate_function", aggregate_function, 3)
+    _check_number("post_transform", post_transform, 4)
+    given = {
+        "leaf_targetids": leaf_targetids,
+        "leaf_weights": leaf_weights,
+        "membership_values": membership_values,
+        "nodes_falseleafs": nodes_falseleafs,
+        "nodes_falsenodeids": nodes_falsenodeids,
+        "nodes_featureids": nodes_featureids,
+        "nodes_missing_value_tracks_true": nodes_missing_value_tracks_true,
+        "nodes_modes": nodes_modes,
+        "nodes_splits": nodes_splits,
+        "nodes_trueleafs": nodes_trueleafs,
+        "nodes_truenodeids": nodes_truenodeids,
+        "tree_roots": tree_roots,
+    }
+    forest = ensemble_of(given)
     at = leaves(forest, rows_of(X), ctx)
     scores = votes(forest, at, n_targets, AGGREGATES[aggregate_function], np.zeros(0), ctx)
     return narrow(transformed(scores, TRANSFORMS[post_transform]), X.dtype)
 
 
-def _next(leafs: Ints, ids: Ints, count: int, ends: int) -> Array:
-    """The place of the next node, or leaf, after all nodes."""
-    leaf, place = np.asarray(leafs, np.int64) != 0, np.asarray(ids, np.int64)
-    _within(place[leaf], ends, "nodes_truenodeids")
-    _within(place[~leaf], count, "nodes_truenodeids")
-    return np.where(leaf, place + count, place)
+@tree_ensemble.native
+def _lower_ensemble(site: LoweringContext) -> NativeKernel:
+    given = site.attributes
+    for name, most in (("aggregate_function", 3), ("post_transform", 4)):
+        _check_number(name, given[name], most)
+    forest = site.memo.once("forest", lambda: ensemble_of(given))
+    aggregate, post = AGGREGATES[given["aggregate_function"]], TRANSFORMS[given["post_transform"]]
+    return sums_kernel(site, forest, given["n_targets"], aggregate, np.zeros(0), post)
 
 
-def _within(places: Array, count: int, name: str) -> Array:
-    if places.size and (places.min() < 0 or places.max() >= count):
-        bad = int(places.max() if places.max() >= count else places.min())
-        raise refuse(f"there is no node {bad}", name, f"0 to {count - 1}", str(bad), code="QR204")
-    return places
-
-
-def _members(modes: Array, values: Array | None) -> dict[int, Array]:
-    nodes = np.flatnonzero(modes == LEAF - 1).tolist()
-    given = np.zeros(0) if values is None else np.asarray(values.reshape(-1), np.float64)
-    ends = np.flatnonzero(np.isnan(given))
-    sets = [part[~np.isnan(part)] for part in np.split(given, ends)]
-    if ends.size and len(sets) > len(nodes) and not sets[-1].size:
-        sets = sets[:-1]
-    if nodes and len(sets) != len(nodes):
-        got = f"{len(sets)} sets"
-        raise refuse("the sets do not fit the nodes", "membership_values", f"{len(nodes)} sets", got, code="QR204")
-    return dict(zip(nodes, sets, strict=True)) if nodes else {}
-
-
-def _numbers(values: Sequence[float] | None, tensor: Array | None) -> Array:
-    return singles(values) if tensor is None else np.asarray(tensor.reshape(-1), np.float64)
-
-
-def _forest(
-    nodes: tuple[Any, ...], thresholds: Array, missing: Ints | None, leaf: tuple[Any, ...], weights: Array
-) -> Forest:
-    """nodes: tree, number, mode, feature, true and false number of each. leaf: tree, node and target of each weight."""
-    trees, numbers = keyed(nodes[0], nodes[1], "nodes_treeids")
-    count = len(trees)
-    modes = modes_of(nodes[2] or ())
-    features, holds, fails = (np.asarray(v or (0,) * count, np.int64) for v in nodes[3:])
-    tracks = np.asarray(missing or (0,) * count, np.int64)
-    if any(len(v) != count for v in (modes, features, holds, fails, tracks, thresholds)):
-        raise refuse("the nodes differ in number", "nodes_modes", f"{count} of each", str(len(modes)), code="QR204")
-    order = np.lexsort((numbers, trees))
-    ranked = np.stack([trees[order], numbers[order]], axis=1)
-    if count > 1 and (ranked[1:] == ranked[:-1]).all(axis=1).any():
-        raise refuse("a tree has two nodes of one number", "nodes_nodeids", "each number once", "twice", code="QR204")
-    inner = modes != LEAF
-    ahead = [np.where(inner, _places(ranked, order, trees, v, inner), 0) for v in (holds, fails)]
-    tree, node = keyed(leaf[0], leaf[1], "target_treeids")
-    targets = np.asarray(leaf[2] or (), np.int64)
-    if len(targets) != len(tree) or len(weights) != len(tree):
-        raise refuse("the weights differ in number", "target_weights", str(len(tree)), str(len(weights)), code="QR204")
-    voters = _places(ranked, order, tree, node, np.ones(len(tree), bool))
-    by_voter = np.argsort(voters, kind="stable")
-    first = np.unique(trees, return_index=True)[1]
-    roots = np.sort(first)
-    return Forest(
-        roots, modes, features, thresholds, ahead[0], ahead[1], tracks, voters[by_voter], targets[by_voter],
-        weights[by_voter], {},
-    )  # fmt: skip
-
-
-def _places(ranked: Array, order: Array, trees: Array, numbers: Array, asked: Array) -> Array:
-    """Where the nodes of these trees and numbers are."""
-    kinds = [("tree", np.int64), ("node", np.int64)]
-    table = np.array([tuple(pair) for pair in ranked.tolist()], kinds)
-    wanted = np.array(list(zip(trees.tolist(), numbers.tolist(), strict=True)), kinds)
-    at = np.minimum(np.searchsorted(table, wanted), max(len(table) - 1, 0))
-    if len(wanted) and (not len(table) or (asked & (table[at] != wanted)).any()):
-        lost = wanted[asked & (table[at] != wanted)][0] if len(table) else wanted[0]
-        text = f"node {lost['node']} of tree {lost['tree']}"
-        raise refuse(f"there is no {text}", "nodes_nodeids", "nodes that are there", text, code="QR204")
-    return np.asarray(order[at] if len(wanted) else np.zeros(0, np.int64))
+def _check_number(name: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise refuse(f"{name} is {value}", name, f"0 to {most}", str(value), code="QR204")
