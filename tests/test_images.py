@@ -231,6 +231,31 @@ def test_the_first_run_makes_what_the_next_process_runs(model: Path, tmp_path: P
     assert session._plans, "inputs of other shapes"
 
 
+@pytest.mark.parametrize("observe", [True, False], ids=["observing", "not observing"])
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic", "float"])
+def test_the_first_run_of_all_is_a_program(
+    form: str, observe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where shapes tell all that it takes; it tells what a run step by step does."""
+    path = DIGITS / form / "model.onnx"
+    x = np.load(DIGITS / "x.npy")
+    for array in (x, 1000 * x, np.zeros_like(x)):
+        feeds = {qrun.load(path).inputs[0].name: array}
+        want = qrun.Session(replace(qrun.load(path)), cache=OBJECTS).execute(feeds, observe=observe)
+        with monkeypatch.context() as patch:
+            patch.setattr(qrun.Session, "_step_by_step", lambda *_: pytest.fail("step by step"))
+            cache = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+            session = qrun.Session(path, cache=cache)
+            got = session.execute(feeds, observe=observe)
+            assert [plain(a) for a in got.outputs.values()] == [plain(a) for a in want.outputs.values()]
+            if observe:
+                assert facts(got) == facts(want)
+            later = qrun.Session(path, cache=cache)
+            again = later.execute(feeds, observe=observe)
+            assert [plain(a) for a in again.outputs.values()] == [plain(a) for a in want.outputs.values()]
+            assert served(later)
+
+
 def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path, tmp_path: Path) -> None:
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     feeds = [{name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)} for count in (1, 2, 3)]

@@ -57,6 +57,8 @@ class NativeKernel:
     complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
     stages:    what `run` does, for programs that place operands themselves; none if `run` does more than that.
     plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
+    room:      all inputs of the node to its output or outputs as `run` makes them, but for their elements; None: `run` is as
+               cheap.
     """
 
     run: Callable[[Inputs], Any]
@@ -64,6 +66,7 @@ class NativeKernel:
     sections: tuple[NativeSection, ...]
     stages: tuple[Stage, ...] = ()
     plain: Callable[[Inputs], bool] | None = None
+    room: Callable[[Inputs], Any] | None = None
 
 
 @frozen
@@ -122,7 +125,10 @@ def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[in
         arrays = [array for array in (inputs[place] for place in operands) if array is not None]
         return engine.run(operation, arrays)
 
-    return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),))
+    def room(inputs: Inputs) -> Array:
+        return engine.room(operation)[1]
+
+    return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),), room=room)
 
 
 def staged_kernel(
@@ -153,7 +159,11 @@ def staged_kernel(
             made[stage.output] = engine.run(stage.operation, [array for array in arrays if array is not None])
         return made[0] if count == 1 else tuple(made[place] for place in range(count))
 
-    return NativeKernel(run, complete, sections, tuple(stages), plain)
+    def room(inputs: Inputs) -> Any:
+        made = {stage.output: engine.room(stage.operation)[1] for stage in stages if isinstance(stage.output, int)}
+        return made[0] if count == 1 else tuple(made[place] for place in range(count))
+
+    return NativeKernel(run, complete, sections, tuple(stages), plain, room)
 
 
 def turned_kernel(

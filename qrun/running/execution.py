@@ -69,7 +69,7 @@ def execute(
     """
     model = plan.model
     values: dict[str, Array] = {**model.constants, **feeds}
-    _hold_feeds(model, feeds, budget)
+    hold_feeds(model, feeds, budget)
     events: list[NodeEvent] = []
     clock = Clock()
 
@@ -97,7 +97,7 @@ def execute(
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
-    outputs = _own({name: values[name] for name in plan.keep}, feeds, model, budget)
+    outputs = own_outputs({name: values[name] for name in plan.keep}, feeds, model, budget)
     _check_outputs(model, outputs)
     inside = run.inside.events
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns, inside=inside)
@@ -110,18 +110,19 @@ def run_program(
     now = observer.now if observer else perf_counter_ns
     begin = now()
     plan = compiled.plan
-    _hold_feeds(plan.model, feeds, budget)
+    hold_feeds(plan.model, feeds, budget)
     inside = Inside()
     ran = compiled.run(feeds, budget, inside, observer)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
-    outputs = _own(made, feeds, plan.model, budget)
+    outputs = own_outputs(made, feeds, plan.model, budget)
     _check_outputs(plan.model, outputs)
     duration = now() - begin
     events = compiled.timed(ran) if timed else ()
     return RunResult(outputs, events, duration, budget.peak, begin, inside=inside.events)
 
 
-def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
+def hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
+    """Count what a run is given. Raises MemoryLimitError with the input's name."""
     for name, array in feeds.items():
         try:
             budget.hold_fed(array, name)
@@ -130,7 +131,9 @@ def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> Non
             raise
 
 
-def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget) -> dict[str, Array]:
+def own_outputs(
+    outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget
+) -> dict[str, Array]:
     """The outputs as arrays of their own, which the caller may write to."""
     seen = {id(_root(array)) for array in feeds.values()}
     found = {}

@@ -76,12 +76,19 @@ class Images:
                     return found
         return None
 
-    def keep(self, compiled: Compiled, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult) -> None:
-        """Keep a program. first: the run by which it was made. serves: whether that observed, and whether runs do that the
-        program serves besides."""
+    def keep(
+        self,
+        compiled: Compiled,
+        serves: tuple[bool, ...],
+        feeds: Mapping[str, Array],
+        first: RunResult,
+        held: Mapping[int, int] | None = None,
+    ) -> None:
+        """Keep a program. first: a run with such inputs; held: bytes while each of its steps ran, if known. serves: whether that
+        observed, and whether runs do that the program serves besides."""
         observed = first if serves[0] else None
         key = self._program_key(compiled.plan.keep, serves, feeds)
-        if self._save(key, lambda bundle: packed_program(compiled, observed, self._model, bundle)):
+        if self._save(key, lambda bundle: packed_program(compiled, observed, held or {}, self._model, bundle)):
             self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
@@ -137,6 +144,11 @@ class KeptPrograms:
                 self._put(key, self._images.program(keep, observe, feeds))
             return self._found[key]
 
+    def put(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array], program: KeptProgram) -> None:
+        """Use this program from now on."""
+        with self._lock:
+            self._put(_key(keep, observe, feeds), program)
+
     def drop(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> None:
         """Use it no more: it could not run."""
         with self._lock:
@@ -158,11 +170,16 @@ class KeptPrograms:
             return self._awaited.pop(_key(keep, False, feeds), self) is None
 
     def add(
-        self, made: Compiled | None, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult
+        self,
+        made: Compiled | None,
+        serves: tuple[bool, ...],
+        feeds: Mapping[str, Array],
+        first: RunResult,
+        held: Mapping[int, int] | None = None,
     ) -> None:
         """Keep a program, as `Images.keep` does."""
         if made is not None:
-            self._images.keep(made, serves, feeds, first)
+            self._images.keep(made, serves, feeds, first, held)
 
     def _put(self, key: tuple[Any, ...], program: KeptProgram | None) -> None:
         self._found.pop(key, None)

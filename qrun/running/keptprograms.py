@@ -41,19 +41,22 @@ class KeptProgram:
 
     checks: of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe.
     told:   what is observed at each step that leaves nothing; None if the program cannot tell what an observing run does.
-    peak:   bytes that an observing run that goes step by step holds at most.
+    peak:   bytes that an observing run that goes step by step holds at most; held: while it runs each of `checks`.
     """
 
     compiled: Compiled
     checks: Mapping[int, Complete]
     told: Sequence[tuple[Observation, ...]] | None
     peak: int
+    held: Mapping[int, int]
 
 
-def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bundle: Bundle) -> Any:
+def packed_program(
+    compiled: Compiled, first: RunResult | None, held: Mapping[int, int], model: Model, bundle: Bundle
+) -> Any:
     """The program as plain values. Raises Unstorable.
 
-    first: a run that observed, if the program is to tell what such runs do. model: as it was loaded; its constants are named
+    first: a run that observed, if the program is to tell what such runs do; held: bytes while each of its steps ran, if known. model: as it was loaded; its constants are named
     only.
     """
     listing, schedule, plan = compiled.program.listing, compiled.program.schedule, compiled.plan
@@ -83,6 +86,7 @@ def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bu
         if checks is None or first is None
         else tuple(_told(bound, event) for bound, event in _pairs(compiled, first)),
         0 if first is None else first.peak_bytes,
+        dict(held),
     )
 
 
@@ -90,7 +94,7 @@ def unpacked_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
     """The program of this index, for the model that it was made of."""
-    packed, constants, events, made, recipes, derived, checks, told, peak = index
+    packed, constants, events, made, recipes, derived, checks, told, peak, held = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
     plan = Plan(replace(model, nodes=nodes, constants=known), LazySteps(nodes), keep)
@@ -100,9 +104,31 @@ def unpacked_program(
     program = Program(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
     compiled = Compiled(plan, program, (None,) * len(nodes), found, arith)
     if told is None:
-        return KeptProgram(compiled, {}, None, peak)
+        return KeptProgram(compiled, {}, None, peak, held)
     observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
-    return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak)
+    return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak, held)
+
+
+def observing_program(
+    compiled: Compiled, events: Sequence[NodeEvent], peak: int, held: Sequence[int]
+) -> KeptProgram | None:
+    """The program with what lets it tell what an observing run would; None if it cannot.
+
+    events, peak, held: of such a run, as a dry one tells them: of each step, and the bytes held while it runs.
+    """
+    listing, schedule = compiled.program.listing, compiled.program.schedule
+    if schedule is None:
+        return None
+    views = dict(listing.views)
+    checks = _checks(compiled, schedule, views)
+    if checks is None:
+        return None
+    made = replace(compiled, program=Program(replace(listing, views=views), schedule))
+    told = [
+        bound.observations if bound is not None and bound.kernel is not None else event.observations
+        for bound, event in zip(compiled.bounds, events, strict=True)
+    ]
+    return KeptProgram(made, checks, told, peak, {item: held[item] for item in checks})
 
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:

@@ -26,16 +26,17 @@ def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) 
         replace(event, observations=observer.found.get(item, told))
         for item, (event, told) in enumerate(zip(ran.events, kept.told or (), strict=True))
     )
-    return replace(ran, events=events, peak_bytes=kept.peak, aside_ns=observer.clock.aside_ns)
+    return replace(ran, events=events, peak_bytes=observer.peak, aside_ns=observer.clock.aside_ns)
 
 
 class Observer:
-    """Observes one run. items: the steps that it looks at; found: what it saw, by step."""
+    """Observes one run. items: the steps that it looks at; found: what it saw, by step; peak: bytes that a run step by step
+    would have held at most."""
 
     def __init__(self, kept: KeptProgram, budget: Budget) -> None:
         self.items: Sequence[int] = sorted(kept.checks)
         self.found: dict[int, tuple[Observation, ...]] = {}
-        self.clock = Clock()
+        self.clock, self.peak = Clock(), kept.peak
         self._kept, self._budget = kept, budget
 
     def now(self) -> int:
@@ -59,6 +60,9 @@ class Observer:
             moves, constants = moving(plan, step), plan.model.constants
             args = [(seen(name) if name in moves else constants[name]) if name else None for name in node.inputs]
             wanted = tuple(map(bool, node.outputs))
-            ctx = Context(self._kept.compiled.arith, node.version, count, wanted, True, self._budget)
+            budget = self._budget.aside()
+            budget.live = self._kept.held.get(item, 0)
+            ctx = Context(self._kept.compiled.arith, node.version, count, wanted, True, budget)
             reference(step, args, ctx)
+            self.peak = max(self.peak, budget.peak)
             self.found[item] = tuple(ctx.observations)

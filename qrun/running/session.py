@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, get_args
@@ -18,6 +19,7 @@ from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
+from qrun.running.dryrun import program_ahead
 from qrun.running.execution import RunResult, execute, run_program
 from qrun.running.images import Images, KeptPrograms
 from qrun.running.keptmodels import load_kept
@@ -231,6 +233,10 @@ class Session:
                 self._kept.drop(keep, observe, values)
                 budget = Budget(budget.limit)
         chosen = self._prepared(keep, observe)
+        opening = self._kept is not None and self._kept.opens(keep, values)
+        begun = self._begun(chosen, keep, values, observe) if opening else None
+        if begun is not None:
+            return begun
         if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
         compiled = chosen.programs.ready(chosen.plan, values)
@@ -247,9 +253,26 @@ class Session:
             raise failed
         if failed is None or not undecided(failed):
             chosen.programs.learn(chosen.plan, values, tuple(result.events))
-            if failed is None and self._kept is not None and self._kept.opens(keep, values):
+            if failed is None and self._kept is not None and opening:
                 made = chosen.programs.ready(chosen.plan, values)
                 self._keep_program(made, keep, values, result)
+        return result
+
+    def _begun(
+        self, chosen: Prepared, keep: tuple[str, ...], values: Mapping[str, Array], observe: bool
+    ) -> RunResult | None:
+        """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,
+        and can."""
+        made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, observe, self._budget())
+        if made is None or self._kept is None:
+            return None
+        try:
+            result = run_observed(made, values, self._budget())
+        except Exception:  # a run step by step either succeeds, or fails with the words of the reference
+            return None
+        self._kept.put(keep, True, values, made)
+        first = replace(result, peak_bytes=made.peak)
+        self._kept.add(made.compiled, self._serves(keep, True), values, first, made.held)
         return result
 
     def _keep_program(

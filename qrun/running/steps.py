@@ -105,13 +105,13 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         ctx.bodies = run.bodies(step, values)
     try:
         check_types(step, args)
-        bound = _bind(step, args, run)
+        bound = bind(step, args, run)
         start = run.clock.now()
         result, native = _compute(step, args, bound, ctx)
         duration = run.clock.now() - start
         if native and bound is not None and run.observe:
             with run.clock.aside:
-                _observe(step, args, bound, result, ctx)
+                observe(step, args, bound, result, ctx)
     except OperatorError as error:
         raise error if error.where else located(error, model, node, step.definition) from None
     except MemoryLimitError as error:
@@ -131,13 +131,27 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
                 run.budget.hold_made(array, name)
             except MemoryLimitError as error:
                 raise placed(error, model, node) from None
+    return event(step, args, made, bound, ctx, run, start, duration)
+
+
+def event(
+    step: Step,
+    args: Sequence[Array | None],
+    made: Sequence[Array],
+    bound: KernelBinding | None,
+    ctx: Context,
+    run: Run,
+    start_ns: int = 0,
+    duration_ns: int = 0,
+) -> NodeEvent:
+    """What happened at a step that made this of these inputs."""
+    node, kernel = step.node, bound.kernel if bound else None
     inputs = tuple([run.info(name, a) for name, a in zip(node.inputs, args, strict=True) if a is not None])
     outputs = tuple([run.info(name, a) for name, a in zip(node.outputs, made, strict=False) if name])
-    kernel = bound.kernel if bound else None
     return NodeEvent(
         node.index,
-        start,
-        duration,
+        start_ns,
+        duration_ns,
         inputs,
         outputs,
         _macs(step, args, made),
@@ -195,16 +209,20 @@ def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitErro
     return error
 
 
-def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding | None:
-    """The step's binding in a native session, made now if these shapes are new; None on the reference backend."""
+def bind(step: Step, args: Sequence[Array | None], run: Run, wait: bool = True) -> KernelBinding | None:
+    """The step's binding in a native session, made now if these shapes are new; None on the reference backend.
+
+    wait: until its kernels are compiled.
+    """
     if run.natives is None:
         return None
     bound = run.natives.known(step, args)
     if bound is None:
         with run.clock.aside:
             bound = run.natives.bind(step, args, run.budget)
-    with run.clock.aside:
-        bound.wait()
+    if wait:
+        with run.clock.aside:
+            bound.wait()
     return bound
 
 
@@ -227,7 +245,7 @@ def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
     return step.definition.compute(args, step.kwargs, ctx)
 
 
-def _observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Array, ctx: Context) -> None:
+def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Any, ctx: Context) -> None:
     """Add what the reference kernel would have observed: known from the parameters, or found by running it as well."""
     kernel = bound.kernel
     if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):

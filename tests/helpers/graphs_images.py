@@ -16,7 +16,8 @@ from helpers.graphs import feed, random_graph, real
 
 
 def image_compare(seed: int, folder: Path, cache: str | Path) -> bool:
-    """Whether a kept program served; its runs are asserted to tell what a run step by step tells. folder: for the model."""
+    """Whether a kept program served; its runs, and the first one ever, are asserted to tell what a run step by step tells.
+    folder: for the model."""
     from qrun import QrunError, Session
 
     model, path = random_graph(seed), folder / f"{seed}.onnx"
@@ -25,10 +26,13 @@ def image_compare(seed: int, folder: Path, cache: str | Path) -> bool:
         "arith": "ort" if seed % 4 == 0 else "exact", "fuse": seed % 3 != 0, "threads": 1 + (seed % 3 if real(seed) else seed % 2)
     }  # fmt: skip
     feeds = [feed(model, seed), feed(model, seed + 1)]
+    first = Session(path, cache=cache, **options)
     try:
-        Session(path, cache=cache, **options).measured(feeds[0])
+        began = first.execute(feeds[0])
     except QrunError:
         return False
+    assert told(began) == told(Session(model, cache=cache, **options).execute(feeds[0])), f"seed {seed}, first"
+    first.measured(feeds[0])
     Session(path, cache=cache, **options).run(feeds[0])
     used = False
     for given in feeds:

@@ -28,7 +28,8 @@ from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.stacked import RowTerms, Stack
-from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
+from qrun.native.machine.codegen import compile_object, llvm, target_machine
+from qrun.native.machine.compile import kernel_text
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation
 from qrun.native.proof.epilogue import Target, prove
@@ -363,7 +364,7 @@ DOTS = {"neon-i8mm": {"usdot", "sudot"}, "neon-dotprod": {"sdot"}, "neon": {"smu
 @pytest.mark.parametrize("unroll", [3, 4])
 def test_the_dot_product_is_that_of_the_instruction_set(isa: str, signed: bool, unroll: int) -> None:
     spec = KernelSpec("dense", isa, 2, 2, unroll, "y32", "u8", signed)
-    words = set(_target(BY_NAME[isa]).emit_assembly(_llvm().parse_assembly(kernel_text(spec))).split())
+    words = set(target_machine(BY_NAME[isa]).emit_assembly(llvm().parse_assembly(kernel_text(spec))).split())
     found = words & set().union(*DOTS.values(), {"udot"})
     assert found
     assert found <= DOTS[isa]

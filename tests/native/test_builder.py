@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.native import ISAS
 import qrun
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.machine import codegen
 from qrun.native.machine import compile as compiling
 from qrun.native.machine.builder import Builder
 from qrun.native.machine.engine import Engine
@@ -39,6 +41,8 @@ def test_things_are_made_in_order_elsewhere_and_the_interval_is_as_before() -> N
     asked = [builder.later(lambda number=number: make(number)) for number in range(20)]  # type: ignore[misc]
     assert sys.getswitchinterval() < usual
     gate.set()
+    while any(awaited.waits for awaited in asked):
+        time.sleep(0.001)
     found = {awaited.get() for awaited in asked}
     assert made == list(range(20))
     assert len(found) == 1
@@ -56,19 +60,81 @@ def test_what_cannot_be_made_says_so_to_all_who_wait() -> None:
     assert sys.getswitchinterval() == usual
 
 
+def busy(builder: Builder) -> tuple[threading.Event, threading.Event]:
+    """Sets the first event when the thread waits for the second."""
+    begun, gate = threading.Event(), threading.Event()
+    builder.later(lambda: (begun.set(), gate.wait(60)))
+    assert begun.wait(60)
+    return begun, gate
+
+
+def test_who_waits_for_what_nobody_has_begun_makes_it() -> None:
+    usual, builder = sys.getswitchinterval(), Builder()
+    _, gate = busy(builder)
+    here = threading.get_ident()
+    assert builder.later(threading.get_ident).get() == here
+    gate.set()
+    last = builder.later(threading.get_ident)
+    while last.waits:
+        time.sleep(0.001)
+    assert last.get() != here
+    assert sys.getswitchinterval() == usual
+
+
+def test_two_threads_make_what_is_to_be_finished() -> None:
+    builder, both = Builder(), threading.Barrier(2, timeout=60)
+    asked = [builder.later(lambda: both.wait() and 0) for _ in range(6)]
+    asked.append(builder.later(lambda: 1 // 0))
+    with pytest.raises(ZeroDivisionError):
+        builder.finish(asked)
+    assert not any(awaited.waits for awaited in asked)
+
+
+def test_what_may_be_needed_is_made_last_and_what_is_unlikely_for_who_wants_it() -> None:
+    usual, builder, made = sys.getswitchinterval(), Builder(), []
+    _, gate = busy(builder)
+    with builder.foreseeing():
+        asked = [builder.later(lambda size=size: made.append(size), size) for size in (3, 1, 2)]  # type: ignore[misc]
+        unlikely = builder.later(lambda: made.append(0), 0, likely=False)
+    with builder.foreseeing():
+        more = [builder.later(lambda size=size: made.append(size), size) for size in (6, 4, 5)]  # type: ignore[misc]
+        gate.set()
+        while any(awaited.waits for awaited in more):
+            time.sleep(0.001)
+    assert made == [4, 5, 6]
+    assert all(awaited.waits for awaited in (*asked, unlikely))
+    builder.finish([*asked, unlikely])
+    assert sorted(made[3:]) == [0, 1, 2, 3]
+    assert sys.getswitchinterval() == usual
+
+
+def test_threads_that_compile_side_by_side_make_what_one_makes() -> None:
+    engine = Engine.create()
+    specs = [
+        KernelSpec("dense", engine.isa.name, rows, 1, 1, form, form, False) for rows in (1, 2, 4) for form in ("i32",)
+    ]
+    texts = [compiling.kernel_text(spec) for spec in specs] * 4
+    want = [codegen.compile_object(text, engine.isa, flat=True) for text in texts]
+    builders = [Builder() for _ in range(4)]
+    asked = [
+        builders[number % 4].later(lambda text=text: codegen.compile_object(text, engine.isa, flat=True))  # type: ignore[misc]
+        for number, text in enumerate(texts)
+    ]
+    assert [awaited.get() for awaited in asked] == want
+
+
 def test_a_plan_does_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, gate = Engine.create(), threading.Event()
-    real = compiling.compile_object
+    real = codegen.compile_object
 
     def slow(*given: object, **more: object) -> bytes:
         assert gate.wait(60)
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compiling, "compile_object", slow)
+    monkeypatch.setattr(codegen, "compile_object", slow)
     engine.kernels.begin(engine.isa, (spec(engine),))
     kernel = engine.kernels.get(spec(engine))
     assert kernel.names
-    assert engine.kernels.compiled == 2
     gate.set()
     assert kernel.address
     assert engine.runner.lead
@@ -87,7 +153,7 @@ def test_a_kernel_that_cannot_be_compiled_is_declined_when_it_is_wanted(monkeypa
     def broken() -> None:
         raise Declined("llvmlite cannot be loaded")
 
-    monkeypatch.setattr(compiling, "_llvm", broken)
+    monkeypatch.setattr(codegen, "llvm", broken)
     for begun in (False, True):
         engine = Engine.create()
         if begun:

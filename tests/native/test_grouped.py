@@ -17,7 +17,8 @@ from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
-from qrun.native.machine.compile import compile_object, kernel_text
+from qrun.native.machine.codegen import compile_object
+from qrun.native.machine.compile import kernel_text
 from qrun.native.machine.engine import Engine
 
 KINDS = ["widened", *["clipped"] * ("avx2" in ISAS)]

@@ -16,7 +16,7 @@ from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm, available
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine import image
-from qrun.native.machine.compile import _llvm, compile_object
+from qrun.native.machine.codegen import compile_object, llvm
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.image import Image, image_of
 from qrun.native.proof.epilogue import Target
@@ -134,7 +134,7 @@ def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
 def test_without_llvm_new_kernels_are_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     y = run(Engine.create(cache=tmp_path / "c"))
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    _llvm.cache_clear()
+    llvm.cache_clear()
     assert np.array_equal(run(Engine.create(cache=tmp_path / "c")), y)
     with pytest.raises(Declined, match=r"^llvmlite cannot be loaded: .*llvmlite\.binding"):
         run(Engine.create(cache=None))

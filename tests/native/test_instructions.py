@@ -20,7 +20,7 @@ from helpers.native import Array, Guarded, codes
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import ISAS, Isa, available
 from qrun.native.emit.values import constants
-from qrun.native.machine.compile import compile_object, load_object
+from qrun.native.machine.codegen import compile_object, load_object
 
 AVX2 = next(isa for isa in ISAS if isa.name == "avx2")
 pytestmark = pytest.mark.skipif(AVX2 not in available(), reason="this CPU has no AVX2")
@@ -248,7 +248,8 @@ REFUSED = {
 RUN_EACH = """
 import ctypes, os, sys
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.compile import Kernels, compile_object, load_object
+from qrun.native.machine.codegen import compile_object, load_object
+from qrun.native.machine.compile import Kernels
 from qrun.native.emit.isa import ISAS
 isa = next(isa for isa in ISAS if isa.name == "avx2")
 for text in sys.stdin.read().split("|"):

@@ -16,7 +16,8 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copied import WIDENED_ROWS
-from qrun.native.machine.compile import compile_object, kernel_text
+from qrun.native.machine.codegen import compile_object
+from qrun.native.machine.compile import kernel_text
 from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
 

@@ -13,7 +13,7 @@ from helpers.profile import chain, event
 import qrun
 from qrun.native.emit.isa import ISAS, available, host_architecture
 from qrun.native.emit.peak import INSTRUCTIONS, peak_text
-from qrun.native.machine.compile import compile_object
+from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.peak import Peak
 from qrun.running import machine
 from qrun.running.machine import SIZES, Machine, falling, this_machine

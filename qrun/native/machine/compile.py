@@ -8,7 +8,8 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import cache, cached_property
 from typing import Any
@@ -17,10 +18,9 @@ import numpy as np
 
 from qrun.declare.digest import digest
 from qrun.declare.frozen import changeable, frozen
-from qrun.native.emit.isa import ISAS, Isa, host_architecture
+from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.errors import Declined
-from qrun.native.machine import image
+from qrun.native.machine import codegen, image
 from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall, struct
@@ -45,12 +45,12 @@ class CompiledKernel:
     """
 
     def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
-        self._code, self.names = code, names
+        self.code, self.names = code, names
 
     @cached_property
     def address(self) -> int:
         """Where its code is."""
-        return int(self._code.get().get_function_address("kernel"))
+        return int(self.code.get().get_function_address("kernel"))
 
     @cached_property
     def _function(self) -> Any:
@@ -139,10 +139,16 @@ class Kernels:
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
-            self._llvm = self._llvm or self._builder.later(_llvm)
-        for spec in specs:
-            self.get(spec)
-        self._walking(isa)
+            self._llvm = self._llvm or self._builder.later(codegen.llvm)
+        self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
+
+    def foreseeing(self) -> AbstractContextManager[None]:
+        """Meanwhile kernels are asked for that may not be needed: these are compiled only while there is nothing else to do."""
+        return self._builder.foreseeing()
+
+    def finish(self, kernels: Iterable[CompiledKernel], isa: Isa) -> None:
+        """Until these are compiled, and the functions that walk a program: by this thread too. Raises what that raised."""
+        self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
     def runner(self, isa: Isa) -> Runner:
         """The functions that walk a program."""
@@ -169,28 +175,31 @@ class Kernels:
             return Awaited(self._code(key, isa, body, names, lambda: emit()[0])), names
         text, names = emit()
         self.compiled += 1
-        self._llvm = self._llvm or Awaited(_llvm())
+        self._llvm = self._llvm or Awaited(codegen.llvm())
         self._llvm.get()
-        return self._builder.later(lambda: self._built(key, isa, text, names)), names
+        likely = not name.startswith("elementwise")  # most become part of other kernels (plan/chains.py)
+        return self._builder.later(lambda: self._built(key, isa, text, names), len(text), likely), names
 
     def _built(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """The code of this IR, which is kept."""
         body = (
-            (image.image_of(compile_object(text, isa, flat=True)) or b"") if image.USABLE else compile_object(text, isa)
+            (image.image_of(codegen.compile_object(text, isa, flat=True)) or b"")
+            if image.USABLE
+            else codegen.compile_object(text, isa)
         )
         self.cache.save(key, _entry(names, body), _suffix())
         return self._code(key, isa, body, names, lambda: text)
 
     def _code(self, key: str, isa: Isa, body: bytes, names: Sequence[str], text: Callable[[], str]) -> Any:
         """What holds the code. An image takes no LLVM; without a body the kernel cannot be one."""
-        found = _image(body) if image.USABLE else load_object(body, isa)
+        found = _image(body) if image.USABLE else codegen.load_object(body, isa)
         if found is None:
             entry = self.cache.load(key, ".o")
             if entry is None:
-                entry = _entry(names, compile_object(text(), isa))
+                entry = _entry(names, codegen.compile_object(text(), isa))
                 self.cache.save(key, entry, ".o")
                 self.compiled += 1
-            found = load_object(_parted(entry)[1], isa)
+            found = codegen.load_object(_parted(entry)[1], isa)
         self._engines.append(found)
         return found
 
@@ -237,57 +246,14 @@ def _runner_text(isa: Isa) -> str:
     return runner_text(isa.architecture)
 
 
-def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
-    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants.
-
-    flat: as position-independent code whose constants lie next to it.
-    """
-    llvm = _llvm()
-    module = llvm.parse_assembly(text)
-    module.verify()
-    return bytes(_target(isa, flat).emit_object(module))
-
-
-def load_object(body: bytes, isa: Isa) -> Any:
-    """An execution engine that holds the object's code; it must outlive every call."""
-    llvm = _llvm()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(isa))
-    engine.add_object_file(llvm.ObjectFileRef.from_data(body))
-    engine.finalize_object()
-    return engine
-
-
-@cache
-def _llvm() -> Any:
-    """Imported only to compile, or to load what is no image. Raises Declined if that fails."""
-    try:
-        import llvmlite.binding as llvm
-    except (ImportError, OSError) as error:
-        raise Declined(f"llvmlite cannot be loaded: {error}") from None
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
-def _target(isa: Isa, flat: bool = False) -> Any:
-    llvm = _llvm()
-    if isa.architecture == host_architecture():
-        target = llvm.Target.from_default_triple()
-    else:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        target = llvm.Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
-    reloc, model = ("pic", "small") if flat else ("default", "jitdefault")
-    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=1, reloc=reloc, codemodel=model)
-
-
 @cache
 def _version() -> str:
     """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
     machine = os.path.dirname(__file__)
     emit = os.path.join(os.path.dirname(machine), "emit")
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
-    sources = digest(*map(_content, [*written, __file__, os.path.join(machine, "image.py")]))
+    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "image.py")]
+    sources = digest(*map(_content, written))
     return f"{sources} {llvmlite_version()} {sys.platform} {platform.machine()}"
 
 

@@ -52,21 +52,26 @@ class Engine:
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
         """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
 
-        The result is a view whose memory lies in the operation's order.
+        The result is a view of what `room` makes.
         """
         for array, operand in zip(arrays, operation.operands[:-1], strict=True):
             if array.shape != operand.shape or array.dtype != operand.dtype:
                 got, want = f"{array.dtype}{list(array.shape)}", f"{operand.dtype}{list(operand.shape)}"
                 raise ValueError(f"the operand is {got}, planned {want}")
-        result, order = operation.result, operation.result_order
-        bordered = any(result.border)
-        made = aligned(result.stored(order), result.dtype, result.fill if bordered else None)
+        memory, result = self.room(operation)
         sections = operation.tight
         if sections:
             buffers = [stage(array, operation, sections, place) for place, array in enumerate(arrays)]
-            self.execute(sections, [*buffers, made])
-        made = made[result.interior(order)] if bordered else made
-        return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
+            self.execute(sections, [*buffers, memory])
+        return result
+
+    def room(self, operation: Operation) -> tuple[Array, Array]:
+        """New memory for an operation's result, which lies in the operation's order, and the result in it."""
+        result, order = operation.result, operation.result_order
+        bordered = any(result.border)
+        memory = aligned(result.stored(order), result.dtype, result.fill if bordered else None)
+        made = memory[result.interior(order)] if bordered else memory
+        return memory, np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
     def execute(self, sections: Sequence[KernelCall], operands: Sequence[Array]) -> None:
         """Run kernels on the contiguous buffers of an operation.

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.peak import ACCUMULATORS, INSTRUCTIONS, LOADS, UNROLL, peak_text
-from qrun.native.machine.compile import compile_object, load_object
+from qrun.native.machine.codegen import compile_object, load_object
 from qrun.native.machine.memory import aligned
 
 STEPS = 50_000

@@ -1,0 +1,78 @@
+"""From LLVM IR to machine code, through llvmlite, in memory."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from qrun.native.emit.isa import Isa, host_architecture
+from qrun.native.errors import Declined
+
+
+@cache
+def llvm() -> Any:
+    """llvmlite, imported only to compile, or to load what is no image. Raises Declined if that fails."""
+    try:
+        import llvmlite.binding
+    except (ImportError, OSError) as error:
+        raise Declined(f"llvmlite cannot be loaded: {error}") from None
+    found: Any = llvmlite.binding
+    found.initialize_native_target()
+    found.initialize_native_asmprinter()
+    return found
+
+
+def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
+    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants.
+
+    flat: as position-independent code whose constants lie next to it.
+    """
+    module = llvm().parse_assembly(text, llvm().create_context())
+    module.verify()
+    return _generated(target_machine(isa, flat), module)
+
+
+def load_object(body: bytes, isa: Isa) -> Any:
+    """An execution engine that holds the object's code; it must outlive every call."""
+    engine = llvm().create_mcjit_compiler(llvm().parse_assembly(""), target_machine(isa))
+    engine.add_object_file(llvm().ObjectFileRef.from_data(body))
+    engine.finalize_object()
+    return engine
+
+
+def target_machine(isa: Isa, flat: bool = False) -> Any:
+    """What generates code for an instruction set. flat: as `compile_object` takes it."""
+    if isa.architecture == host_architecture():
+        target = llvm().Target.from_default_triple()
+    else:
+        llvm().initialize_all_targets()
+        llvm().initialize_all_asmprinters()
+        target = llvm().Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
+    reloc, model = ("pic", "small") if flat else ("default", "jitdefault")
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=1, reloc=reloc, codemodel=model)
+
+
+def _generated(target: Any, module: Any) -> bytes:
+    """The module as an object file, as `target.emit_object` makes it.
+
+    llvmlite calls LLVM under one lock for all threads. Modules with contexts of their own need none, and threads that compile
+    side by side would wait for each other.
+    """
+    why, lib = ctypes.c_char_p(), llvm().ffi.lib
+    buffer = _generate()(target, module, 1, ctypes.byref(why))
+    if not buffer:
+        raise RuntimeError(f"LLVM generates no code: {(why.value or b'').decode(errors='replace')}")
+    try:
+        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+@cache
+def _generate() -> Any:
+    ffi = llvm().ffi
+    generate = ctypes.CDLL(ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
+    generate.argtypes = (ffi.LLVMTargetMachineRef, ffi.LLVMModuleRef, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
+    generate.restype = ffi.LLVMMemoryBufferRef
+    return generate

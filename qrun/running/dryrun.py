@@ -1,0 +1,159 @@
+"""A run that computes nothing: what a run step by step would tell, as far as shapes tell it.
+
+Where they tell all of it, the native program is made before anything runs, and is the first to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+from qrun.memory import Budget
+from qrun.ops import Context
+from qrun.running.derived import SMALL
+from qrun.running.dispatch import KernelBinding
+from qrun.running.execution import hold_feeds, own_outputs
+from qrun.running.keptprograms import KeptProgram, observing_program
+from qrun.running.plan import Plan, Step
+from qrun.running.programs import Programs
+from qrun.running.steps import NodeEvent, Run, bind, check_types, event, observe, reference
+from qrun.running.times import Clock
+
+LARGEST = 1 << 26
+"""Bytes of a value that is made without being computed; what binding its readers takes grows with it."""
+
+
+@frozen
+class DryRun:
+    """What a run would tell.
+
+    events:     without times, and without what is observed in results of native kernels.
+    peak_bytes: held at most, but for what looking at results takes; held_bytes: while each step runs.
+    """
+
+    events: tuple[NodeEvent, ...]
+    peak_bytes: int
+    held_bytes: tuple[int, ...]
+
+
+def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
+    """What `execute` would tell of these checked feeds, with all native kernels made; None where only computing tells.
+
+    Raises what that raises.
+    """
+    values = _Values({**plan.model.constants, **feeds})
+    hold_feeds(plan.model, feeds, run.budget)
+    events, held = [], []
+    for step in plan.steps:
+        held.append(run.budget.live)
+        told = _step(step, values, run)
+        if told is None:
+            return None
+        events.append(told)
+        for name in step.frees:
+            freed = values.held.pop(name, None)
+            if freed is not None:
+                run.budget.release(freed)
+    own_outputs({name: values.held[name] for name in plan.keep}, feeds, plan.model, run.budget)
+    return DryRun(tuple(events), run.budget.peak, tuple(held))
+
+
+def program_ahead(
+    programs: Programs | None,
+    plan: Plan,
+    groups: Mapping[int, tuple[int, ...]],
+    feeds: Mapping[str, Array],
+    observe: bool,
+    budget: Budget,
+) -> KeptProgram | None:
+    """Make the native program for these checked feeds before any run, if shapes tell all that it takes, and compile its
+    kernels. Returns it if it is to observe, and can; `programs` has it in any case. budget: of what is never held.
+    """
+    if programs is None:
+        return None
+    engine, run = programs.natives.engine, Run(programs.arith, budget, observe, programs.natives, Clock(), groups)
+    try:
+        with engine.kernels.foreseeing():
+            dry = dry_run(plan, feeds, run)
+            if dry is None:
+                return None
+            programs.learn(plan, feeds, dry.events)
+            compiled = programs.ready(plan, feeds)
+        if compiled is None:
+            return None
+        engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
+        return observing_program(compiled, dry.events, dry.peak_bytes, dry.held_bytes) if observe else None
+    except Exception:  # a run step by step raises it as well, in the words of the reference
+        return None
+
+
+class _Values:
+    """held: arrays that take the memory that values take, by name; known: those that have their elements too."""
+
+    def __init__(self, known: dict[str, Array]) -> None:
+        self.held, self.known = known, set(known)
+
+    def shown(self, name: str) -> Array | None:
+        """The value as kernels are bound to it: zeros in place of elements that are not known."""
+        if not name:
+            return None
+        array = self.held[name]
+        return array if name in self.known else np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+
+def _step(step: Step, values: _Values, run: Run) -> NodeEvent | None:
+    node, natives = step.node, run.natives
+    assert natives is not None
+    guessed = {name for name in node.inputs if name and name not in values.known}
+    if step.bodies or any(name in natives.derived and values.held[name].size <= SMALL for name in guessed):
+        return None
+    args = [values.shown(name) for name in node.inputs]
+    check_types(step, args)
+    bound = bind(step, args, run, wait=False)
+    ctx = Context(run.arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)), run.observe, run.budget)
+    small = all(array is None or array.size <= SMALL for array in args)
+    told = natives.derived.issuperset(filter(None, node.outputs)) and (
+        step.definition.form == "shape" or (small and not guessed)
+    )
+    if bound is None or not (told or bound.kernel is not None):
+        return None
+    held = [values.held[name] if name else None for name in node.inputs]
+    made = _told(step, bound, args, ctx) if told else _room(bound, held, ctx)
+    made = made if isinstance(made, tuple) else (made,)
+    for name, array in zip(node.outputs, made, strict=False):
+        if name:
+            if array.nbytes > LARGEST:
+                return None
+            values.held[name] = array
+            run.budget.hold_made(array, name)
+            if told:
+                values.known.add(name)
+    return event(step, held, made, bound, ctx, run)
+
+
+def _room(bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
+    """The memory that a native kernel's results take."""
+    kernel = bound.kernel
+    assert kernel is not None
+    for shape, itemsize, what in bound.claims:
+        ctx.claim(shape, itemsize, what)
+    return (kernel.room or kernel.run)(args)
+
+
+def _told(step: Step, bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
+    """The results of a step that sees shapes and small values only, in the memory that they take."""
+    if bound.kernel is None:
+        return reference(step, args, ctx)
+    made = _room(bound, args, ctx)
+    quiet = Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted, False)
+    found = reference(step, args, quiet)
+    pairs = zip(*(a if isinstance(a, tuple) else (a,) for a in (made, found)), strict=False)
+    for room, values in pairs:
+        if room.flags.writeable:
+            room[...] = values
+    observe(step, args, bound, made, ctx)
+    return made
