@@ -58,7 +58,7 @@ def _checker(settings: Settings, backend: tuple[str, str, int | None], threads: 
 
 
 def _lost(path: Path) -> Checked:
-    error = RunError("QR015", f"checking {str(path)!r} ended its process each time", where=[str(path)])
+    error = RunError("QR015", f"checking {str(path)!r} made its process die each time", where=[str(path)])
     return Checked(path, (as_finding(error),))
 
 

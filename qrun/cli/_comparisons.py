@@ -189,7 +189,7 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
     against: str | None = options["against"]
     if options["arith"] and against is not None and against not in OWN:
         raise unfit(
-            "--arith is qrun's; another runtime has its own arithmetic",
+            "--arith is for qrun's own backends; another runtime has its own arithmetic",
             "one of them",
             f"--arith {options['arith']} --against {against}",
             "leave one of them out",

@@ -30,7 +30,7 @@ def kind_of(options: Mapping[str, Any]) -> str:
         for name in ("against", "arith", "record"):
             if options["emulate"] and options[name]:
                 raise unfit(
-                    f"--emulate has its own two sides, and no --{name}",
+                    f"--emulate compares two sides of its own, without --{name}",
                     "one of them",
                     f"--emulate {options['emulate']} --{name} {options[name]}",
                     f"leave out --{name}",

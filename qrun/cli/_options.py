@@ -221,7 +221,7 @@ run_options = stacked(
         "--no-cache",
         is_flag=True,
         group="Run",
-        help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them.",
+        help="Neither read nor write the cache of compiled kernels and prepared models (qrun cache).",
     ),
     memory_option("Run"),
     own_backends,

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 @define(
     "cache",
     examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
-    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. What was not used for longest goes first; "
-    "whatever is gone is made again.",
+    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The files that were not used for the longest time are removed first; what is missing is made again.",
 )
-@option("-l", "--list", "every", is_flag=True, group="Output", help="Each file, the one used last first.")
-@option("--clear", is_flag=True, group="Cache", help="Remove all of it, and what killed processes left.")
+@option(
+    "-l", "--list", "every", is_flag=True, group="Output", help="List every file, the most recently used one first."
+)
+@option("--clear", is_flag=True, group="Cache", help="Remove all files, also those that killed processes left behind.")
 @format_options("text", "json")
 @general_options()
 def command(out: Out, every: bool, clear: bool, format: str) -> int:

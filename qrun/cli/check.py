@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     metavar="N",
     default=1,
     group="Rules",
-    help="Check so many models at once, each in a process.",
+    help="Check up to N models at once, each in a process of its own.",
 )
 @memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @option(

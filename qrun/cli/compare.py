@@ -65,8 +65,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     "--emulate",
     type=("avx2",),
     group="Run",
-    help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes "
-    "on others, both emulated on this one.",
+    help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes on others; both are emulated, on any CPU.",
 )
 @option(
     "--isolate",
@@ -87,7 +86,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     metavar="TIME",
     group="Run",
     show_default="60s",
-    help="Two models, or several, together: time for measuring what each node costs, e.g. 10m, or none for no limit.",
+    help="Two or more models: time limit for measuring what each node costs, for all models together, e.g. 10m; none for no limit.",
 )
 @memory_option("Run")
 @tolerance_options(
@@ -101,8 +100,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     type=Distance(0),
     metavar="DB",
     group="Tolerance",
-    help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol; nodes to keep "
-    "in float are then as many as it takes.",
+    help="Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; the list of nodes to keep in float is then as long as that takes.",
 )
 @option("--top", type=Top(), metavar="N", default=10, group="Output", help="Differing tensors to list, or 'all'.")
 @format_options("text", "json", "markdown")

@@ -43,10 +43,10 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     multiple=True,
     group="Run",
     show_default="qrun: native and reference",
-    help="Who is judged. Repeatable.",
+    help="The runtime to judge. Repeatable.",
 )
 @option("--select", metavar="WORDS", multiple=True, group="Run",
-        help="Only these cases: profiles, operators, beginnings of ids, comma-separated: any of one kind, all of several. Repeatable.")  # fmt: skip
+        help="Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.")  # fmt: skip
 @option(
     "--python",
     metavar="PATH",
@@ -60,7 +60,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     metavar="N",
     group="Run",
     show_default="the CPUs there are",
-    help="Cases at once.",
+    help="Cases to run at once.",
 )
 @option(
     "--timeout",
@@ -68,7 +68,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     metavar="S",
     default=20.0,
     group="Run",
-    help="Seconds after which a case hangs.",
+    help="Seconds after which a case counts as hung.",
 )
 @option("--list", "listed", is_flag=True, group="Run", help="Print the cases' ids and run nothing.")
 @option(

@@ -55,7 +55,7 @@ class Gate:
         "qrun eval models/*.onnx -i images.npy --labels labels.npy",
         "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
     ],
-    notes="Intervals hold the true value 95 times of 100. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
+    notes="Intervals are 95 % confidence intervals. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
     "missed, or no sample could be run. With -o, what is finished is kept, and --resume goes on after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
@@ -73,8 +73,10 @@ class Gate:
 @option(
     "--labels", metavar="FILE", group="Samples", help="The right class of each sample: .npy, or a number in each line."
 )
-@option("--limit", type=click.IntRange(1), metavar="N", group="Samples", help="Only so many samples.")
-@option("--shuffle", type=click.IntRange(0), metavar="SEED", group="Samples", help="Take them in a random order.")
+@option("--limit", type=click.IntRange(1), metavar="N", group="Samples", help="Take at most N samples.")
+@option(
+    "--shuffle", type=click.IntRange(0), metavar="SEED", group="Samples", help="Take the samples in a random order."
+)
 @option(
     "--batch",
     type=click.IntRange(1, 4096),
@@ -88,38 +90,42 @@ class Gate:
     metavar="MODEL",
     group="Judgement",
     shell_complete=places("file"),
-    help=f"Hold the models against another one, or against themselves in {' or '.join(OTHERS)}.",
+    help=f"Compare the models with another one, or with themselves in {' or '.join(OTHERS)}.",
 )
 @option(
     "--metric",
     metavar="MODULE:FUNCTION",
     multiple=True,
     group="Judgement",
-    help="A function of the outputs by name and the label that returns a number. Repeatable.",
+    help="A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
 )
 @option(
-    "--min-accuracy", type=Percent(), metavar="PERCENT", group="Judgement", help="Top-1 that each model must reach."
+    "--min-accuracy",
+    type=Percent(),
+    metavar="PERCENT",
+    group="Judgement",
+    help="Top-1 accuracy in percent that each model must reach.",
 )
 @option(
     "--max-drop",
     type=Distance(0),
     metavar="POINTS",
     group="Judgement",
-    help="Points of top-1 that a model may lose against the reference, or the first model.",
+    help="Percentage points of top-1 accuracy that a model may lose against --against, or against the first model.",
 )
 @option(
     "--min-agreement",
     type=Percent(),
     metavar="PERCENT",
     group="Judgement",
-    help="Samples that must have the same argmax as with --against.",
+    help="Percentage of samples whose argmax must be the same as with --against.",
 )
 @option(
     "--until-sure",
     type=Percent(),
     metavar="POINTS",
     group="Judgement",
-    help="Stop when the first share is known to so many percentage points.",
+    help="Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) spans at most so many percentage points.",
 )
 @option(
     "--health",
@@ -133,7 +139,7 @@ class Gate:
     type=click.IntRange(1, 1024),
     metavar="N",
     group="Run",
-    show_default="as many as pay",
+    show_default="as many as save time",
     help="Processes; each gets its share of the CPUs.",
 )
 @option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run", help="Threads, with --jobs 1.")
@@ -150,9 +156,13 @@ class Gate:
 @arith_option("Run")
 @memory_option("Run")
 @option(
-    "-o", "--output", metavar="DIR", group="Output", help="Keep outputs and numbers, a file for each finished part."
+    "-o",
+    "--output",
+    metavar="DIR",
+    group="Output",
+    help="A folder for outputs and scores, which are saved as they are made.",
 )
-@option("--resume", is_flag=True, group="Output", help="Go on with what --output has.")
+@option("--resume", is_flag=True, group="Output", help="Continue with what the folder of --output holds.")
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
@@ -220,7 +230,7 @@ def _contradictions(options: dict[str, Any]) -> None:
         if options[name] not in (None, False) and not options[other]:
             raise CallError("QR005", f"--{name.replace('_', '-')} goes with {text}", fixes=[f"add {text}"])
     if options["dask"] and options["jobs"]:
-        raise CallError("QR005", "--jobs and --dask both say who works", fixes=["leave out one of them"])
+        raise CallError("QR005", "--jobs and --dask exclude each other", fixes=["leave out one of them"])
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:

@@ -55,7 +55,14 @@ class Top(click.ParamType):  # type: ignore[type-arg]
     help="Measure onnxruntime too, in turn with qrun, on as many threads, and show both.",
 )
 @runs_option
-@option("--warmup", type=click.IntRange(0, 10**6), metavar="N", default=1, group="Timing", help="Untimed runs before.")
+@option(
+    "--warmup",
+    type=click.IntRange(0, 10**6),
+    metavar="N",
+    default=1,
+    group="Timing",
+    help="Warm-up runs, which are not timed.",
+)
 @option("--by", type=["node", "op"], default="node", group="Output", help="One row per node or per operator type.")
 @option(
     "--top", type=Top(), metavar="N", default=10, group="Output", help="Rows to print, or 'all' (then in graph order)."

@@ -28,7 +28,7 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
     examples=[
         "qrun report m.onnx --inputs x.npy -o m.html    # check + profile, then render",
         "qrun report check.json profile.json -o m.html  # render saved results only",
-        "qrun report a.json b.json -o both.html         # models, or results, side by side",
+        "qrun report a.json b.json -o both.html         # two models, side by side",
     ],
 )
 @argument(
@@ -132,7 +132,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
             else Session(ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])
         )
     except UnsupportedError as error:
-        out.note(f"qrun cannot run this model, so its values are not looked at: {error.message}")
+        out.note(f"qrun cannot run this model, so its values are not checked: {error.message}")
     documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)
     if not out.quiet:
         found = counted(f.level for f in findings) or "nothing found"

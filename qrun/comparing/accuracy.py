@@ -51,7 +51,7 @@ class Left:
         other = "quantized" if self.side == "reference" else "reference"
         if self.inside:
             return f"computed inside {self.inside}"
-        return f"no operator of the {other} model makes it from what it is made of"
+        return f"no operator of the {other} model computes it from the same tensors"
 
 
 @frozen
@@ -190,7 +190,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Arra
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
         facts = [("first", ", ".join(mine) or "none"), ("second", ", ".join(theirs) or "none")]
-        fixes = ["compare a model with one that was made of it, or rename the inputs"]
+        fixes = ["compare a model with one that was made from it, or rename the inputs"]
         raise CallError("QR003", "the two models have inputs of different names", where=where, facts=facts, fixes=fixes)
     for name, one in mine.items():
         other = theirs[name]
@@ -209,7 +209,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Arra
                 ("first", ", ".join(v.name for v in reference.outputs)),
                 ("second", ", ".join(v.name for v in quantized.outputs)),
             ],
-            fixes=["compare a model with one that was made of it"],
+            fixes=["compare a model with one that was made from it"],
             name="output-mismatch",
         )
 

@@ -65,7 +65,7 @@ class ProcessRunner:
             return _given(case, *answer)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration) as error:
             self.close()
-            return Response({}, CRASHED, f"its answer is rubbish: {type(error).__name__}")
+            return Response({}, CRASHED, f"its answer cannot be read: {type(error).__name__}")
 
     def close(self) -> None:
         process, self._process = self._process, None
@@ -102,7 +102,7 @@ class ProcessRunner:
         told = answer[0] if answer else {"missing": self._ended()}
         if "version" not in told:
             self.close()
-            raise self._missing(str(told.get("missing", "it answers rubbish")))
+            raise self._missing(str(told.get("missing", "its answer cannot be read")))
         self.version = str(told["version"])
 
     def _missing(self, got: str) -> UnsupportedError:

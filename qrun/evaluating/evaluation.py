@@ -365,7 +365,7 @@ class _Walk:
         if wishes.fail_fast and self._counted.failures:
             return f"{self._counted.failures[0].sample} failed"
         if wishes.until_sure is not None and found is not None and found.width <= wishes.until_sure:
-            return f"{metric} is known to {found.width * 100:.2g} points"
+            return f"{metric} has a 95 % interval of {found.width * 100:.2g} points"
         return ""
 
     def _state(self, seconds: float) -> Running:

@@ -75,7 +75,7 @@ def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
     if not scores.ndim or sum(size > 1 for size in scores.shape) > 1:
         raise CallError(
             "QR003",
-            f"output {name!r} is no row of classes",
+            f"output {name!r} does not hold one score for each class",
             facts=[("expected", "one score a class"), ("got", describe(scores))],
             fixes=["leave out --labels, or judge with --metric module:function"],
         )

@@ -68,7 +68,7 @@ def read_npy(path: Path, budget: Budget) -> Array:
             regular = path.is_file()
             array = read_array(stream, str(path), budget, size if regular else None)
             if regular and stream.read(1):
-                fix = "several arrays go through -i name=FILE each, or one .npz"
+                fix = "give several arrays as -i name=FILE each, or in one .npz"
                 raise bad_file(
                     str(path), f"{size - stream.tell() + 1} more bytes after the array", "one array", fix=fix
                 )

@@ -215,7 +215,7 @@ def kept(found: Accuracy) -> list[str]:
         whole += f" (the model itself: {decibel(found.real)})"
     if not advice.count:
         return [_no_list(found, advice, whole, steps)]
-    first = f"With the dearest {advice.count} of {found.quantizing} quantized nodes in float: "
+    first = f"With the costliest {advice.count} of {found.quantizing} quantized nodes in float: "
     goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
     lines = [
         f"{first}{decibel(dict(advice.tried)[advice.count])} at the outputs instead of {whole}{goal}, measured {steps}.",
@@ -253,8 +253,7 @@ def hurry(found: Accuracy) -> str:
     parts = []
     if found.measured < found.quantizing:
         parts.append(
-            f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets whose "
-            "noise is shared out by that of their own results"
+            f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets, whose noise is divided in proportion to the noise of each node's own result"
         )
     advice = found.suggestion
     if advice is not None and advice.runs < found.runs:
@@ -273,8 +272,7 @@ def notes(found: Accuracy) -> list[str]:
     if worse:
         made.append(
             f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
-            f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: what nodes do cancels in part, "
-            "so shares give an order and no sum."
+            f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: the errors of nodes cancel in part, so the shares rank the nodes but do not add up."
         )
     if found.partly:
         made.append(

@@ -14,7 +14,7 @@ _TEXTS = {
     "QR002": "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs.",
     "QR003": "An array does not have the element type or the shape of its input, or a record was made of other inputs. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW.",
     "QR004": "A file cannot be opened, or a folder was given where a file is needed.",
-    "QR005": "The value of an option, or two options together, make no sense.",
+    "QR005": "The value of an option makes no sense, or two options contradict each other.",
     "QR006": "A name or pattern fits no tensor of the model. qrun inspect MODEL --nodes lists the tensors.",
     "QR007": "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image, JSON of another kind or version. Pickles are never loaded.",
     "QR008": "The result cannot be written where it should go.",
@@ -39,7 +39,7 @@ _TEXTS = {
     "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it.",
-    "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, the memory limit, or files that cannot be read. The finding tells which vectors, and the reason with its code. It stays whatever --select chooses and other codes --ignore leaves out; --ignore QR505 accepts vectors that do not run.",
+    "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, the memory limit, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
 }  # fmt: skip
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Code to name and explanation."""
@@ -96,32 +96,32 @@ Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards 
   [tool.qrun.check.per-file]
   "legacy/*.onnx" = { ignore = ["QR304"], lsb = 1 }
 
-Keys are the names of options. In per-file, select, ignore, lsb, rtol and atol hold for models whose path from the current
-folder fits the pattern (* fits slashes too), the first pattern that fits; its ignore adds to the others. Keys directly in [tool.qrun] hold for every command that has the option. An unknown key is
-an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
+Keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. In per-file, select,
+ignore, lsb, rtol and atol hold for models whose path from the current folder fits the pattern (* fits slashes too). The first
+pattern that fits counts; its ignore adds to the other ones. An unknown key is an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
 
 Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes from the file is said on stderr.
 --config FILE reads another file, --config none reads none.""",
     "environment": """\
-Variables that qrun heeds. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA hold for qrun.Session too.
+Environment variables that qrun reads. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA hold for qrun.Session too.
 
   QRUN_MAX_MEMORY    as --max-memory: the most bytes that a run may hold, such
                      as 8GiB
   QRUN_CONFIG        as --config: a file in place of pyproject.toml, or none
-  QRUN_CACHE_DIR     where compiled kernels, proofs and what was made of each
-                     model are kept, in place of the user's cache folder
-  QRUN_CACHE_SIZE    how much is kept there, such as 2GB; 512 MiB if it is not
-                     set. What was used last stays
+  QRUN_CACHE_DIR     the folder of compiled kernels and prepared models, in
+                     place of the one in the user's cache folder
+  QRUN_CACHE_SIZE    the most bytes that are kept there, such as 2GB; 512 MiB if
+                     it is not set. What was used last stays
   QRUN_ISA           a lower instruction set for native kernels: amx,
                      avx512vnni, avxvnni, avx512bw, avx2, generic; neon-i8mm,
                      neon-dotprod, neon
-  NO_COLOR           no colour, whatever the screen; --color goes before it
-  FORCE_COLOR        colour in a pipe too; --color goes before it
+  NO_COLOR           no colour on any screen; --color overrides it
+  FORCE_COLOR        colour in a pipe too; --color overrides it
   COLUMNS            the width of the screen, and of tables in a pipe
   SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the
                      same results make the same page
 
-An option goes before its variable, and the variable before [tool.qrun] (qrun explain config). qrun cache shows and clears
+An option overrides its variable, and the variable overrides [tool.qrun] (qrun explain config). qrun cache shows and clears
 what is kept.""",
     "completion": """\
 The Tab key completes commands, options, and what qrun explain knows, after one of these lines in the file that the shell
@@ -139,7 +139,7 @@ reads when it starts:
   exit_code    as of the process; qrun explain exit-codes
   error        code, name, message, where, facts, why, fixes; only on failure
 
-A crash of qrun has the code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
+A crash of qrun has the error code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
     "roof": """\
 The roof column of qrun profile is the share of what this machine can do that a node reaches, and what bounds the node:
 
@@ -158,26 +158,26 @@ measures them anew. A node above 100% shows that they were measured while the ma
 they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
 below the table, which tells peak and speeds, says the same.""",
     "numerics": """\
-What quantized operators have in common; qrun explain OPERATOR tells the formula of one, and what --arith changes.
+What all quantized operators have in common. qrun explain OPERATOR has the formula of one, and what --arith changes.
 
   rounding    a quotient, as a real number, goes to the nearest integer, ties
               to even; then the zero point is added; then the sum saturates
-  overflow    quotients beyond the type, and infinities, give its least or
-              greatest code
-  NaN         gives the least code (QR401); in float8 it stays NaN, in float6
-              and float4 it gives the greatest number
+  overflow    quotients beyond the type, and infinities, give its smallest
+              or largest code
+  NaN         gives the smallest code (QR401); in float8 it stays NaN, in
+              float6 and float4 it gives the largest number
   scales      that are zero, negative, infinite or NaN follow IEEE 754: 1 / 0 is
               infinite, 0 / 0 is NaN (QR306, QR405)
   sums        of integers are exact, and wrap to int32 at the end (QR403)
   padding     counts as the real number 0, which is the code x_zero_point
-  parameters  of a whole tensor have the shape [] or [1]; which of them does not
-              change the shape of the result
-  nothing     a sum of no elements is 0, a mean of no elements is NaN""",
+  parameters  of a whole tensor have the shape [] or [1]; both give a result
+              of the same shape  no elements the sum is 0, the mean is NaN""",
     "causes": """\
-qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
-without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order and float-steps, no order of the
-sum and no float32 steps are due, so every element must be within what rounding can do in any order, or to the formula. A cause is unknown if no hypothesis gives the other side's
-bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.
+qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There are two
+exceptions. What shows without computing (crashed, refused, missing-output, empty-sum) is told as it is. For float-order and
+float-steps the specification fixes neither the order of a sum nor its float32 steps, so every element must lie within the bound on
+rounding errors instead. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
+the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",
     "conform": """\

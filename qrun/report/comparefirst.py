@@ -108,7 +108,7 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
 def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: not all tensors that it reads are there on both sides")]
-    told = "inherited: fed the other side's values, it gives the same"
+    told = "inherited: fed the other side's values, it gives the other side's result"
     origin = found.origin
     if origin is None:
         return [("cause", told)]

@@ -23,7 +23,9 @@ VERDICTS = {
 
 def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
     """Whole run first, then the nodes whose median changed most, in ms."""
-    title = f"before: {found.a}, after: {found.b}; a change exceeds the spread if the ranges between the quartiles do not overlap"
+    title = (
+        f"before: {found.a}, after: {found.b}; a change exceeds the spread if the interquartile ranges do not overlap"
+    )
     blocks = settings_block(found.settings, "before", "after")
     blocks.append(Block("Whole run", Grid(_times(), [_change(found.whole)])))
     ordered = sorted(found.nodes, key=lambda n: -abs(n.change.after - n.change.before))
@@ -49,9 +51,7 @@ def _outcome(found: SavedProfiles) -> str:
     c = found.whole
     times = f"{duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after"
     if not found.same_work:
-        return (
-            f"differ: not the same model on the same inputs, so that their times tell nothing of each other: {times}."
-        )
+        return f"differ: not the same model on the same inputs, so their times cannot be compared: {times}."
     told = {
         "slower": "slower, more than the spread",
         "faster": "faster, more than the spread",

@@ -76,7 +76,7 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     points, low, high = (value * 100 for value in (d.value, d.low, d.high))
     if d.p is not None and d.p >= _SURE:
         return (
-            f"no sure difference: {model} has {points:+.2f} points of {other}'s top-1 ({low:+.2f} to {high:+.2f}), "
+            f"no significant difference: {model} has {points:+.2f} points of {other}'s top-1 ({low:+.2f} to {high:+.2f}), "
             f"{d.lost} samples lost, {d.won} won"
         )
     word, ends = ("worse", (-high, -low)) if points < 0 else ("better", (low, high))

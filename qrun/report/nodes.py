@@ -50,7 +50,7 @@ def moved(model: Model, event: NodeEvent) -> bool:
 
 
 FUSED = "+N: with N other nodes, as one that rounds once (--no-fuse: as written)"
-MOVED = "moved: done after nodes that only move or choose values, which then take integers, with the same results"
+MOVED = "moved: runs after nodes that only move or select values, so that these take integers; the results are the same"
 
 
 def output_text(event: NodeEvent) -> str:

@@ -21,11 +21,11 @@ from qrun.running.profiling import summary
 
 JOINED = "+N: with N other nodes"
 UNDECIDED = {
-    "same": "the ranges between the quartiles overlap",
+    "same": "the interquartile ranges overlap",
     "few runs": f"{LEAST} runs or more are needed (-n)",
 }
 """Why the times of two runtimes tell no order."""
-HEAVIEST = "groups of nodes that both ran as a whole, each by the operator of its heaviest node"
+HEAVIEST = "groups of nodes that both ran as a whole, each listed under the operator of its slowest node"
 BAR, BESIDE = 44, 62
 """Columns of the longest bar, and of what stands beside it without the operator's name."""
 

@@ -218,7 +218,7 @@ def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
     if found:
         yield (
             f"the machine is busy, or its clock varies: {'; '.join(found)}. Only a quiet machine helps all of these "
-            "numbers; more runs (-n) make the median of whole runs sure."
+            "numbers; more runs (-n) make the median of whole runs steadier."
         )
 
 

@@ -173,5 +173,5 @@ def test_nodes_that_ran_elsewhere_are_marked(folder: Path) -> None:
     shown = call(*run).out
     (line,) = (line for line in shown.splitlines() if " pw_DequantizeLinear " in line and "us" in line)
     assert "DequantizeLinear moved" in line
-    assert "moved: done after nodes that only move or choose values" in shown
+    assert "moved: runs after nodes that only move or select values" in shown
     assert " moved" not in call(*run, "--no-fuse").out

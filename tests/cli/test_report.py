@@ -56,7 +56,7 @@ def test_a_page_of_a_model(folder: Path) -> None:
     assert "QOperator int8" in text
     assert "image uint8 [1,3,8,8] from x.npy" in text
     assert "qrun report m.onnx -i x.npy -n 3 --config none -o m.html" in text
-    assert [row[0] for row in read.table("kernel")[1:]] == ["0", "1", "2"]
+    assert sorted(row[0] for row in read.table("kernel")[1:]) == ["0", "1", "2"]
     assert [t["name"] for t in told(read, "quantization", "tensors")][:2] == ["image", "w"]
     assert len(told(read, "quantization", "tensors")) == 5
     assert "median of 3 runs" in text

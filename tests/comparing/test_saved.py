@@ -123,7 +123,7 @@ def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
     assert found.whole.relative is None
     sheet = profile_sheet(found, None)
     assert sheet.verdict == (
-        "differ: not the same model on the same inputs, so that their times tell nothing of each other: "
+        "differ: not the same model on the same inputs, so their times cannot be compared: "
         "9.41 ms before, 1.04 ms after."
     )
     assert [list(block.grid.rows[0][-2:]) for block in sheet.blocks if block.title != "Not the same"] == [

@@ -203,7 +203,7 @@ def test_nothing_that_can_be_run_is_exit_code_1(tmp_path: Path) -> None:
 def test_gates(digits: Digits, options: list[str], code: int, gate: str) -> None:
     shown = call("eval", model("qdq"), *digits.options, "--limit", "300", "--against", FLOAT, *options)
     assert shown.code == code, shown.out
-    assert shown.out.startswith("missed: " if gate else "no sure difference")
+    assert shown.out.startswith("missed: " if gate else "no significant difference")
     assert gate in shown.out
     (found, *_) = told(
         call("eval", model("qdq"), *digits.options, "--limit", "300", "--against", FLOAT, *options, "--json")

@@ -20,7 +20,7 @@ def test_scores_are_a_section_of_the_page(digits: Digits) -> None:
     assert call("report", answer, "-o", "alone.html").code == 0
     page = Path("alone.html").read_text()
     for words in (
-        "No sure difference",
+        "No significant difference",
         "dynamic/model.onnx",
         "argmax agreement",
         "Samples that differ most from float/model.onnx",

@@ -90,7 +90,7 @@ def test_no_name_breaks_out(name: str) -> None:
     assert [tag for tag, _ in read.elements] == [tag for tag, _ in Read(html(named("q"))).elements]
     assert [row[1] for row in read.table("kernel") if row[0] == "0"] == [safe(name)]
     assert read.data["documents"] == named(name).data
-    assert read.table("what is known of it")[1][1] == safe(name)
+    assert read.table("details")[1][1] == safe(name)
     accuracy = Read(html(collected(compare=models(name))))
     assert [tag for tag, _ in accuracy.elements] == [
         tag for tag, _ in Read(html(collected(compare=models("q")))).elements
@@ -488,7 +488,7 @@ def test_two_runtimes() -> None:
             )
         )
     )
-    rows = read.table("what is known of it")[1:]
+    rows = read.table("details")[1:]
     assert rows[0] == [
         "–",
         "y",

@@ -402,7 +402,7 @@ def test_one_note_for_a_busy_machine() -> None:
     [
         (range(10, 20), range(30, 40), "qrun is 2.38 x as fast as onnxruntime: 14.5 ms (qrun), 34.5 ms (onnxruntime)"),
         (range(30, 40), range(10, 20), "onnxruntime is 2.38 x as fast as qrun: 34.5 ms (qrun), 14.5 ms (onnxruntime)"),
-        (range(10, 20), range(14, 24), "not decided, the ranges between the quartiles overlap: median 14.5 ms (qrun)"),
+        (range(10, 20), range(14, 24), "not decided, the interquartile ranges overlap: median 14.5 ms (qrun)"),
         (range(10, 19), range(30, 39), "not decided, 10 runs or more are needed (-n): median 14.0 ms (qrun)"),
     ],
 )

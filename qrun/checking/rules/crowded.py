@@ -28,7 +28,7 @@ DISTINCT = 8
     "QR412",
     "warning",
     spec="QuantizeLinear",
-    fix="make the far values smaller (a mask of -100 hides as well as one of -10000), leave the node in float, or calibrate "
+    fix="make the outliers smaller (a mask of -100 works as well as one of -10000), leave the node in float, or calibrate "
     "without outliers",
     applies=(
         "QuantizeLinear",
@@ -39,14 +39,14 @@ DISTINCT = 8
     ),
 )
 def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
-    """Most values of a quantized tensor share one code, because a few far ones take its range.
+    """Most values of a quantized tensor share one code, because a few outliers take its range.
 
-    Told with the inputs of a recorded vector, or of a run with -v or --json, of tensors with one stored scale: at least half
+    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at least half
     of the elements have one code though they differ, next to none has one of the eight codes around it, and others are 64
     codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
 
     Why is this bad?
-        What told these values apart is lost, while most codes stand for nothing. The usual case is the mask of an attention:
+        The differences between these values are lost, while most codes stand for no value. The usual case is the mask of an attention:
         -10000 is added to what is to be hidden, the scale grows to 40, and all scores that matter become 0.
 
     Bad
@@ -82,7 +82,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Ite
             low, high, far = ((value - zero) * scale for value in (crowd.low, crowd.high, crowd.far))
             share = f"{crowd.count / array.size:.0%}"
             yield Finding(
-                f"{share} of {name} share one code, as far values take the range",
+                f"{share} of {name} share one code, as outliers take the range",
                 **at(node),
                 tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
                 expected="a scale that tells most values apart",

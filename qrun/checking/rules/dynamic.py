@@ -92,7 +92,7 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
         expected="elements that differ",
         got=f"{value.size} times {value.flat[0]:.6g} with the recorded inputs{zero}",
         why=f"{node.op}-{node.version} takes scale and zero point from the range of the values and 0.",
-        fix="record inputs that say more, or find the node that makes the tensor constant",
+        fix="record inputs that vary, or find the node that makes the tensor constant",
     )
 
 

@@ -116,7 +116,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
     """An operator between DequantizeLinear and QuantizeLinear is always computed in float.
 
     Why is this bad?
-        It is not: the result is right. But the two nodes around it cost time and a rounding each, and buy nothing.
+        The result is right. But the two nodes around the operator cost time and a rounding each, and gain nothing.
 
     Bad
         main (uint8[1,4] a) => (uint8[1,4] y)
@@ -226,7 +226,7 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
     """One DequantizeLinear is read by several nodes. One finding per graph.
 
     Why is this bad?
-        It is not for qrun and onnxruntime 1.31.1, which give each reader its own. Compilers that look for a group of
+        qrun and onnxruntime 1.31.1 give each reader its own, so nothing is lost with them. Compilers that look for a group of
         nodes whose inner tensors have one reader find none here and run the readers in float.
 
     Bad
@@ -287,7 +287,7 @@ def fused_differs(model: Model) -> Iterator[Finding]:
     scales and windows of 4 elements.
 
     Why is this bad?
-        It is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie is
+        The model is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie is
         rounded; fused to one integer operator they are not, and onnxruntime's integer operator adds the zero point
         before it rounds. So runtimes, and optimization levels of one runtime, differ by 1 in many elements.
 

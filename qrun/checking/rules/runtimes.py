@@ -83,7 +83,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
     float8 in QLinearMatMul; 16-bit integers in Relu and Max.
 
     Why is this bad?
-        The model loads on no machine with that runtime ("Could not find an implementation"). float16 is not reported
+        onnxruntime does not load the model on any machine ("Could not find an implementation"). float16 is not reported
         where a float32 kernel exists, because onnxruntime inserts the casts.
 
     Bad

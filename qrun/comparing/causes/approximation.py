@@ -91,8 +91,8 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         one = "its formula" if s.alone else "these nodes"
         yield Hypothesis(
             None,
-            f"float32 steps of {one}, functions right to {ULPS} units in the last place; "
-            f"{part(share)} of what rounding can do",
+            f"float32 steps of {one}, functions within {ULPS} units in the last place; "
+            f"the largest difference is {part(share)} of the bound on rounding errors",
         )
 
 

@@ -47,7 +47,8 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
     if np.all(apart <= bound):
         share = float(np.max(np.divide(apart, bound, out=np.zeros_like(apart), where=bound > 0), initial=0.0))
         yield Hypothesis(
-            None, f"sums of {terms} float32 terms in another order; {part(share)} of what any order can do"
+            None,
+            f"sums of {terms} float32 terms in another order; the largest difference is {part(share)} of the bound for any order",
         )
 
 

@@ -10,7 +10,7 @@ from qrun.report.html.timing import TimeUnit
 WORDS = {
     "faster": "qrun is faster",
     "slower": "{} is faster",
-    "same": "not decided, the ranges between the quartiles overlap",
+    "same": "not decided, the interquartile ranges overlap",
     "few runs": "not decided, there are too few runs",
 }
 """A verdict of a profile in words; {} is the other runtime."""

@@ -192,7 +192,7 @@ def _pairs(rows: Sequence[Item]) -> Markup:
             MAX_ABS,
             SQNR,
             HtmlColumn("cause", own("cause", "inherited"), short=True),
-            HtmlColumn("what is known of it", own("text", ""), wide=True),
+            HtmlColumn("details", own("text", ""), wide=True),
         ],
         rows,
         sortable=True,
@@ -214,7 +214,7 @@ def _models(found: Item) -> list[Markup]:
         ]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if costs:
-        parts += [tag("h3", "What costs accuracy, dearest first"), _costs(costs)]
+        parts += [tag("h3", "What costs accuracy, costliest first"), _costs(costs)]
     if kept:
         parts += _keep(found["keep_in_float"], kept)
     if tensors:

@@ -15,7 +15,7 @@ def evaluation_section(found: Evaluation) -> Markup:
     """A table of scores; one of paired differences, and one of the worst samples, where there are any."""
     against = f", against {found.against}" if found.against else ""
     failed = f"; {found.failed} could not be run" if found.failed else ""
-    about = f"{plural(found.samples, 'sample')} of {found.source}{against}{failed}. Intervals hold the true value 95 times of 100."
+    about = f"{plural(found.samples, 'sample')} of {found.source}{against}{failed}. Intervals are 95 % confidence intervals."
     head = tag("h2", "Data set", id="evaluation"), tag("p", about, class_="about")
     return tag("section", *head, *_tables(found))
 

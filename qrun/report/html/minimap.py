@@ -43,7 +43,7 @@ def graph_section(page: PageContent) -> Markup:
     parts = [
         tag(
             "p",
-            "A box a node, from the inputs to the outputs; the darker, the more time. A box leads to its row; nodes that only constants lead to are left out.",
+            "One box for each node, from the inputs to the outputs; the darker, the more time it takes. A box is a link to the node's row. Nodes that read constants only are left out.",
             class_="about",
         ),
         _map("time", page.nodes, links, places, lambda node: _timed(node, largest)),
@@ -54,7 +54,9 @@ def graph_section(page: PageContent) -> Markup:
     }
     if worst:
         parts += [
-            tag("p", "The same by accuracy: the darker, the lower the SQNR of what the node makes.", class_="about"),
+            tag(
+                "p", "The same graph by accuracy: the darker, the lower the SQNR of the node's output.", class_="about"
+            ),
             _map("accuracy", page.nodes, links, places, lambda node: _accurate(worst.get(node.index))),
         ]
     return tag("section", tag("h2", "Graph", id="graph"), parts)

@@ -39,7 +39,7 @@ def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
     names = names_of(pages, sources)
     whole = tag(
         "p",
-        "All that is known of one of them: ",
+        "The full page of one of them: ",
         tag("code", "qrun report FILE... -o ONE.html"),
         " with its results alone.",
     )

@@ -57,7 +57,7 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
     if not nodes:
         return Markup()
     left = len(page.nodes) - len(nodes)
-    about = "One dot a node, larger the more time it takes; both axes logarithmic."
+    about = "One dot for each node, the larger the more time it takes. Both axes are logarithmic."
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
     machine = page.told.machine

@@ -127,7 +127,7 @@ def several_sections(pages: Sequence[PageContent], names: Sequence[str]) -> list
     return [
         _section("facts", "Side by side", ABOUT, "fact", names, _facts(pages)),
         _section("outputs", "Outputs", "Of the first run.", "output", names, _outputs(pages)),
-        _section("evaluation", "Data set", "Intervals hold the true value 95 times of 100.", "metric", names, _scores(pages)),
+        _section("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", names, _scores(pages)),
         _section("findings", "Findings", "How often each rule found something.", "rule", names, _findings(pages)),
         _section("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", names, _costs(pages)),
         _section("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", names, _differing(pages)),

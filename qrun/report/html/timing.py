@@ -40,11 +40,11 @@ def label(node: ProfileNode) -> str:
 def time_section(page: PageContent, palette: Palette) -> Markup:
     spent, whole = page.sum_ms, page.run_ms
     rest = (
-        f", the last one what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
+        f"; the last block is what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
         if whole > spent
         else ""
     )
-    about = f"One block a node, as wide as its time{rest}; a block's name shows under the pointer."
+    about = f"One block for each node, as wide as its time{rest}. Point at a block to see the node's name."
     parts = [
         tag("h2", "Time, in graph order", id="time"),
         tag("p", about, class_="about"),
@@ -152,7 +152,7 @@ def _inside(page: PageContent) -> list[Markup]:
         return []
     unit, about = (
         TimeUnit.of(page.sum_ms),
-        "Nodes of the graphs in If, Loop and Scan, in all their runs of one run, slowest first.",
+        "Nodes of the graphs inside If, Loop and Scan, slowest first; runs and time are those in one run of the model.",
     )
     return [
         tag("h3", "Inside nodes"),
@@ -194,7 +194,9 @@ def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
             HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
             HtmlColumn("share", lambda n: share(n.share, largest), number=True),
             HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
-            HtmlColumn("roof", _roof, number=True, about="Share of what the machine allows at this intensity")
+            HtmlColumn(
+                "roof", _roof, number=True, about="Share of what the machine allows at the node's arithmetic intensity"
+            )
             if roofs
             else None,
             HtmlColumn("kernel", lambda n: n.ran_by, wide=True),
