@@ -180,7 +180,7 @@ class OpDef:
 
     def formals(self, version: int) -> tuple[Formal, ...]:
         """Allowed types of the inputs: from onnx.defs, or as declared."""
-        known: Schema | None = schema(self.domain, self.op_type, version)
+        known: Schema | None = None if self.types else schema(self.domain, self.op_type, version)
         return self._declared if known is None else known.inputs
 
     @cached_property
