@@ -62,6 +62,8 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
         found = stored_schema(op_type, max(opset, OPSETS[0]))
         if opset in OPSETS or (found is not None and found.version <= opset):
             return found
+        if all(int(fields[0]) > opset for fields in _stored()[1].get(op_type, ())):
+            return None  # the first version is a later one, or there is none
     if domain == ML and opset in ML_OPSETS:
         return stored_schema(f"{ML}::{op_type}", opset)
     return defined_schema(domain, op_type, opset)
