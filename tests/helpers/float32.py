@@ -19,11 +19,12 @@ UNARY: dict[str, tuple[str, dict[str, Any]]] = {
     "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
     "floor": ("Floor", {}), "ceil": ("Ceil", {}), "round": ("Round", {}),
 }  # fmt: skip
+"""The operator and its attributes by the name of the function; ``com.microsoft::NAME`` of one that is not of ai.onnx."""
 
 
 def function(name: str) -> Callable[[Array], Array]:
-    op_type, attributes = UNARY[name]
-    definition = find("", op_type, 28)
+    (domain, _, op_type), attributes = UNARY[name][0].rpartition("::"), UNARY[name][1]
+    definition = find(domain, op_type, 1 if domain else 28)
     assert definition is not None
     return lambda x: np.asarray(definition(x, **attributes))
 

@@ -373,6 +373,7 @@ def test_casts(isa: str, dtype: Any) -> None:
 
 NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     *((op_type, [], attributes, 24) for op_type, attributes in UNARY.values()),
+    ("com.microsoft::QuickGelu", [], {"alpha": P}, 24),
     ("Clip", [np.array(-1, F), np.array([2], F)], {}, 13),
     ("Clip", [None, np.array(0.5, F)], {}, 13),
     ("Clip", [np.array(3, F), np.array(-3, F)], {}, 13),
@@ -389,8 +390,8 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
 @pytest.mark.parametrize(("op_type", "others", "attributes", "opset"), NODES)
 def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opset: int, threads: int) -> None:
     x = numbers(np.random.default_rng(16), 2 * 3 * 701).reshape(2, 3, 701)
-    places = range(1, len(others) + 1)
-    model, feeds = node_model(op_type, [x, *others], attributes, opset=opset, constants=list(places))
+    places, (domain, _, name) = list(range(1, len(others) + 1)), op_type.rpartition("::")
+    model, feeds = node_model(name, [x, *others], attributes, opset=opset, domain=domain, constants=places)
     result = same_everywhere(model, feeds, threads=threads)
     assert [event.backend for event in result.events] == ["native"]
     assert all(section.form.replace("_", "").isalnum() for event in result.events for section in event.sections)

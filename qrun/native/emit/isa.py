@@ -19,7 +19,8 @@ _LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
 """For each feature of AArch64: the entry of Linux's auxiliary vector, and the bit in it."""
 _PERMISSION = (158, 0x1023, 18)
 """arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64."""
-_CPUINFO = {"abm": "lzcnt", "bmi1": "bmi"}
+_CPUINFO = {"abm": "lzcnt", "bmi1": "bmi", "sse4_1": "sse4.1", "sse4_2": "sse4.2"}
+"""LLVM's names of features that Linux calls otherwise."""
 _DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
 
 
