@@ -34,8 +34,7 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation
 from qrun.native.proof.epilogue import Target, prove
 from qrun.ops._sums import rounded_products
-from qrun.ops.conv import conv
-from qrun.ops.convinteger import conv_integer
+from qrun.ops.conv import conv, conv_integer
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax

@@ -15,7 +15,7 @@ from qrun.native.emit import amx as _amx
 from qrun.native.emit.isa import ISAS, permitted
 from qrun.native.emit.spec import BYTES, MAGIC, MAGIC_BITS, TABLE, KernelSpec
 from qrun.native.machine.codegen import compile_object
-from qrun.native.machine.image import image_of
+from qrun.native.machine.blob import blob_of
 from qrun.native.machine.memory import aligned
 
 AMX = next(isa for isa in ISAS if isa.tiles)
@@ -315,7 +315,7 @@ def test_kernels_compile_on_any_machine() -> None:
     for kind in ("amx", "amx_copy"):
         for rows, vectors, out in ((16, 4, "u8"), (32, 3, "s8"), (32, 1, "i32")):
             spec = KernelSpec(kind, "amx", rows, vectors, 1, "i32" if out == "i32" else "y32", out, True, 2)
-            assert image_of(compile_object(_amx.AmxEmitter(spec, AMX).text(), AMX, flat=True))
+            assert blob_of(compile_object(_amx.AmxEmitter(spec, AMX).text(), AMX, flat=True))
 
 
 def test_groups_fill_four_tiles_of_sums() -> None:

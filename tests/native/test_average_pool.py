@@ -13,8 +13,7 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 
 from qrun.native.errors import Undecided
-from qrun.native.kernels.average_pool import AveragePool, WindowRecheck
-from qrun.native.kernels.pool import Taps
+from qrun.native.kernels.pool import AveragePool, Taps, WindowRecheck
 from qrun.ops._window import SlidingWindow
 from qrun.ops.pool import _window_means, average_pool
 

@@ -16,7 +16,7 @@ from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.kernels.product import even_rows
 from qrun.native.machine.engine import stage
 from qrun.native.proof.epilogue import Target
-from qrun.ops.convinteger import conv_integer
+from qrun.ops.conv import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 from qrun.ops.qlinearmatmul import qlinear_matmul
 

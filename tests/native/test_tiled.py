@@ -21,7 +21,7 @@ from qrun.native.kernels.tiling import Mode, TileGrid
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.proof.epilogue import Target
-from qrun.ops.convinteger import conv_integer
+from qrun.ops.conv import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 
 F = np.float32

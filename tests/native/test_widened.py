@@ -19,7 +19,7 @@ from qrun.native.kernels.copied import WIDENED_ROWS
 from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.compile import kernel_text
 from qrun.native.proof.epilogue import Target
-from qrun.ops.convinteger import conv_integer
+from qrun.ops.conv import conv_integer
 
 MINE = [isa.name for isa in ALL if isa.widens]
 

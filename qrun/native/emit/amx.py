@@ -18,11 +18,10 @@ Of a block two tiles high and four vectors wide, tiles 0 to 7 hold these at a ti
 
 from __future__ import annotations
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec, names
-from qrun.native.emit.values import Value, constants
+from qrun.native.emit.spec import WIDE
+from qrun.native.emit.values import constants
 
 ARGUMENTS = names("""
     x* padding* gather* places* targets* weights* bias* constants* y*

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import BOUND_VECTORS, KernelSpec
-from qrun.native.emit.values import MAGIC64, ZERO, Value
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
+from qrun.native.emit.spec import BOUND_VECTORS
+from qrun.native.emit.values import MAGIC64, ZERO
 
 BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", "tiles")
 """One 8-byte word each. A tile is spec.rows channels; inverse, low and high are float64 [tiles * rows].

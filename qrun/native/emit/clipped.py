@@ -10,10 +10,9 @@ from __future__ import annotations
 from qrun.native.emit import copied
 from qrun.native.emit.dot import activations, dot, weights
 from qrun.native.emit.flow import Flow
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import Arguments, emitter, row_at
-from qrun.native.emit.spec import EIGHT, KernelSpec
-from qrun.native.emit.values import ZERO, Operand, Value
+from qrun.native.emit.kernel import Arguments, Isa, KernelSpec, Value, emitter, row_at
+from qrun.native.emit.spec import EIGHT
+from qrun.native.emit.values import ZERO, Operand
 
 VECTOR = 32
 LOW = 6

@@ -16,10 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qrun.native.emit.floats import DEPTH, FloatProductEmitter
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter
-from qrun.native.emit.spec import KernelSpec, names
-from qrun.native.emit.values import Value
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth

@@ -6,11 +6,10 @@ The blocks are copied to memory that the calling thread brings, then each panel 
 from __future__ import annotations
 
 from qrun.native.emit.dot import int16s, int32s, pairs
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec, names
-from qrun.native.emit.values import Operand, Value
+from qrun.native.emit.spec import WIDE
+from qrun.native.emit.values import Operand
 
 ARGUMENTS = names("""
     x* padding* offsets* weights* bias* constants* y*

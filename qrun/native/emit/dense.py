@@ -16,11 +16,9 @@ from __future__ import annotations
 
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.flow import Carry
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec, names
-from qrun.native.emit.values import Value
+from qrun.native.emit.spec import WIDE
 
 ARGUMENTS = names("""
     x* padding* offsets* weights* bias* constants* y*

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from qrun.native.emit.bytes import unpacking
 from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
 from qrun.native.emit.flow import Carry
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec, names, taps_per_turn
-from qrun.native.emit.values import Value
+from qrun.native.emit.spec import WIDE, taps_per_turn
 
 ARGUMENTS = names("""
     x* padding* offsets* weights* bias* constants* y*

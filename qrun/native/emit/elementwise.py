@@ -6,12 +6,11 @@ from contextlib import ExitStack
 
 from qrun.native.emit.expression import FunctionStep, operand_names
 from qrun.native.emit.functions import CLOSE, ROUGH, StepsEmitter, reach, rounded_close
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.numbers import RecheckEmitter
-from qrun.native.emit.spec import OUTER, KernelSpec
+from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
-from qrun.native.emit.values import Operand, Value
+from qrun.native.emit.values import Operand
 
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
 """One 8-byte word each. n1 to tiles: as in emit/strided.py.

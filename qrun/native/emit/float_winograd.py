@@ -14,11 +14,8 @@ from functools import reduce
 
 from qrun.native.emit.float_panels import UNROLL, parts
 from qrun.native.emit.floats import BATCH
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter, row_at
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.rounding import RoundingEmitter
-from qrun.native.emit.spec import KernelSpec, names
-from qrun.native.emit.values import Value
 from qrun.native.emit.widen import first_lanes, folded
 from qrun.native.emit.winograd import TAPS, TWO, both
 

@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter, row_at
-from qrun.native.emit.spec import KernelSpec, names
-from qrun.native.emit.values import Value
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.widen import folded, widened
 
 SHARED = names("a* b* addend* y* numbers*")

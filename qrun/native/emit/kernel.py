@@ -8,7 +8,7 @@ from typing import TypeVar
 from qrun.declare.registry import Registry
 from qrun.native.emit.flow import Flow, Writer
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
 
@@ -91,3 +91,6 @@ def row_at(x: Value, place: Value, padding: Value) -> Value:
     offset = place.load("i32", 4)
     inside = x + offset.sext("i64")
     return offset.test("slt", 0).select(padding, inside)
+
+
+__all__ = ["Arguments", "Isa", "KernelEmitter", "KernelSpec", "Value", "emitter", "emitters", "names", "row_at"]

@@ -7,12 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import decay, divided, finer, product_error, rounded_to_odd, rounds_apart, two_sum
 from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter, folded
-from qrun.native.emit.spec import KernelSpec, names
-from qrun.native.emit.values import Value
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
 """One 8-byte word each.

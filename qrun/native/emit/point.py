@@ -26,10 +26,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.native.emit.bytes import Bytes, flipped, permuted
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, KernelSpec, masks, names
-from qrun.native.emit.values import Value
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, masks
 
 ENTRIES = 256
 """Bytes of a table."""

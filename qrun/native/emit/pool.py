@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 
 from qrun.native.emit.bytes import Bytes, flipped, store_first
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import RecheckEmitter, finer, rounds_apart
-from qrun.native.emit.spec import LIMITS, KernelSpec, names
-from qrun.native.emit.values import MAGIC64, Value, constants, every
+from qrun.native.emit.spec import LIMITS
+from qrun.native.emit.values import MAGIC64, constants, every
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from qrun.native.emit.bytes import Bytes, in_order, interleaved, sixteens, store_first
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import PIECE, KernelSpec, names
-from qrun.native.emit.values import MAGIC32, Value
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.spec import PIECE
+from qrun.native.emit.values import MAGIC32
 
 ROWS = names("x* y* x_row y_row rows chunk chunks columns part parts last tiles constants* fields zero!")
 IMAGE = names("""

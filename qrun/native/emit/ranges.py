@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
-from qrun.native.emit.values import MAGIC32, Value, constants
+from qrun.native.emit.spec import MAGIC_BITS
+from qrun.native.emit.values import MAGIC32, constants
 
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
 CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")

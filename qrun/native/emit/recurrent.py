@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from qrun.native.emit.cells import GATES, STATES, RecurrentCell
 from qrun.native.emit.floats import FloatProductEmitter
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter
-from qrun.native.emit.spec import KernelSpec, names
-from qrun.native.emit.values import ZERO, Value
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
+from qrun.native.emit.values import ZERO
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth

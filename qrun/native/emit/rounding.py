@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
 from qrun.native.emit.requantize import clipped
-from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.values import ZERO, Value
+from qrun.native.emit.values import ZERO
 from qrun.native.emit.widen import first_lanes
 
 REACH, ALPHA, BETA, FLAW, LOW, HIGH, ADDED = range(0, 56, 8)

@@ -8,11 +8,9 @@ from operator import add
 
 from qrun.native.emit.expression import KINDS, operand_names
 from qrun.native.emit.functions import StepsEmitter
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value
 from qrun.native.emit.numbers import RecheckEmitter, differ
-from qrun.native.emit.spec import OUTER, KernelSpec
-from qrun.native.emit.values import Value
+from qrun.native.emit.spec import OUTER
 
 _SOURCE = ("n1", "n2", "strides*", "constants*", "slots")
 ROWS = ("y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from operator import add, sub
 
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
 from qrun.native.emit.numbers import product_error, rounded_once
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import FACTOR_BYTES, KernelSpec
-from qrun.native.emit.values import Value, constants
+from qrun.native.emit.spec import FACTOR_BYTES
+from qrun.native.emit.values import constants
 
 SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
 """One 8-byte word each.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT, names
-from qrun.native.emit.values import Value
+from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
+from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT
 
 NAMES = names("parts* words* moves* width own_at tiles")
 """One 8-byte word each.

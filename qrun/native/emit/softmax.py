@@ -13,10 +13,9 @@ from functools import reduce
 from operator import add
 
 from qrun.native.emit.bytes import byte_sums, permuted
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import MAGIC_BITS, VBMI, KernelSpec, names
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, constants
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.spec import MAGIC_BITS, VBMI
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
 NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")
 """One 8-byte word each.

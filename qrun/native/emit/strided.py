@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.native.emit.bytes import interleaved, joined, sixteens
-from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import OUTER, KernelSpec
-from qrun.native.emit.values import Value
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
+from qrun.native.emit.spec import OUTER
 
 
 def outer_names(operands: Sequence[str]) -> tuple[str, ...]:

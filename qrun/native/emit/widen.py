@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import reduce
 
 from qrun.native.emit.flow import Flow, Turn
-from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.values import Value, constants
+from qrun.native.emit.kernel import KernelEmitter, Value, emitter
+from qrun.native.emit.values import constants
 
 NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "share", "tiles")
 """One 8-byte word each.

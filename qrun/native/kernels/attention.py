@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.spec import STRUCT, KernelSpec
+from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.float_tiles import aligned_up, even
 from qrun.native.kernels.floats import FloatStack, product_call
 from qrun.native.kernels.normalize import SoftmaxF32
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
 
-Array = np.ndarray[Any, Any]
 _BLOCK, _LEAST = 1 << 18, 48
 """Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
 the right matrices for them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -13,16 +12,11 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.coded import GROUP
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _CHUNK = 1 << 20
 """Weights that are converted at once, where their lengths are found."""

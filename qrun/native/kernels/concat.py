@@ -12,11 +12,8 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.point import Function
 from qrun.native.kernels.rows import TYPES, RowGrid
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 
-Array = np.ndarray[Any, Any]
 _MOST = 1024
 """Tensors: each has a call of its own, which says of every operand what it touches."""
 

@@ -14,17 +14,13 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window, merged_groups
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Operation, Order, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
 from qrun.native.proof.thresholds import INT32
 
 if TYPE_CHECKING:
     from qrun.native.kernels.tiled import TiledPart
-
-Array = np.ndarray[Any, Any]
 
 _TYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))

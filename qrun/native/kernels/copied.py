@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,9 @@ from qrun.native.emit.copied import PIECE, STEP
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import EIGHT, KernelSpec
 from qrun.native.kernels.product import Product, RelocatableCall, grouped
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.fold import Int8s, int8_taps, lane_bounds
 
-Array = np.ndarray[Any, Any]
 Run = tuple[int, int, int, str]
 """First channel, vectors of a panel, panels, form: see Product.panels."""
 _LEAST_BLOCKS = 8

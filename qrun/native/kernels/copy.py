@@ -10,11 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies, fills
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, size
-
-Array = np.ndarray[Any, Any]
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 
 
 @frozen

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.native.emit.spec import INTERLEAVED, KernelSpec, taps_per_turn
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, lanes_of
-from qrun.native.machine.memory import Ints, aligned_copy
-
-Array = np.ndarray[Any, Any]
+from qrun.native.machine.memory import Array, Ints, aligned_copy
 
 _ROWS = 4
 _FEW_VECTORS = {2: 2, 4: 1}

@@ -5,18 +5,14 @@ its codes; and the scales that integer sums are multiplied with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import FACTOR_BYTES, KernelSpec
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
+from qrun.native.emit.spec import FACTOR_BYTES
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
-Array = np.ndarray[Any, Any]
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 _BLOCK = 64
 

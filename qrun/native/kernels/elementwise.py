@@ -18,16 +18,14 @@ from qrun.native.emit.expression import (
     kind_of_result,
     operand_names,
 )
-from qrun.native.emit.spec import OUTER, KernelSpec
+from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.call import KernelCall, Recheck
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.call import Recheck
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, size
 from qrun.shapes import broadcast_shapes
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _TYPES_BY_KIND = {"f": np.float32, "b": np.int8, "i": np.int32, "l": np.int64, "u": np.uint8, "t": np.bool_}
 _KINDS = {np.dtype(dtype): kind for kind, dtype in _TYPES_BY_KIND.items()}

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, product_call
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _FEW_CHANNELS = 16

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,8 @@ from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, product_call
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _PHASES = 64

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.float_depthwise import shared_pixels
+from qrun.native.emit.float_conv import shared_pixels
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 
-Array = np.ndarray[Any, Any]
 _NEIGHBOURS, _LINE = 8, 7
 """The most results that are made together, and elements of a kernel's line that have registers."""
 _NARROW_LINE = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,9 @@ from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths, product_call
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 from qrun.shapes import broadcast_shapes
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Any
-
-import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH, PITCH
 from qrun.native.emit.isa import Isa
-
-Array = np.ndarray[Any, Any]
+from qrun.native.machine.memory import Array
 
 _ROW_BLOCK = 128
 _SUMS = 1 << 18

@@ -12,16 +12,12 @@ import numpy as np
 
 from qrun.native.emit.float_winograd import LINE
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
 from qrun.native.kernels.float_tiles import aligned_up, block, even
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _BLOCK = 32
 """Channels of a block of k."""

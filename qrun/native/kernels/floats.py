@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,10 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import SHARED
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
-from qrun.native.machine.call import KernelCall, Rechecker
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.call import Rechecker
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, aligned
 
-Array = np.ndarray[Any, Any]
 Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, float64 [count], to the results."""
 _FLOAT = np.dtype(np.float32)

@@ -13,6 +13,7 @@ from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned_copy
 from qrun.native.machine.operation import size
+from qrun.shapes import MOST_AXES
 
 _ENTRIES = 1 << 26
 
@@ -201,3 +202,56 @@ def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
         return groups // count * -(-outputs * count // lanes) * steps, -count
 
     return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)
+
+
+@frozen(slots=False)
+class Taps:
+    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
+    outside."""
+
+    image: tuple[int, ...]
+    places: tuple[Ints, ...]
+
+    def __post_init__(self) -> None:
+        for n, places in zip(self.image, self.places, strict=True):
+            if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
+                raise ValueError("coordinates outside the image")
+        if 2 * len(self.places) > MOST_AXES:
+            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
+        if self.pixels * self.count > _ENTRIES:
+            raise Declined("the table of offsets would be too large")
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return tuple(len(places) for places in self.places)
+
+    @property
+    def pixels(self) -> int:
+        return size(self.out)
+
+    @property
+    def count(self) -> int:
+        """Taps of a window, those outside included."""
+        return size([places.shape[1] for places in self.places])
+
+    @cached_property
+    def inside(self) -> Ints:
+        """int64 [pixels]: taps that lie in the image."""
+        total = np.ones((), np.int64)
+        for places in self.places:
+            total = np.multiply.outer(total, (places >= 0).sum(axis=1))
+        return total.reshape(-1)
+
+    def offsets(self, pixel: int) -> Ints:
+        """int64 [pixels, taps]: bytes from the image's start, `pixel` bytes each; -1 outside."""
+        rank = len(self.places)
+        total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
+        for axis, places in enumerate(self.places):
+            shape = [1] * 2 * rank
+            shape[axis], shape[rank + axis] = places.shape
+            step = size(self.image[axis + 1 :]) * pixel
+            total = total + (places * step).reshape(shape)
+            inside = inside & (places >= 0).reshape(shape)
+        if total.size and total.max() > 2**31 - 1:
+            raise Declined("one image is larger than 2 GB")
+        return np.where(inside, total, -1).reshape(self.pixels, self.count)

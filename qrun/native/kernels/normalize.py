@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 
 from qrun.native.emit.expression import form_of, operand_names
-from qrun.native.emit.spec import OUTER, KernelSpec
+from qrun.native.emit.spec import OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
-from qrun.native.machine.call import KernelCall, Recheck
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.call import Recheck
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.memory import Array, aligned_copy
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
 _SHORT = 512

@@ -11,14 +11,10 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned, size
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 from qrun.shapes import broadcast_shapes
-
-Array = np.ndarray[Any, Any]
 
 
 class PairLookup(Planned):

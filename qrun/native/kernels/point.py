@@ -13,14 +13,10 @@ from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned
 from qrun.native.proof.lines import Expected, fit_lines
 from qrun.native.proof.thresholds import Bools
-
-Array = np.ndarray[Any, Any]
 
 _RUNS = 8
 

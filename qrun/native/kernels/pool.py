@@ -1,81 +1,25 @@
-"""Planned pools: the largest element of each window, or a rounded mean of 8-bit codes."""
+"""Planned pools: the largest element of each window, or a rounded mean."""
 
 from __future__ import annotations
 
+import ctypes
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import PIECE, KernelSpec
+from qrun.native.emit.spec import PIECE
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall, Rechecker
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned, aligned_copy
-from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
+from qrun.native.kernels.layout import Taps
+from qrun.native.machine.call import Rechecker
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
+from qrun.native.machine.operation import TILE_BYTES
 from qrun.native.proof.means import Means
-from qrun.shapes import MOST_AXES
 
-Array = np.ndarray[Any, Any]
 _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32): "f32"}
-_ENTRIES = 1 << 26
 _UNROLLS = (4, 3, 2, 1)
-
-
-@frozen(slots=False)
-class Taps:
-    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
-    outside."""
-
-    image: tuple[int, ...]
-    places: tuple[Ints, ...]
-
-    def __post_init__(self) -> None:
-        for n, places in zip(self.image, self.places, strict=True):
-            if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
-                raise ValueError("coordinates outside the image")
-        if 2 * len(self.places) > MOST_AXES:
-            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
-        if self.pixels * self.count > _ENTRIES:
-            raise Declined("the table of offsets would be too large")
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return tuple(len(places) for places in self.places)
-
-    @property
-    def pixels(self) -> int:
-        return size(self.out)
-
-    @property
-    def count(self) -> int:
-        """Taps of a window, those outside included."""
-        return size([places.shape[1] for places in self.places])
-
-    @cached_property
-    def inside(self) -> Ints:
-        """int64 [pixels]: taps that lie in the image."""
-        total = np.ones((), np.int64)
-        for places in self.places:
-            total = np.multiply.outer(total, (places >= 0).sum(axis=1))
-        return total.reshape(-1)
-
-    def offsets(self, pixel: int) -> Ints:
-        """int64 [pixels, taps]: bytes from the image's start, `pixel` bytes each; -1 outside."""
-        rank = len(self.places)
-        total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
-        for axis, places in enumerate(self.places):
-            shape = [1] * 2 * rank
-            shape[axis], shape[rank + axis] = places.shape
-            step = size(self.image[axis + 1 :]) * pixel
-            total = total + (places * step).reshape(shape)
-            inside = inside & (places >= 0).reshape(shape)
-        if total.size and total.max() > 2**31 - 1:
-            raise Declined("one image is larger than 2 GB")
-        return np.where(inside, total, -1).reshape(self.pixels, self.count)
 
 
 class Pool(Planned):
@@ -87,7 +31,9 @@ class Pool(Planned):
     why = ""
     rechecks: tuple[Rechecker, ...] = ()
 
-    def __init__(self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order) -> None:
+    def __init__(
+        self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
+    ) -> None:
         super().__init__()
         shape = tuple(int(n) for n in x_shape)
         if np.dtype(dtype) not in self.types:
@@ -188,11 +134,6 @@ class MaxPool(Pool):
     kind = "max_pool"
     types = tuple(_OUT)
 
-    def __init__(
-        self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
-    ) -> None:
-        super().__init__(engine, x_shape, dtype, taps, order)
-
     def _padding(self) -> float:
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
@@ -287,3 +228,55 @@ def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
     more = -taps % unroll
     extra = np.repeat(offsets[:, -1:], more, axis=1) if kind == "max_pool" else np.full((pixels, more), -1, np.int64)
     return unroll, np.concatenate([offsets, extra], axis=1)
+
+
+_FLOAT = np.dtype(np.float32)
+_UNIT = 2.0**-53
+Windows = Callable[[Array, Array], Array]
+"""Windows of float32, [count, taps], 0 in the padding, and what their sums are divided by, float64 [count], to means."""
+
+
+class WindowRecheck(Rechecker):
+    """Means of windows, as the reference has them."""
+
+    def __init__(self, taps: Taps, divisors: Array, means: Windows) -> None:
+        super().__init__()
+        self.taps, self.divisors, self.means = taps, divisors, means
+
+    def make(self, entries: Ints, x: int, y: int) -> None:
+        """entries: addresses of results; x: that of the argument struct."""
+        from qrun.native.emit.pool import AVERAGE
+
+        words = np.ctypeslib.as_array((ctypes.c_int64 * len(AVERAGE)).from_address(x))
+        names = ("x*", "y*", "x_image", "y_image", "y_row", "offsets*", "taps")
+        source, result, x_image, y_image, y_row, offsets, taps = (int(words[AVERAGE.index(name)]) for name in names)
+        image, inner = divmod(entries[:, 0] - result, y_image)
+        pixel, column = divmod(inner, y_row)
+        table = np.ctypeslib.as_array((ctypes.c_int32 * (self.taps.pixels * taps)).from_address(offsets))
+        found = table.reshape(-1, taps)[pixel].astype(np.int64)
+        places = np.where(found < 0, -1, found + (image * x_image + column)[:, None])
+        memory = np.ctypeslib.as_array((ctypes.c_float * (int(places.max(initial=0)) // 4 + 1)).from_address(source))
+        windows = np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
+        for place, mean in zip(entries[:, 0].tolist(), self.means(windows, self.divisors[pixel]).tolist(), strict=True):
+            ctypes.c_float.from_address(place).value = mean
+
+
+class AveragePool(Pool):
+    """The sum of each window of float32 [N, C, spatial...] / divisors [pixels], which are 1 or more; padding counts as 0."""
+
+    kind = "average_pool"
+    types = (_FLOAT,)
+    most_vectors = 2
+
+    def __init__(self, engine: Engine, x_shape: Sequence[int], taps: Taps, divisors: Array, means: Windows) -> None:
+        super().__init__(engine, x_shape, _FLOAT, taps, "channels")
+        self.constants = aligned((taps.pixels, 2), np.float64)
+        self.constants[:, 0] = divisors
+        self.constants[:, 1] = (4 * taps.count + 16) * _UNIT / divisors
+        self.rechecks = (WindowRecheck(taps, self.constants[:, 0], means),)
+
+    def _padding(self) -> float:
+        return 0.0
+
+    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        return "mean", {"recheck*": self.rechecks[0].address}, {"constants*": self.constants}

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import PIECE, KernelSpec
+from qrun.native.emit.spec import PIECE
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned
-from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.memory import Array, aligned
+from qrun.native.machine.operation import TILE_BYTES
 
-Array = np.ndarray[Any, Any]
 _EIGHT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _CODES: dict[np.dtype[Any], str] = {**_EIGHT, np.dtype(np.int32): "i32"}
 _NORMAL = (2.0**-100, 2.0**100)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -13,18 +12,14 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.cells import GATES, STATES
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.recurrent import AT, HEADER, INPUTS, LENGTH, NEW, OLD, SUMS, WORDS, Y
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
 from qrun.native.kernels.walks import CellForm, Walk
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.memory import aligned_copy
 
-Array = np.ndarray[Any, Any]
 Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 """Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and for
 ``linear`` what the inputs give to the gate h; the states before."""

@@ -12,8 +12,8 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned_copy
+from qrun.native.machine.engine import Engine, Ints
+from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
 from qrun.native.proof.fold import Folded
 from qrun.native.proof.thresholds import exact_steps, table_rows

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import PIECE, KernelSpec, masks, widest
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import share, size
-
-Array = np.ndarray[Any, Any]
+from qrun.native.emit.spec import PIECE, masks, widest
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
 
 TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 """What specifications call the types of codes."""

@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.softmax import WEIGHT
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.point import table_forms
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
-Array = np.ndarray[Any, Any]
 _LONG = 128
 """Codes of a row from which on a table of all distances pays."""
 _PLANES = 4096

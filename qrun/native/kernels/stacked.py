@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
+from qrun.native.emit.spec import MAGIC_BITS, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
 from qrun.native.kernels.results import Results
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import address, aligned
-from qrun.native.machine.operation import Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.memory import Array, address, aligned
 from qrun.native.proof.fold import wrapped
 from qrun.shapes import broadcast_shapes
 
-Array = np.ndarray[Any, Any]
 Zero = Operand | int
 """A zero point: an 8-bit operand of one element, or its value."""
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))

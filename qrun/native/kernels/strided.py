@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import OUTER, KernelSpec
+from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned
-from qrun.native.machine.operation import TILE_BYTES, share
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, aligned, share
+from qrun.native.machine.operation import TILE_BYTES
 
-Array = np.ndarray[Any, Any]
 SIZES = (1, 2, 4, 8)
 _SECTIONS = 64
 _FILL = 4096

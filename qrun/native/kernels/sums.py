@@ -15,11 +15,10 @@ from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.memory import address, aligned_copy
+from qrun.native.machine.memory import Array, address, aligned_copy
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
 from qrun.native.proof.fold import magnitudes, totals, wrapped
 
-Array = np.ndarray[Any, Any]
 KINDS = frozenset({"tiled", "widened"})
 """The kernels of products that do not depend on the zero point of the activations."""
 _BYTE, _FLOAT = np.dtype(np.uint8), np.dtype(np.float32)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.amx import STEP, TILE
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.memory import Ints, aligned_copy
+from qrun.native.machine.memory import Array, Ints, aligned_copy
 
 Mode = Literal["in place", "pixels", "lines"]
-Array = np.ndarray[Any, Any]
-
 _RUN = 24
 _COPY = 512 << 10
 _WORTH = 1.2

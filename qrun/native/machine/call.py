@@ -14,9 +14,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.errors import Undecided
-from qrun.native.machine.memory import Ints, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 
-Array = np.ndarray[Any, Any]
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
 
 

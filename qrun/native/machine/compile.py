@@ -14,24 +14,20 @@ from dataclasses import field
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
-
 from qrun.declare.digest import digest
 from qrun.declare.frozen import changeable, frozen
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine import codegen, image
+from qrun.native.machine import blob, codegen
 from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.installed import llvmlite_version
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.memory import Array, Ints
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
-Array = np.ndarray[Any, Any]
-
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
 
@@ -183,16 +179,16 @@ class Kernels:
     def _built(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """The code of this IR, which is kept."""
         body = (
-            (image.image_of(codegen.compile_object(text, isa, flat=True)) or b"")
-            if image.USABLE
+            (blob.blob_of(codegen.compile_object(text, isa, flat=True)) or b"")
+            if blob.USABLE
             else codegen.compile_object(text, isa)
         )
         self.cache.save(key, _entry(names, body), _suffix())
         return self._code(key, isa, body, names, lambda: text)
 
     def _code(self, key: str, isa: Isa, body: bytes, names: Sequence[str], text: Callable[[], str]) -> Any:
-        """What holds the code. An image takes no LLVM; without a body the kernel cannot be one."""
-        found = _image(body) if image.USABLE else codegen.load_object(body, isa)
+        """What holds the code. A blob takes no LLVM; without a body the kernel cannot be one."""
+        found = _blob(body) if blob.USABLE else codegen.load_object(body, isa)
         if found is None:
             entry = self.cache.load(key, ".o")
             if entry is None:
@@ -207,14 +203,14 @@ class Kernels:
         return f"{_version()} {isa.cpu} {isa.features} {name}"
 
 
-def _image(body: bytes) -> image.Image | None:
+def _blob(body: bytes) -> blob.Blob | None:
     with contextlib.suppress(OSError):
-        return image.Image(body) if body else None
+        return blob.Blob(body) if body else None
     return None
 
 
 def _suffix() -> str:
-    return ".image" if image.USABLE else ".o"
+    return ".blob" if blob.USABLE else ".o"
 
 
 def _entry(names: Sequence[str], body: bytes) -> bytes:
@@ -252,7 +248,7 @@ def _version() -> str:
     machine = os.path.dirname(__file__)
     emit = os.path.join(os.path.dirname(machine), "emit")
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
-    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "image.py")]
+    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py")]
     sources = digest(*map(_content, written))
     return f"{sources} {llvmlite_version()} {sys.platform} {platform.machine()}"
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import changeable
 from qrun.native.emit.isa import Isa, choose
-from qrun.native.emit.spec import DOUBT
+from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
 from qrun.native.machine.helpers import HelperCall, Helpers
-from qrun.native.machine.memory import address, aligned, keep_freed_memory
-from qrun.native.machine.operation import Operation, size
-
-Array = np.ndarray[Any, Any]
+from qrun.native.machine.memory import Array, Ints, address, aligned, keep_freed_memory
+from qrun.native.machine.operation import Operand, Operation, Order, Planned, share, size
 
 
 @changeable
@@ -123,3 +120,22 @@ def wait_for(helpers: Sequence[HelperCall]) -> None:
     for helper in helpers:
         if not helper.cancel():
             helper.wait()
+
+
+__all__ = [
+    "Array",
+    "Engine",
+    "Ints",
+    "KernelCall",
+    "KernelSpec",
+    "Operand",
+    "Operation",
+    "Order",
+    "Planned",
+    "aligned",
+    "share",
+    "size",
+    "stage",
+    "wait_for",
+]
+"""Also what every planner takes besides: operations begin with these names."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 _LARGEST_REUSED = 1 << 24
 
@@ -22,11 +23,11 @@ def keep_freed_memory() -> None:
     np.empty(_LARGEST_REUSED, np.uint8)
 
 
-def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> np.ndarray[Any, Any]:
+def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
     """An array on a 64-byte boundary, uninitialised unless `fill` is given."""
     shape, dtype = (shape,) if isinstance(shape, int) else shape, np.dtype(dtype)
     raw = np.empty(prod(shape) * dtype.itemsize + 64, np.uint8)
-    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, raw, -address(raw) % 64)
+    array: Array = np.ndarray(shape, dtype, raw, -address(raw) % 64)
     if fill is None:
         forget(array)
     else:
@@ -34,7 +35,7 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -
     return array
 
 
-def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> np.ndarray[Any, Any]:
+def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:
     """A contiguous copy on a 64-byte boundary, of the type `dtype` if it is given."""
     made = aligned(values.shape, values.dtype if dtype is None else dtype)
     made[...] = values

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from qrun.native.emit.expression import FunctionStep
     from qrun.native.machine.call import KernelCall
 
-Array = np.ndarray[Any, Any]
 Order = Literal["channels", "rows", "any", "plain"]
 
 
@@ -84,7 +83,7 @@ class Operation(ABC):
     view = False
     """Whether the result is the operand's own bytes, in C order, under another shape."""
     leads = False
-    """Whether elementwise operations on its result may be made in its kernels (plan/tails.py)."""
+    """Whether elementwise operations on its result may be made in its kernels (plan/fusing.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()

@@ -12,13 +12,12 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.call import KernelCall, Rechecker, undecided
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, address, aligned_copy
+from qrun.native.machine.memory import Array, Ints, address, aligned_copy
 from qrun.native.plan.listing import Listing
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
 
-Array = np.ndarray[Any, Any]
 _USER = range(1 << 32, 1 << 48)
 """Words that are no addresses, but might be some, are not in it."""
 

@@ -14,7 +14,7 @@ from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
-from qrun.native.machine.memory import address, aligned, forget
+from qrun.native.machine.memory import Array, address, aligned, forget
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.placement import Key
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -22,7 +22,6 @@ from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
 
-Array = np.ndarray[Any, Any]
 Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
 
 

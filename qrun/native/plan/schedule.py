@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from qrun.declare.frozen import frozen
 from qrun.native.kernels.copy import arrange
 from qrun.native.machine.call import KernelCall
@@ -19,8 +17,6 @@ from qrun.native.machine.operation import Operand, must_reach, size
 from qrun.native.plan.fusing import fused
 from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage
 from qrun.native.plan.stamps import Segment
-
-Array = np.ndarray[Any, Any]
 
 
 @frozen

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.thresholds import Bools, Floats
 
-Array = np.ndarray[Any, Any]
 Rule = Callable[[Ints, float], Array]
 """Sums of (x - x_zero), any shape, and the divisor to the codes that the definition gives."""
 

@@ -1,4 +1,4 @@
-"""Compiled objects as images: machine code and its constants in one piece that runs wherever it lies.
+"""Compiled objects as blobs: machine code and its constants in one piece that runs wherever it lies.
 
 Loading one takes neither LLVM nor its memory. Only for Linux on x86-64; elsewhere LLVM loads objects.
 """
@@ -43,17 +43,17 @@ class _Foreign(Exception):
     """The object needs a real linker."""
 
 
-def image_of(body: bytes) -> bytes | None:
-    """The image of an ELF object for x86-64 that was compiled as position-independent code; None if it needs more than
+def blob_of(body: bytes) -> bytes | None:
+    """The blob of an ELF object for x86-64 that was compiled as position-independent code; None if it needs more than
     distances between its own sections.
     """
     try:
-        return _image(body)
+        return _blob(body)
     except (_Foreign, struct.error, ValueError):
         return None
 
 
-def _image(body: bytes) -> bytes:
+def _blob(body: bytes) -> bytes:
     if body[:7] != _ELF or struct.unpack_from("<H", body, 18)[0] != _X86_64:
         raise _Foreign
     sections = _sections(body)
@@ -110,17 +110,17 @@ def _relocate(
         struct.pack_into("<i", code, place, places[section] + value + addend - place)
 
 
-class Image:
-    """An image in executable memory, which nothing can write to. It must outlive every call.
+class Blob:
+    """A blob in executable memory, which nothing can write to. It must outlive every call.
 
     Raises OSError where the system does not allow it.
     """
 
-    def __init__(self, image: bytes) -> None:
-        count, size = _HEAD.unpack_from(image)
-        table, code = image[_HEAD.size :][: _SYMBOL.size * count], image[_HEAD.size + _SYMBOL.size * count :]
+    def __init__(self, blob: bytes) -> None:
+        count, size = _HEAD.unpack_from(blob)
+        table, code = blob[_HEAD.size :][: _SYMBOL.size * count], blob[_HEAD.size + _SYMBOL.size * count :]
         if len(code) != size or not size:
-            raise OSError("not an image")
+            raise OSError("not a blob")
         self._offsets = {name.rstrip(b"\0").decode(): offset for name, offset in _SYMBOL.iter_unpack(table)}
         self._memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
         self._memory[:size] = code

@@ -15,13 +15,12 @@ from helpers.native import every_isa
 from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm, available
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
-from qrun.native.machine import image
+from qrun.native.machine import blob
 from qrun.native.machine.codegen import compile_object, llvm
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.image import Image, image_of
 from qrun.native.proof.epilogue import Target
 
-pytestmark = pytest.mark.skipif(not image.USABLE, reason="images are for Linux on x86-64")
+pytestmark = pytest.mark.skipif(not blob.USABLE, reason="blobs are for Linux on x86-64")
 
 ADD = """
 @table = internal constant [4 x i64] [i64 5, i64 6, i64 7, i64 8]
@@ -55,10 +54,10 @@ def run(engine: Engine) -> np.ndarray:
 
 
 def test_code_and_its_constants_run_wherever_they_lie() -> None:
-    found = image_of(compile_object(ADD, isa(), flat=True))
+    found = blob_of(compile_object(ADD, isa(), flat=True))
     assert found is not None
     for _ in range(3):
-        code = Image(found)
+        code = Blob(found)
         kernel = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(code.get_function_address("kernel"))
         assert [kernel(i, 0) for i in range(4)] == [105, 106, 107, 108]
         helper = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.get_function_address("helper"))
@@ -67,26 +66,26 @@ def test_code_and_its_constants_run_wherever_they_lie() -> None:
 
 @pytest.mark.parametrize("what", NEEDS_LINKER)
 def test_what_needs_a_linker_becomes_none(what: str) -> None:
-    assert image_of(compile_object(NEEDS_LINKER[what], isa(), flat=True)) is None
+    assert blob_of(compile_object(NEEDS_LINKER[what], isa(), flat=True)) is None
 
 
 def test_what_is_no_object_becomes_none() -> None:
     body = compile_object(ADD, isa(), flat=True)
     foreign = body[:18] + b"\xb7\0" + body[20:]
     for bad in (b"", b"\x7fELF", body[:40], body[:64], body[: len(body) // 2], foreign, b"MZ" + body[2:]):
-        assert image_of(bad) is None
+        assert blob_of(bad) is None
 
 
 @pytest.mark.parametrize("bad", [b"\0" * 8, b"\1\0\0\0\5\0\0\0", b"\0\0\0\0\4\0\0\0abcde"])
-def test_broken_images_are_refused(bad: bytes) -> None:
-    with pytest.raises(OSError, match="not an image"):
-        Image(bad)
+def test_broken_blobs_are_refused(bad: bytes) -> None:
+    with pytest.raises(OSError, match="not a blob"):
+        Blob(bad)
 
 
 def test_code_cannot_be_written() -> None:
-    found = image_of(compile_object(ADD, isa(), flat=True))
+    found = blob_of(compile_object(ADD, isa(), flat=True))
     assert found is not None
-    code = Image(found)
+    code = Blob(found)
     start = code.get_function_address("kernel")
     lines = Path("/proc/self/maps").read_text().splitlines()
     spans = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[1]) for line in lines]
@@ -94,21 +93,21 @@ def test_code_cannot_be_written() -> None:
 
 
 @every_isa
-def test_kernels_run_as_images_and_as_objects(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_run_as_blobs_and_as_objects(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     y = run(Engine.create(isa, tmp_path / "c"))
-    assert {path.suffix for path in (tmp_path / "c").iterdir()} == {".image"}
-    monkeypatch.setattr(image, "USABLE", False)
+    assert {path.suffix for path in (tmp_path / "c").iterdir()} == {".blob"}
+    monkeypatch.setattr(blob, "USABLE", False)
     assert np.array_equal(run(Engine.create(isa, tmp_path / "c")), y)
-    assert {path.suffix for path in (tmp_path / "c").iterdir()} == {".image", ".o"}
+    assert {path.suffix for path in (tmp_path / "c").iterdir()} == {".blob", ".o"}
 
 
-def test_where_images_may_not_run_llvm_loads_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_blobs_may_not_run_llvm_loads_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     y = run(Engine.create(cache=tmp_path / "c"))
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "not allowed")
 
-    monkeypatch.setattr(image, "_protect", refuse)
+    monkeypatch.setattr(blob, "_protect", refuse)
     engine = Engine.create(cache=tmp_path / "c")
     assert np.array_equal(run(engine), y)
     assert (engine.kernels.loaded, engine.kernels.compiled) == (1, 1)
