@@ -81,7 +81,13 @@ def test_every_operator_and_rule_is_found_by_its_name() -> None:
     homes = [(d.op_type, d.reference) for found in operators.values() for d in found]
     homes += [(rule.id, rule.function) for rule in RULES.values()]
     read = {**sources("qrun.ops"), **sources("qrun.checking.rules")}
-    lost = {name for name, function in homes if f'"{name}"'.encode() not in read[inspect.getmodule(function).__name__]}  # type: ignore[union-attr]
+    lost = set()
+    for name, function in homes:
+        home = inspect.getmodule(function).__name__  # type: ignore[union-attr]
+        made = home.endswith("._elementwise")  # then a public module calls what declares it there
+        where = [s for s in read.values() if b"= binary_operator(" in s] if made else [read[home]]
+        if not any(f'"{name}"'.encode() in source for source in where):
+            lost.add(name)
     assert len(homes) > 200
     assert lost == set(), "write the name in quotes in the module that declares it"
 

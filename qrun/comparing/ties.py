@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array, Node
-from qrun.ops import Context, OpDef, Slot, facts, find, operands, quantizers, real_operator
+from qrun.ops import Context, Slot, facts, find, operands, quantizers, real_operator
 
 NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
@@ -95,7 +95,7 @@ def _conv(node: Node, values: Values) -> Array | None:
     turned = bool(node.attributes.get("channels_last", 0)) and x.ndim > 2
     x = np.moveaxis(x, -1, 1) if turned else x
     scalar_zero = None if x_zero is None else x_zero.reshape(())
-    acc = _f64(integer.reference(x, w, scalar_zero, w_zero, **geometry, ctx=Context(observing=False)))
+    acc = _f64(integer(x, w, scalar_zero, w_zero, **geometry, ctx=Context(observing=False)))
     lanes = (-1, *(1,) * (x.ndim - 2))
     if bias is not None:
         acc = acc + _f64(bias).reshape(lanes)
@@ -151,14 +151,10 @@ def _of_float(node: Node, values: Values) -> Array | None:
     last = bool(node.attributes.get("channels_last", 0)) and real[0].ndim > 2
     real = [np.moveaxis(x, -1, 1) for x in real] if last else real
     attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
-    made = function.reference(*real, **attributes, **_context(function))
+    made = function(*real, **attributes, ctx=Context(observing=False))
     made = made[0] if isinstance(made, tuple) else made
     out = next(q for q in quantizers(node) if q.is_output)
     return np.asarray((np.moveaxis(made, 1, -1) if last else made) / value(out.scale) + value(out.zero_point))
-
-
-def _context(function: OpDef) -> dict[str, Context]:
-    return {"ctx": Context(observing=False)} if function.takes_context else {}
 
 
 def _softmax(node: Node, values: Values) -> Array | None:

@@ -57,6 +57,12 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
     return declared
 
 
+def declared(cls: type[Any]) -> Mapping[str, Any]:
+    """The fields of a class that `frozen` or `changeable` made, in order: their defaults, MISSING where there is none."""
+    names, defaults = cls._declared
+    return {name: defaults.get(name, MISSING) for name in names}
+
+
 class _Described:
     """dataclass's description of a class's fields, made when it is first asked for."""
 

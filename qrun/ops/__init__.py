@@ -4,8 +4,8 @@ A declaration is the schema, the reference kernel, the cost and perhaps the lowe
 be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
 
-from qrun.ops._context import Arith, Body, Context, Observation
-from qrun.ops._op import REGISTRY, Granularity, OpDef, find, near_operators, op
+from qrun.ops._context import Arith, Body, Observation
+from qrun.ops._op import REGISTRY, Context, Granularity, OpDef, find, near_operators, op
 from qrun.ops._quantized import (
     Bias,
     Facts,

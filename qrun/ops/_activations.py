@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
-from qrun.ops._context import refuse
 from qrun.ops._float import single, unary
-from qrun.ops._op import find
+from qrun.ops._op import Array, find, refuse
 
 Activation = Callable[[Array], Array]
 
@@ -82,7 +81,7 @@ def activations(
     return Gates(tuple(tuple(made[first : first + each]) for first in range(0, wanted, each)), bound)
 
 
-def _function(name: str, given: Mapping[str, float]) -> Activation:
+def _function(name: str, given: Mapping[str, Any]) -> Activation:
     operator = find("", _OPERATORS[name][0], sys.maxsize)
     if operator is not None:
         return lambda x: np.asarray(operator(x, **given))

@@ -11,11 +11,9 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._op import OpDef, find
+from qrun.ops._op import Array, Context, OpDef, find
 
 Value = int | str | None
 
@@ -93,7 +91,7 @@ def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[A
         names=tuple(p.name for p in definition.inputs),
         attributes={**defaults, **node.attributes},
         ctx=replace(site.ctx, version=node.version, outputs=1, wanted=(True,)),
-        reference=lambda inputs, ctx: definition.run(inputs, node.attributes, ctx),
+        reference=lambda inputs, ctx: definition(*inputs, **node.attributes, ctx=ctx),
         memo=site.memo.once(("node", place), Memo),
     )
     kernel = definition.lowering(inner)

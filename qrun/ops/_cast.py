@@ -14,7 +14,7 @@ from qrun.ir import Array
 from qrun.ir.types import is_narrow, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow as round_float
-from qrun.ops._narrow import narrow as round_narrow
+from qrun.ops._quantize import narrow as round_narrow
 
 ROUND_MODES = ("up", "down", "nearest")
 _LOW_BIT = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))

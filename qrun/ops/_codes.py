@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, decide
 from qrun.shapes import broadcast_shapes

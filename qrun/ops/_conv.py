@@ -10,33 +10,26 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import Weights, add_bias, centred, magnitude, wrap32
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._quantize import per_channel, same_type, scalar
+from qrun.ops._signature import Attributes
 from qrun.ops._window import SlidingWindow, check_rank, padded, patches, window
 
 COLUMN_ELEMENTS = 1 << 21
 
 
 @frozen
-class ConvGeometry:
-    """The attributes of a convolution, in the specification's names; a length of 0 stands for the default."""
+class ConvGeometry(Attributes):
+    """The attributes of a convolution; a length of 0 stands for the default."""
 
-    group: int = 1
-    kernel_shape: Sequence[int] = ()
-    strides: Sequence[int] = ()
-    dilations: Sequence[int] = ()
-    pads: Sequence[int] = ()
     auto_pad: str = "NOTSET"
-
-    @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> ConvGeometry:
-        """Those of a node, which may leave some out."""
-        names = ("group", "kernel_shape", "strides", "dilations", "pads", "auto_pad")
-        return cls(**{name: attributes[name] for name in names if name in attributes})
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    kernel_shape: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
 
 
 def conv_window(x: Array, w: Array, geometry: ConvGeometry, names: tuple[str, str] = ("x", "w")) -> SlidingWindow:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import broadcast
-from qrun.ops._op import Shape
+from qrun.ops._native_float32 import elementwise
+from qrun.ops._op import Array, Context, Form, OpDef, Shape, op, refuse
 
 
 def binary(
@@ -25,6 +25,35 @@ def binary(
     broadcast(ctx, (a, b), names, itemsize)
     with np.errstate(all="ignore"):
         return np.asarray(function(a, b))
+
+
+def binary_operator(
+    op_type: str,
+    function: Callable[[Array, Array], Any],
+    says: str,
+    page: int,
+    *,
+    since: int,
+    form: Form = "",
+    native: bool = True,
+    compares: bool = False,
+) -> OpDef:
+    """Declare function(A, B) of tensors that broadcast.
+
+    says: what it is, for people; page: the version of the operator's page that says so. native: whether
+    native/emit/functions.py has the function, under the operator's name. compares: the result is bool.
+    """
+
+    def made(A: Array, B: Array, *, ctx: Context) -> Array:
+        return binary(function, A, B, ctx, itemsize=int(compares))
+
+    what, _, more = says.partition("; ")
+    made.__doc__ = f"""{what}, with numpy's broadcasting{"; " if more else ""}{more}.
+
+    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, {op_type}-{page}.
+    """
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
+    return op(op_type, since=since, form=form, native=elementwise(name) if native else None)(made)
 
 
 def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:

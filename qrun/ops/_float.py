@@ -8,11 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import matmul
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.shapes import broadcast_shapes
 
 State = tuple[Array, ...]

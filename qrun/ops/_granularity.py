@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
-from qrun.ir import Array
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text
-from qrun.ops._context import refuse
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Shape, refuse
 from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
 

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._complete import ALWAYS, NEVER, Complete, EachPart, FewEnds
-from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Context, Shape
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct, CodeSum

@@ -9,14 +9,24 @@ from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import declared, frozen
 from qrun.declare.registry import Registry
-from qrun.errors import OperatorError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
-from qrun.ops._context import Context
-from qrun.ops._signature import AttributeSpec, Param, attributes_of, inputs_of, signature_of
+from qrun.ops._context import Context, refuse
+from qrun.ops._signature import (
+    Attributes,
+    AttributeSpec,
+    Param,
+    attributes_given,
+    attributes_of,
+    check_places,
+    flat,
+    inputs_of,
+    records_of,
+    signature_of,
+)
 
 if TYPE_CHECKING:
     from qrun.ops._native import LoweringContext, NativeKernel
@@ -116,11 +126,14 @@ class OpDef:
         self.lowering = lowering
         return lowering
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the reference kernel makes; without `ctx`, in a new Context."""
-        if self.takes_context:
-            kwargs.setdefault("ctx", Context())
-        return self.reference(*args, **kwargs)
+    def __call__(self, *args: Any, ctx: Context | None = None, **kwargs: Any) -> Any:
+        """What the reference kernel makes, in a new Context if none is given."""
+        given = self._gathered(kwargs)
+        return (
+            self.reference(*args, **given, ctx=ctx or Context())
+            if self.takes_context
+            else self.reference(*args, **given)
+        )
 
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
         """What the reference kernel makes, with attributes as `bind` gives them.
@@ -130,18 +143,26 @@ class OpDef:
         """
         if self._bounded and args and args[0] is not None:
             ctx.claim(args[0].shape, args[0].itemsize)
-        return self.run(args, kwargs, ctx)
+        return self(*args, **kwargs, ctx=ctx)
 
-    def run(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
-        """As `compute`, without a claim for kernels that make none."""
-        return self.reference(*args, **kwargs, ctx=ctx) if self.takes_context else self.reference(*args, **kwargs)
+    def _gathered(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Attributes as the kernel's parameters: those of a record of attributes in the record."""
+        if not self._records:
+            return kwargs
+        inside = {field for kind in self._records.values() for field in declared(kind)}
+        own = {name: value for name, value in kwargs.items() if name not in inside}
+        return {**{name: kind.of(kwargs) for name, kind in self._records.items()}, **own}
 
     def __repr__(self) -> str:
         return f"<op {self.domain + '::' if self.domain else ''}{self.op_type} since {self.since}>"
 
     @cached_property
+    def _records(self) -> Mapping[str, type[Attributes]]:
+        return records_of(signature_of(self.reference))
+
+    @cached_property
     def signature(self) -> inspect.Signature:
-        own = signature_of(self.reference)
+        own = flat(signature_of(self.reference))
         if self.like is None:
             return own
         more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -168,10 +189,6 @@ class OpDef:
     def attributes(self) -> Mapping[str, AttributeSpec]:
         return attributes_of(self.signature)
 
-    @cached_property
-    def _required(self) -> tuple[str, ...]:
-        return tuple(s.name for s in self.attributes.values() if s.required)
-
     def param(self, place: int) -> str:
         """The specification's name of input number `place`."""
         if place < len(self.inputs) and not self.inputs[place].variadic:
@@ -197,71 +214,10 @@ class OpDef:
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
         known = schema(self.domain, self.op_type, node.version)
-        self._check_inputs(node, known)
-        if known is not None and len(node.outputs) > known.max_outputs:
-            raise OperatorError(
-                f"{node.op_type} has {len(node.outputs)} outputs",
-                expected=f"at most {known.max_outputs}",
-                got=str(len(node.outputs)),
-                code="QR205",
-            )
-        for name in self.graphs:
-            if not isinstance(node.attributes.get(name), Model):
-                raise _bad_attribute(
-                    f"attribute {name!r} is no graph", f"{name}, a graph", str(node.attributes.get(name))
-                )
-        if not node.attributes and not self._required:
-            return {}
-        kwargs: dict[str, Any] = {}
-        names = [name for name in self.attributes if known is None or name in known.attributes]
-        for name, value in node.attributes.items():
-            if name in self.graphs:
-                continue
-            spec = self.attributes.get(name)
-            if spec is None or name not in names:
-                from difflib import get_close_matches
-
-                near = get_close_matches(name, names, 1)
-                raise _bad_attribute(
-                    f"{node.op_type} has no attribute {name!r}",
-                    f"one of: {', '.join(names)}" if names else "no attributes",
-                    name,
-                    why=f"{node.op}-{node.version} does not define it.",
-                    fix=f"did you mean {near[0]}?" if near else f"remove {name}, or import an opset that has it",
-                )
-            if not spec.fits(value):
-                raise _bad_attribute(f"attribute {name!r} has the wrong type", spec.text, repr(value)[:60])
-            kwargs[name if name in self.signature.parameters else name + "_"] = value
-        missing = [name for name in self._required if name not in node.attributes]
-        if missing:
-            text = self.attributes[missing[0]].text
-            raise _bad_attribute(f"attribute {missing[0]!r} is missing", f"{missing[0]}, {text}", "nothing")
-        return kwargs
-
-    def _check_inputs(self, node: Node, known: Schema | None) -> None:
-        """Of versions that share a declaration, an earlier one may lack its last inputs, or require optional ones."""
-        inputs = self.inputs if known is None else self.inputs[: len(known.inputs)]
-        if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
-            raise OperatorError(
-                f"{node.op_type} has {len(node.inputs)} inputs",
-                expected=f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}",
-                got=str(len(node.inputs)),
-                code="QR205",
-            )
-        for place, p in enumerate(inputs):
-            given = place < len(node.inputs) and bool(node.inputs[place])
-            optional = p.optional if known is None else known.inputs[place].option == "Optional"
-            if not given and not optional and not p.variadic:
-                raise OperatorError(
-                    f"input {p.name!r} is missing",
-                    expected=f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}",
-                    got="nothing",
-                    code="QR205",
-                )
-
-
-def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix: str = "") -> OperatorError:
-    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204")
+        check_places(node, self.inputs, known)
+        given = attributes_given(node, self.attributes, self.graphs, known)
+        parameters = self.signature.parameters
+        return {name if name in parameters else f"{name}_": value for name, value in given.items()}
 
 
 REGISTRY: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")
@@ -287,8 +243,8 @@ def op(
     graphs: Sequence[str] = (),
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
-    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and ``ctx`` receives
-    the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
+    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
+    receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
 
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
     keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies."""
@@ -327,4 +283,4 @@ def elements(shape: Shape) -> int:
     return math.prod(shape)
 
 
-__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "Real", "find", "op"]
+__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "Real", "find", "op", "refuse"]

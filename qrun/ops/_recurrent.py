@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import Shape
+from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._sums import rounded_products
 
 Product = Callable[[Array, Array | None], Array]

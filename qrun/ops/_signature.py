@@ -1,17 +1,39 @@
-"""A function's signature, read as the schema of an operator: inputs, and attributes with their types and defaults."""
+"""A function's signature, read as the schema of an operator: inputs, and attributes with their types and defaults.
+
+And nodes held against it.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING
 from functools import cache
 from types import CodeType, NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.ir import Attribute
+from qrun.declare.frozen import declared, frozen
+from qrun.errors import OperatorError
+from qrun.ir import Attribute, Model, Node
+from qrun.ir.schema import Schema
+
+
+class Attributes:
+    """Base of records of attributes that several operators share: a keyword-only parameter of such a type is its fields."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Self:
+        """The record of a node's attributes, which may leave some out, and have others besides."""
+        return cls(**{name: attributes[name] for name in declared(cls) if name in attributes})
+
+    def named(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {name: getattr(self, name) for name in declared(type(self))}
 
 
 @frozen
@@ -76,15 +98,107 @@ def attributes_of(signature: inspect.Signature) -> Mapping[str, AttributeSpec]:
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """As inspect.signature with eval_str, which compiles every annotation anew; there are few different ones."""
     written = inspect.signature(function)
-    parameters = [
-        p.replace(annotation=eval(_compiled(p.annotation), function.__globals__))
-        if isinstance(p.annotation, str)
-        else p
-        for p in written.parameters.values()
-    ]
+    parameters = [p.replace(annotation=_type(p.annotation, function.__globals__)) for p in written.parameters.values()]
     return written.replace(parameters=parameters)
+
+
+def records_of(signature: inspect.Signature) -> Mapping[str, type[Attributes]]:
+    """The parameters that are records of attributes."""
+    found = {p.name: p.annotation for p in signature.parameters.values()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Attributes)}
+
+
+def flat(signature: inspect.Signature) -> inspect.Signature:
+    """The signature with the fields of records of attributes in their place; attributes are then in the order of names."""
+    records = records_of(signature)
+    if not records:
+        return signature
+    given = [p for p in signature.parameters.values() if p.name not in records]
+    inputs = [p for p in given if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    attributes = [p for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx"]
+    attributes += [field for kind in records.values() for field in _fields(kind)]
+    last = [p for p in given if p.name == "ctx"]
+    return signature.replace(parameters=[*inputs, *sorted(attributes, key=lambda p: p.name.lower()), *last])
+
+
+def _fields(kind: type[Attributes]) -> Iterator[inspect.Parameter]:
+    names = vars(sys.modules[kind.__module__])
+    for name, default in declared(kind).items():
+        value = inspect.Parameter.empty if default is MISSING else default
+        known = _type(kind.__annotations__[name], names)
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=known)
+
+
+def _type(annotation: Any, names: dict[str, Any]) -> Any:
+    return eval(_compiled(annotation), names) if isinstance(annotation, str) else annotation
 
 
 @cache
 def _compiled(annotation: str) -> CodeType:
     return compile(annotation, "<annotation>", "eval")
+
+
+def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> None:
+    """Refuse inputs and outputs that the operator's version has not, and inputs that it lacks.
+
+    Of versions that share a declaration, an earlier one may lack its last inputs, or require optional ones.
+    """
+    inputs = inputs if known is None else inputs[: len(known.inputs)]
+    if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
+        raise _refused(
+            f"{node.op_type} has {len(node.inputs)} inputs",
+            f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}",
+            str(len(node.inputs)),
+        )
+    for place, p in enumerate(inputs):
+        given = place < len(node.inputs) and bool(node.inputs[place])
+        optional = p.optional if known is None else known.inputs[place].option == "Optional"
+        if not given and not optional and not p.variadic:
+            expected = f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}"
+            raise _refused(f"input {p.name!r} is missing", expected, "nothing")
+    if known is not None and len(node.outputs) > known.max_outputs:
+        count = len(node.outputs)
+        raise _refused(f"{node.op_type} has {count} outputs", f"at most {known.max_outputs}", str(count))
+
+
+def attributes_given(
+    node: Node, specs: Mapping[str, AttributeSpec], graphs: Sequence[str], known: Schema | None
+) -> dict[str, Any]:
+    """The node's attributes but for its graphs; refuses those that its version has not, or that it lacks."""
+    for name in graphs:
+        if not isinstance(node.attributes.get(name), Model):
+            got = str(node.attributes.get(name))
+            raise _refused(f"attribute {name!r} is no graph", f"{name}, a graph", got, code="QR204")
+    names = [name for name in specs if known is None or name in known.attributes]
+    given = {name: value for name, value in node.attributes.items() if name not in graphs}
+    for name, value in given.items():
+        spec = specs.get(name)
+        if spec is None or name not in names:
+            raise _unknown(node, name, names)
+        if not spec.fits(value):
+            raise _refused(f"attribute {name!r} has the wrong type", spec.text, repr(value)[:60], code="QR204")
+    missing = next((spec for spec in specs.values() if spec.required and spec.name not in given), None)
+    if missing is not None:
+        name = missing.name
+        raise _refused(f"attribute {name!r} is missing", f"{name}, {missing.text}", "nothing", code="QR204")
+    return given
+
+
+def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 1)
+    return _refused(
+        f"{node.op_type} has no attribute {name!r}",
+        f"one of: {', '.join(names)}" if names else "no attributes",
+        name,
+        why=f"{node.op}-{node.version} does not define it.",
+        fix=f"did you mean {near[0]}?" if near else f"remove {name}, or import an opset that has it",
+        code="QR204",
+    )
+
+
+def _refused(
+    message: str, expected: str, got: str, *, why: str = "", fix: str = "", code: str = "QR205"
+) -> OperatorError:
+    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code=code)

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops import _gelu
-from qrun.ops._context import refuse
+from qrun.ops import _functions
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, op, refuse
 
 FLOAT_MAX = 3.4028234663852886e38
 
@@ -130,7 +128,7 @@ def hard_swish(X: Array) -> Array:
 @op("Swish", since=24, form="pointwise", native=function("swish", "alpha"))
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
-    return _gelu.swish(X, alpha)
+    return _functions.swish(X, alpha)
 
 
 @op("Mish", since=18, form="pointwise")
@@ -153,9 +151,9 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
     Raises OperatorError for another approximation. Source: ONNX operators, Gelu-20.
     """
     if approximate == "none":
-        return _gelu.gelu(X)
+        return _functions.gelu(X)
     if approximate == "tanh":
-        return _gelu.gelu_by_tanh(X)
+        return _functions.gelu_by_tanh(X)
     raise refuse("the approximation does not exist", "approximate", "none, tanh", approximate, code="QR204")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._attention import (
     appended,
@@ -22,9 +21,8 @@ from qrun.ops._attention import (
     with_shape,
 )
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import single
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.shapes import broadcast_shapes
 
 _SOFTMAX_TYPES = (1, 10, 11, 16)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
-from qrun.ops._context import Context, refuse
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, function_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("Cast", since=6, form="pointwise")

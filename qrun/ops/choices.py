@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, bounds, is_integer, narrow, single, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("Hardmax", since=1)

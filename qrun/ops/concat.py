@@ -1,4 +1,4 @@
-"""Concat."""
+"""Concat, and its inverse Split."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import cast
 
 import numpy as np
 
-from qrun.ir import Array
+from qrun.errors import OperatorError
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import concat_kernel
-from qrun.ops._op import op
-from qrun.ops._shape import claim
+from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._shape import claim, ints
 
 
 @op("Concat", since=4)
@@ -57,3 +56,92 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
 def _lower(site: LoweringContext) -> NativeKernel:
     place = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
     return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))
+
+
+def _misfit(param: str, message: str, expected: str, got: object) -> OperatorError:
+    return refuse(message, param, expected, got, code="QR208")
+
+
+def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
+    place = axis_in(axis, input.ndim)
+    size = input.shape[place]
+    if ctx is not None and len(lengths) != ctx.outputs:
+        raise _misfit("split", f"the node names {ctx.outputs} outputs", f"{ctx.outputs} lengths", list(lengths))
+    if any(n < 0 for n in lengths) or sum(lengths) != size:
+        raise _misfit("split", "the lengths do not fit", f"numbers of 0 or more that add up to {size}", list(lengths))
+    parts = []
+    start = 0
+    for n in lengths:
+        parts.append(input[(slice(None),) * place + (slice(start, start + n),)])
+        start += n
+    return tuple(parts)
+
+
+def _equal(input: Array, axis: int, count: int) -> list[int]:
+    size = input.shape[axis_in(axis, input.ndim)]
+    if count < 1 or size % count:
+        raise _misfit(
+            "input", f"axis {axis} does not split into {count} equal parts", f"a multiple of {count}", str(size)
+        )
+    return [size // count] * count
+
+
+@op("Split", since=2, form="moves")
+def split_2(input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Context) -> tuple[Array, ...]:
+    """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
+
+    Source: ONNX operators, Split-11.
+    """
+    return _cut(input, axis, split or _equal(input, axis, ctx.outputs if ctx else 1), ctx)
+
+
+@op("Split", since=13, form="moves")
+def split_13(input: Array, split: Array | None = None, *, axis: int = 0, ctx: Context) -> tuple[Array, ...]:
+    """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
+
+    Source: ONNX operators, Split-13.
+    """
+    lengths = _equal(input, axis, ctx.outputs if ctx else 1) if split is None else _lengths(split)
+    return _cut(input, axis, lengths, ctx)
+
+
+@op("Split", since=18, form="moves")
+def split(
+    input: Array,
+    split: Array | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+    ctx: Context,
+) -> tuple[Array, ...]:
+    """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
+
+    The parts have ceil(size / num_outputs) elements, the last one what is left; refused where that is negative.
+    Exactly one of split and num_outputs is given. Source: ONNX operators, Split-18.
+    """
+    if (split is None) == (num_outputs is None):
+        got = "neither" if split is None else "both"
+        raise _misfit("split", "either split or num_outputs is given", "one of them", got)
+    if split is not None:
+        return _cut(input, axis, _lengths(split), ctx)
+    assert num_outputs is not None
+    size = input.shape[axis_in(axis, input.ndim)]
+    wanted = ctx.outputs if ctx else num_outputs
+    if num_outputs < 1 or num_outputs != wanted:
+        raise _misfit("num_outputs", f"the node names {wanted} outputs", str(wanted), num_outputs)
+    length = -(-size // num_outputs)
+    last = size - length * (num_outputs - 1)
+    if last < 0:
+        raise _misfit(
+            "num_outputs",
+            f"{size} elements do not fill {num_outputs} parts of {length}",
+            f"parts of ceil({size} / {num_outputs}) = {length} elements, the last one of 0 or more",
+            num_outputs,
+        )
+    return _cut(input, axis, [length] * (num_outputs - 1) + [last], ctx)
+
+
+def _lengths(split: Array) -> list[int]:
+    if split.ndim != 1 or split.dtype.kind != "i":
+        return list(ints(split, "split"))
+    return [int(n) for n in split.tolist()]

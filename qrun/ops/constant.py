@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, ints
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Body, Context, refuse
+from qrun.ops._context import Body
 from qrun.ops._float import axis_in
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import checked
 
 _FORWARD, _REVERSE = 0, 1

@@ -1,15 +1,15 @@
-"""Conv."""
+"""Conv and ConvInteger."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context
-from qrun.ops._conv import ConvGeometry, check_bias, conv_macs, conv_window
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel
+from qrun.ops._native_dynamic import dynamic_sums_kernel
+from qrun.ops._native_integers import conv_kernel, planned_conv
 from qrun.ops._native_products import float_conv_kernel
-from qrun.ops._op import Real, op
+from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._sums import rounded_products
 from qrun.ops._window import SlidingWindow, padded, patches
 
@@ -17,19 +17,7 @@ COLUMN_ELEMENTS = 1 << 19
 
 
 @op("Conv", since=1, cost=conv_macs, computes=Real("Conv", {"W": "channel"}, bias="B"))
-def conv(
-    X: Array,
-    W: Array,
-    B: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] = (),
-    group: int = 1,
-    kernel_shape: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
-    ctx: Context,
-) -> Array:
+def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, ctx: Context) -> Array:
     """Convolution: X [N,C,spatial...], W [M,C/group,kernel...], B [M], floating point of one type.
 
         Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
@@ -38,8 +26,8 @@ def conv(
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, Conv-22.
     """
-    win = _checked(X, W, B, ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad), ctx)
-    channels = W.shape[0]
+    win = _checked(X, W, B, geometry, ctx)
+    group, channels = geometry.group, W.shape[0]
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
     with np.errstate(all="ignore"):
         if y.size:
@@ -78,3 +66,52 @@ def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
     win = _checked(x, w, bias, ConvGeometry.of(site.attributes), site.ctx)
     return float_conv_kernel(site, x, w, bias, win)
+
+
+@op("ConvInteger", since=10, cost=conv_macs, computes=Real("Conv", {"w": "channel"}))
+def conv_integer(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None = None,
+    w_zero_point: Array | None = None,
+    *,
+    geometry: ConvGeometry,
+    ctx: Context,
+) -> Array:
+    """Integer convolution with int32 result.
+
+    x [N,C,spatial...], w [M,C/group,kernel...], each int8 or uint8; x_zero_point scalar, w_zero_point scalar or [M].
+
+        y = sum (x - x_zero_point) * (w - w_zero_point)              int32, wrapping; padding counts as real 0
+
+    Exact. Raises OperatorError for shapes, types and geometry that the page forbids.
+    Source: ONNX operators, ConvInteger-10.
+    """
+    xz, wz, win = _check((x, w, x_zero_point, w_zero_point), geometry, ctx)
+    y = np.empty((x.shape[0], geometry.group, w.shape[0] // geometry.group, *win.out), np.int32)
+    for index, acc in accumulate(x, w, xz, wz, None, win, geometry.group, ctx):
+        y[index] = acc
+    return y.reshape(x.shape[0], w.shape[0], *win.out)
+
+
+def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array | None, Array | None, SlidingWindow]:
+    """Refuse what the page forbids and claim the output; the zero points, of x rank 0, and the window."""
+    x, w, x_zero_point, w_zero_point = inputs
+    xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
+    win = conv_window(x, w, geometry)
+    ctx.claim((x.shape[0], w.shape[0], *win.out), 4)
+    return xz, wz, win
+
+
+@conv_integer.native
+def _lower_integer(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.sums import KINDS
+
+    x, w, *_ = site.inputs
+    xz, wz, win = _check(site.inputs, ConvGeometry.of(site.attributes), site.ctx)
+    site.require_constant(1)
+    site.require_constant(3)
+    if site.fixed[2]:
+        return conv_kernel(site, x, w, (xz, wz), None, win, None)
+    conv = planned_conv(site, x, w, (None, wz), None, win, None, kinds=KINDS, stores=False, memo=site.memo)
+    return dynamic_sums_kernel(site, conv, w, wz, 2)

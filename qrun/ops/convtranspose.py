@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
-from qrun.ops._conv import check_bias, check_operands
+from qrun.ops._conv import ConvGeometry, check_bias, check_operands
 from qrun.ops._float import narrow
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import float_conv_transpose_kernel
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._rounding import odd, two_sum
 from qrun.ops._sums import UNIT, decided, exact_products, steps_of
 from qrun.ops._window import INT32_MAX, window
@@ -34,14 +32,9 @@ def conv_transpose(
     W: Array,
     B: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] = (),
-    group: int = 1,
-    kernel_shape: tuple[int, ...] = (),
+    geometry: ConvGeometry,
     output_padding: tuple[int, ...] = (),
     output_shape: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
     """Transposed convolution: X [N,C,spatial...], W [C,M/group,kernel...], B [M], floating point of one type.
@@ -57,10 +50,8 @@ def conv_transpose(
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, ConvTranspose-22.
     """
-    size = X.shape[2:]
-    geometry = (kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape)
-    place = _placed(X, W, B, group, geometry)
-    m = W.shape[1]
+    place = _placed(X, W, B, geometry, output_padding, output_shape)
+    size, group, m = X.shape[2:], geometry.group, W.shape[1]
     ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
     y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
     if y.size:
@@ -75,21 +66,14 @@ def conv_transpose(
     return y.reshape(X.shape[0], group * m, *place.out)
 
 
-def _placed(x: Array, w: Array, bias: Array | None, group: int, geometry: Sequence[Any]) -> _Placement:
-    """Refuse what the page forbids; geometry: kernel_shape, then what _placement takes."""
-    kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape = geometry
-    check_operands(x, w, group, kernel_shape, ("X", "W"), transposed=True)
-    check_bias(bias, w.shape[1] * group)
-    return _placement(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
-
-
 @conv_transpose.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
-    a = site.attributes
-    group = a["group"]
-    names = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape")
-    place = _placed(x, w, bias, group, [a[name] for name in names])
+    geometry, lengths = (
+        ConvGeometry.of(site.attributes),
+        [site.attributes[n] for n in ("output_padding", "output_shape")],
+    )
+    place, group = _placed(x, w, bias, geometry, *lengths), geometry.group
     y_shape = (x.shape[0], group * w.shape[1], *place.out)
     site.ctx.claim(y_shape, x.itemsize)
     return float_conv_transpose_kernel(
@@ -163,19 +147,20 @@ def _numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) 
     return tuple(values)
 
 
-def _placement(
-    size: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
-    auto_pad: str,
+def _placed(
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    geometry: ConvGeometry,
     output_padding: Sequence[int],
     output_shape: Sequence[int],
 ) -> _Placement:
-    rank = len(size)
-    given = pads if not output_shape else ()
-    win = window(size, kernel, strides, dilations, given, auto_pad, empty_ok=True)
+    """Where products go; refuses what the page forbids."""
+    check_operands(x, w, geometry.group, geometry.kernel_shape, ("X", "W"), transposed=True)
+    check_bias(bias, w.shape[1] * geometry.group)
+    size, auto_pad = x.shape[2:], geometry.auto_pad
+    rank, given = len(size), geometry.pads if not output_shape else ()
+    win = window(size, w.shape[2:], geometry.strides, geometry.dilations, given, auto_pad, empty_ok=True)
     most = [max(s, d) for s, d in zip(win.strides, win.dilations, strict=True)]
     extra = _numbers(output_padding, rank, "output_padding", most)
     shape = _numbers(output_shape, rank, "output_shape", [INT32_MAX] * rank)

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._float import axis_in, is_integer, narrow
-from qrun.ops._op import op
+from qrun.ops._op import Array, op
 from qrun.ops._shape import scalar
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, is_narrow, type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._granularity import Grain, grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
-from qrun.ops._op import Real, op
+from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, note_scale, same_type
 
 _OP = "DequantizeLinear"

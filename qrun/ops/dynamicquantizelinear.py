@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_floats import quantizer_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op
 from qrun.ops._quantize import BLOCK, note_scale
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._activations import activations
-from qrun.ops._context import Context, refuse
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._quantize import note_scale, same_type
 from qrun.ops._recurrent import Product, checked, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled

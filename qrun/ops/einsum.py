@@ -10,11 +10,9 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import is_integer, narrow, product, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")

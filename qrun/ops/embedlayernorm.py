@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from qrun.ir import Array
+import numpy as np
+
+from qrun.ops._attention import misfit, with_shape
 from qrun.ops._body import node
-from qrun.ops._context import Context
-from qrun.ops._embedding import check_tables, counted, embedded
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._quantize import note_scale, same_type, scalar
 
 _EPSILON = 9.999999960041972e-13
 
@@ -48,3 +49,135 @@ def embed_layer_normalization(
     total = embedded(input_ids, segment_ids, position_ids, tables, ctx)
     y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
     return y, counted(mask, input_ids, mask_index_type), total
+
+
+_NAME = "QEmbedLayerNormalization"
+_TABLES = ("word_embedding", "position_embedding", "segment_embedding", "gamma", "beta")
+_CODES = ("word_embedding_quant", "position_embedding_quant", "segment_embedding", "gamma_quant", "beta_quant")
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={
+        "T1": ("int32", "input_ids segment_ids mask"),
+        "T2": ("int8 uint8", " ".join((*_CODES, *(f"{name}_zero_point" for name in _TABLES)))),
+        "T": ("float", " ".join(f"{name}_scale" for name in _TABLES)),
+    },
+)
+def q_embed_layer_normalization(
+    input_ids: Array,
+    segment_ids: Array | None,
+    word_embedding_quant: Array,
+    position_embedding_quant: Array,
+    segment_embedding: Array | None,
+    gamma_quant: Array,
+    beta_quant: Array,
+    mask: Array | None,
+    word_embedding_scale: Array,
+    position_embedding_scale: Array,
+    segment_embedding_scale: Array | None,
+    gamma_scale: Array,
+    beta_scale: Array,
+    word_embedding_zero_point: Array,
+    position_embedding_zero_point: Array,
+    segment_embedding_zero_point: Array | None,
+    gamma_zero_point: Array,
+    beta_zero_point: Array,
+    *,
+    epsilon: float = 9.999999960041972e-13,
+    ctx: Context,
+) -> tuple[Array, Array]:
+    """EmbedLayerNormalization whose embeddings, gamma and beta are codes: layernorm_out [B,S,n], mask_index_out int32 [B].
+
+        number = (code - zero_point) * scale            float32, as DequantizeLinear
+
+    Scales and zero points are scalars. All else as in EmbedLayerNormalization.
+    Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
+    Source: onnxruntime ContribOperators, com.microsoft.QEmbedLayerNormalization.
+    """
+    segment = (segment_ids, segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
+    if len({given is None for given in segment}) > 1:
+        raise refuse(
+            "some of the segment's inputs are missing", "segment_ids", "all four, or none", "some", code="QR205"
+        )
+    codes = (word_embedding_quant, position_embedding_quant, segment_embedding, gamma_quant, beta_quant)
+    scales = (word_embedding_scale, position_embedding_scale, segment_embedding_scale, gamma_scale, beta_scale)
+    zeros = (
+        word_embedding_zero_point, position_embedding_zero_point, segment_embedding_zero_point, gamma_zero_point,
+        beta_zero_point,
+    )  # fmt: skip
+    made: list[Array | None] = []
+    for place, (code, scale, zero) in enumerate(zip(codes, scales, zeros, strict=True)):
+        made.append(None if code is None else _numbers(place, code, scale, zero, ctx))
+    words, places, kinds, gamma, beta = made
+    assert words is not None
+    assert places is not None
+    assert gamma is not None
+    assert beta is not None
+    check_tables((words, places, kinds), gamma, beta)
+    total = embedded(input_ids, segment_ids, None, (words, places, kinds), ctx)
+    y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
+    return y, counted(mask, input_ids, None)
+
+
+def _numbers(place: int, code: Array, scale: Array | None, zero: Array | None, ctx: Context) -> Array:
+    name = _TABLES[place]
+    same_type(zero, code.dtype, f"{name}_zero_point", _CODES[place])
+    step, shift = scalar(scale, f"{name}_scale", _NAME), scalar(zero, f"{name}_zero_point", _NAME)
+    if step is not None:
+        note_scale(ctx, step, f"{name}_scale")
+    ctx.claim(code.shape, 8)
+    return np.asarray(node("DequantizeLinear", [code, step, shift], ctx, version=13))
+
+
+def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:
+    """Refuse embeddings that are no matrices, or of several widths."""
+    names = ("word_embedding", "position_embedding", "segment_embedding")
+    if tables[0].ndim != 2:
+        raise misfit(names[0], "[words,n]", tables[0])
+    width = tables[0].shape[1]
+    for name, table in zip(names, tables, strict=True):
+        if table is not None and (table.ndim != 2 or table.shape[1] != width):
+            raise misfit(name, f"[rows,{width}]", table)
+    with_shape(gamma, "gamma", (width,))
+    with_shape(beta, "beta", (width,))
+
+
+def embedded(
+    ids: Array, segments: Array | None, positions: Array | None, tables: tuple[Array, Array, Array | None], ctx: Context
+) -> Array:
+    """The sum of the embeddings [B,S,n], each addition rounded."""
+    if ids.ndim != 2:
+        raise misfit("input_ids", "[batch,length]", ids)
+    words, places, kinds = tables
+    if (segments is None) != (kinds is None):
+        name = "segment_ids" if segments is None else "segment_embedding"
+        raise refuse(f"{name} is missing", name, "segment_ids and segment_embedding, or neither", "one", code="QR205")
+    total = _rows(words, ids, "input_ids", ctx)
+    if positions is None:
+        given = np.arange(ids.shape[1], dtype=np.int32)[None]
+    else:
+        given = with_shape(positions, "position_ids", ids.shape, (1, ids.shape[1]))
+    total = node("Add", [total, _rows(places, given, "position_ids", ctx)], ctx)
+    if segments is not None and kinds is not None:
+        with_shape(segments, "segment_ids", ids.shape)
+        total = node("Add", [total, _rows(kinds, segments, "segment_ids", ctx)], ctx)
+    return np.asarray(total)
+
+
+def _rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
+    if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
+        bad = int(ids.max() if ids.max() >= len(table) else ids.min())
+        raise refuse(f"there is no row {bad}", name, f"0 to {len(table) - 1}", str(bad), code="QR208")
+    return np.asarray(node("Gather", [table, ids], ctx, axis=0))
+
+
+def counted(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
+    """How many elements of each line of the mask are 1: int32 [B]."""
+    if mask_index_type not in (None, 0, 1):
+        raise refuse("mask_index_type is unknown", "mask_index_type", "0, 1", str(mask_index_type), code="QR204")
+    if mask is None:
+        return np.zeros(ids.shape[:1], np.int32)
+    return np.asarray(np.sum(with_shape(mask, "mask", ids.shape) == 1, axis=1, dtype=np.int32))

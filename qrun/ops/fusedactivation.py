@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
-from qrun.ops._context import Context, refuse
 from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
 from qrun.ops._float import is_integer
+from qrun.ops._matmul import gemm_macs
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, op, refuse
 
 _OF_GEMM: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -41,16 +38,12 @@ _OF_CONV: dict[str, tuple[str, ...]] = {
 """Activations by name, with the attributes of the operator of ai.onnx that are given in order."""
 
 
-def _gemm_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return int(np.prod(outputs[0], dtype=np.int64)) * inputs[0][0 if attributes.get("transA") else 1]
-
-
 @op(
     "FusedGemm",
     since=1,
     domain="com.microsoft",
     types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")},
-    cost=_gemm_macs,
+    cost=gemm_macs,
 )
 def fused_gemm(
     A: Array,
@@ -115,12 +108,7 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] = (),
-    group: int = 1,
-    kernel_shape: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
+    geometry: ConvGeometry,
     ctx: Context,
 ) -> Array:
     """activation(Conv(X, W, B) + Z), as Conv of ai.onnx, Add, and the operator of that name, each rounded once.
@@ -130,19 +118,17 @@ def fused_conv(
     Raises OperatorError for what Conv refuses, another shape of Z, other activations and numbers of parameters.
     Source: onnxruntime ContribOperators, com.microsoft.FusedConv.
     """
-    geometry: dict[str, Any] = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
-    geometry |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     nodes = _conv_nodes(geometry, activation, activation_params, (X, W, Z))
     made: Array = run_nodes(nodes, (X, W, B, Z), ctx)[""]
     return made
 
 
 def _conv_nodes(
-    geometry: Mapping[str, Any], name: str, params: Sequence[float], given: tuple[Array, Array, Array | None]
+    geometry: ConvGeometry, name: str, params: Sequence[float], given: tuple[Array, Array, Array | None]
 ) -> list[InnerNode]:
     """Conv, Add if Z is there, and the activation; refuses another shape of Z, and an activation that there is not."""
     x, w, z = given
-    shape = (*x.shape[:1], *w.shape[:1], *conv_window(x, w, ConvGeometry.of(geometry), ("X", "W")).out)
+    shape = (*x.shape[:1], *w.shape[:1], *conv_window(x, w, geometry, ("X", "W")).out)
     if z is not None and z.shape != shape:
         raise refuse("Z has not the result's shape", "Z", shape_text(shape), z, code="QR208")
     if name and name not in _OF_CONV:
@@ -156,7 +142,7 @@ def _conv_nodes(
             len(params),
             code="QR204",
         )
-    nodes = [InnerNode("Conv", (0, 1, 2), geometry, "sums")]
+    nodes = [InnerNode("Conv", (0, 1, 2), geometry.named(), "sums")]
     if z is not None:
         nodes.append(InnerNode("Add", ("sums", 3), {}, "total"))
     if name:
@@ -170,5 +156,5 @@ def _conv_nodes(
 @fused_conv.native
 def _lower_conv(site: LoweringContext) -> NativeKernel:
     given, (x, w, _, z) = site.attributes, site.inputs
-    geometry = {name: value for name, value in given.items() if not name.startswith("activation")}
-    return nodes_kernel(site, _conv_nodes(geometry, given["activation"], given["activation_params"], (x, w, z)))
+    nodes = _conv_nodes(ConvGeometry.of(given), given["activation"], given["activation_params"], (x, w, z))
+    return nodes_kernel(site, nodes)

@@ -1,15 +1,16 @@
-"""Gather."""
+"""Gather, GatherElements, GatherND, ScatterElements, its ancestor Scatter, and ScatterND."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context
-from qrun.ops._float import axis_in
-from qrun.ops._indices import check_indices
-from qrun.ops._op import op
-from qrun.ops._shape import claim
+from qrun.ir.types import shape_text, type_name
+from qrun.ops._float import axis_in, narrow, widen
+from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._shape import check_indices, claim, element_places, slice_places
 
 
 @op("Gather", since=1, form="moves")
@@ -23,3 +24,156 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
     check_indices(indices, data, place)
     shape = claim(ctx, (*data.shape[:place], *indices.shape, *data.shape[place + 1 :]), data.dtype, "indices")
     return np.take(data, indices.reshape(-1), axis=place).reshape(shape)
+
+
+@op("GatherElements", since=11, form="moves")
+def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array:
+    """output[i,j,...] = data[i,j,...] with the place along `axis` replaced by indices[i,j,...].
+
+    data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
+    -s to s-1 where s is the axis' length. Exact.
+    Raises OperatorError for other ranks and shapes, and for an index out of range, naming the first.
+    Source: ONNX operators, GatherElements-13.
+    """
+    claim(ctx, indices.shape, data.dtype, "indices")
+    return data.reshape(-1)[element_places(data, indices, axis)]
+
+
+@op("GatherND", since=11, form="moves")
+def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context) -> Array:
+    """Slices of data at the index tuples that lie along the last axis of indices.
+
+    data [b_0,...,d_0,...]; indices: int64 [b_0,...,i_0,...,k], whose first batch_dims dimensions are data's and
+    whose tuples count in the k dimensions after them, -s to s-1. output [b_0,...,i_0,...,d_k,...]. Exact.
+    Raises OperatorError for other shapes, a k that is 0 or larger than data's rank without batch_dims, and for an index
+    out of range, naming the first.
+    Source: ONNX operators, GatherND-13.
+    """
+    return _gather(data, indices, batch_dims, ctx)
+
+
+def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
+    if not 0 <= lead < max(min(data.ndim, indices.ndim), 1):
+        raise refuse(
+            f"batch_dims {lead} does not exist",
+            "batch_dims",
+            f"0 to {min(data.ndim, indices.ndim) - 1}, below the ranks of data and indices",
+            lead,
+            code="QR204",
+        )
+    batch = data.shape[:lead]
+    if not indices.ndim or not 1 <= indices.shape[-1] <= data.ndim - lead or indices.shape[:lead] != batch:
+        raise refuse(
+            "indices do not fit data",
+            "indices",
+            f"{shape_text((*batch, '...', 'k'))} with k from 1 to {data.ndim - lead}, for data {shape_text(data.shape)}",
+            indices,
+            code="QR208",
+        )
+    split = lead + indices.shape[-1]
+    tail = data.shape[split:]
+    shape = claim(ctx, (*indices.shape[:-1], *tail), data.dtype, "indices")
+    slices = data.reshape(math.prod(data.shape[:split]), math.prod(tail))
+    return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@op("Scatter", since=9)
+def scatter_9(data: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
+    """ScatterElements-11. Source: ONNX operators, Scatter-9; it ended with opset 10."""
+    return _scatter_elements(data, indices, updates, axis, "none", Context())
+
+
+@op("ScatterElements", since=11)
+def scatter_elements(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    axis: int = 0,
+    reduction: str = "none",
+    ctx: Context,
+) -> Array:
+    """A copy of data in which the element that each index names along `axis` is replaced by its update.
+
+    data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
+    -s to s-1 where s is the axis' length; updates: of indices' shape and data's type.
+    reduction: none: where indices repeat, the last update stays, which the page leaves open. add, mul (since version
+    16), max, min (18): of the element and all its updates; floating-point sums and products in float64 and rounded
+    once (float64 stays float64), integers wrap, bool: or, and, or, and.
+    Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
+    without that arithmetic.
+    Source: ONNX operators, ScatterElements-18.
+    """
+    return _scatter_elements(data, indices, updates, axis, reduction, ctx)
+
+
+@op("ScatterND", since=11)
+def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context) -> Array:
+    """A copy of data in which the slice that each index tuple names is replaced by its update.
+
+    data [d_0,...], rank 1 or more; indices: int64 [i_0,...,k], tuples for data's first k dimensions, -s to s-1;
+    updates [i_0,...,d_k,...] of data's type. reduction: as in ScatterElements.
+    Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
+    without that arithmetic.
+    Source: ONNX operators, ScatterND-18.
+    """
+    return _scatter_nd(data, indices, updates, reduction, ctx)
+
+
+def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
+    places = element_places(data, indices, axis)
+    _check_shape(updates, indices.shape, "indices' shape")
+    return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
+
+
+def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx: Context) -> Array:
+    if not indices.ndim or indices.shape[-1] > data.ndim or not data.ndim:
+        raise refuse(
+            "indices do not fit data",
+            "indices",
+            f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}",
+            indices,
+            code="QR208",
+        )
+    depth = indices.shape[-1]
+    tail = data.shape[depth:]
+    _check_shape(updates, (*indices.shape[:-1], *tail), "indices' shape without its last axis, then data's rest")
+    places = slice_places(data, indices).reshape(-1)
+    slices = data.reshape(math.prod(data.shape[:depth]), math.prod(tail))
+    return _scatter(slices, places, updates.reshape(places.size, math.prod(tail)), reduction, ctx).reshape(data.shape)
+
+
+def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
+    if updates.shape != tuple(shape):
+        raise refuse(
+            "updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates, code="QR208"
+        )
+
+
+def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Context) -> Array:
+    """rows with updates applied to rows[places]."""
+    known = ["none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ())]
+    if reduction not in known:
+        raise refuse("the reduction does not exist", "reduction", ", ".join(known), reduction, code="QR204")
+    kind = rows.dtype.kind
+    if reduction != "none" and (kind == "O" or (kind == "c" and reduction in ("max", "min"))):
+        raise refuse(
+            f"{type_name(rows.dtype)} has no {reduction}",
+            "reduction",
+            "none" if kind == "O" else "none, add, mul",
+            reduction,
+            code="QR204",
+        )
+    wide = kind not in "biuc" and reduction in ("add", "mul")
+    ctx.claim(rows.shape, 8 if wide else rows.itemsize)
+    if reduction == "none":
+        made = rows.copy()
+        made[places] = updates
+        return made
+    made = np.array(widen(rows) if wide else rows)
+    with np.errstate(all="ignore"):
+        _REDUCTIONS[reduction].at(made, places, widen(updates) if wide else updates)
+    return narrow(made, rows.dtype) if wide else made

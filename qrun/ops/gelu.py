@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context, refuse
 from qrun.ops._elementwise import binary
-from qrun.ops._gelu import gelu, gelu_by_tanh, swish
+from qrun.ops._functions import gelu, gelu_by_tanh, swish
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_float32 import FLOAT, function
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 _FLOATS = "float16 float double bfloat16"
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, is_integer, narrow, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, scalar
 
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import is_integer, narrow, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, ints
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._attention import (
     Attended,
     attend,
@@ -20,9 +19,8 @@ from qrun.ops._attention import (
     with_shape,
 )
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
 from qrun.ops._decodercache import Places, keep, number, places_of, seen_places
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._rotary import angles, rotary_width, rotated
 
 _TYPES = "float float16 bfloat16"

@@ -9,14 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._normalized import settled
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 _TYPES = "float16 float double bfloat16"
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
@@ -121,7 +119,7 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
     like=layer_normalization,
     native=_lower_layer_normalization,
 )
-def layer_normalization_1(*inputs: Array | None, ctx: Context | None = None, **attributes: Any) -> State:
+def layer_normalization_1(*inputs: Array | None, ctx: Context, **attributes: Any) -> State:
     """LayerNormalization-17 as onnxruntime writes it into models of earlier opsets; Y has the type of Scale and B.
 
     Source: onnxruntime, contrib_defs, LayerNormalization-1 of the domain ai.onnx.
@@ -156,7 +154,7 @@ def rms_normalization(
     types={"T": (_TYPES, "X"), "V": (_TYPES, "scale")},
 )
 def simplified_layer_normalization(
-    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context | None = None
+    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context
 ) -> tuple[Array, Array]:
     """RMSNormalization as onnxruntime writes it: Y and inv_std_var = 1 / sqrt(mean(X**2) + epsilon).
 

@@ -1,41 +1,16 @@
-"""And, Or, Xor, Not; on bits BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift. All exact."""
+"""Comparisons and logic, also of bits; all exact."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
-from qrun.ops._elementwise import binary
+from qrun.ops._elementwise import binary, binary_operator
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
-
-@op("And", since=7, native=elementwise("and"))
-def and_(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A and B of bool tensors, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, And-7.
-    """
-    return binary(np.logical_and, A, B, ctx)
-
-
-@op("Or", since=7, native=elementwise("or"))
-def or_(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A or B of bool tensors, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Or-7.
-    """
-    return binary(np.logical_or, A, B, ctx)
-
-
-@op("Xor", since=7, native=elementwise("xor"))
-def xor(A: Array, B: Array, *, ctx: Context) -> Array:
-    """Either A or B of bool tensors, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Xor-7.
-    """
-    return binary(np.logical_xor, A, B, ctx)
+and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", 7, since=7)
+or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", 7, since=7)
+xor = binary_operator("Xor", np.logical_xor, "Either A or B of bool tensors", 7, since=7)
 
 
 @op("Not", since=1, native=elementwise("not", "X"))
@@ -44,31 +19,9 @@ def not_(X: Array) -> Array:
     return np.asarray(np.logical_not(X))
 
 
-@op("BitwiseAnd", since=18)
-def bitwise_and(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A & B of integers, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseAnd-18.
-    """
-    return binary(np.bitwise_and, A, B, ctx)
-
-
-@op("BitwiseOr", since=18)
-def bitwise_or(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A | B of integers, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseOr-18.
-    """
-    return binary(np.bitwise_or, A, B, ctx)
-
-
-@op("BitwiseXor", since=18)
-def bitwise_xor(A: Array, B: Array, *, ctx: Context) -> Array:
-    """A ^ B of integers, with numpy's broadcasting.
-
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseXor-18.
-    """
-    return binary(np.bitwise_xor, A, B, ctx)
+bitwise_and = binary_operator("BitwiseAnd", np.bitwise_and, "A & B of integers", 18, since=18, native=False)
+bitwise_or = binary_operator("BitwiseOr", np.bitwise_or, "A | B of integers", 18, since=18, native=False)
+bitwise_xor = binary_operator("BitwiseXor", np.bitwise_xor, "A ^ B of integers", 18, since=18, native=False)
 
 
 @op("BitwiseNot", since=18)
@@ -88,3 +41,36 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
     if direction not in ("LEFT", "RIGHT"):
         raise refuse("the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204")
     return binary(np.left_shift if direction == "LEFT" else np.right_shift, X, Y, ctx, ("X", "Y"))
+
+
+equal = binary_operator(
+    "Equal", np.equal, "A = B; NaN equals nothing. Strings since version 19", 19, since=7, compares=True
+)
+greater = binary_operator("Greater", np.greater, "A > B; False where one is NaN", 13, since=7, compares=True)
+greater_or_equal = binary_operator(
+    "GreaterOrEqual", np.greater_equal, "A >= B; False where one is NaN", 16, since=12, compares=True
+)
+less = binary_operator("Less", np.less, "A < B; False where one is NaN", 13, since=7, compares=True)
+less_or_equal = binary_operator(
+    "LessOrEqual", np.less_equal, "A <= B; False where one is NaN", 16, since=12, compares=True
+)
+
+
+@op("IsNaN", since=9)
+def is_nan(X: Array) -> Array:
+    """Whether X is NaN. Source: ONNX operators, IsNaN-20."""
+    return np.asarray(np.isnan(X))
+
+
+@op("IsInf", since=10)
+def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
+    """Whether X is an infinity of a sign that is asked for. Types without infinities: False.
+
+    Source: ONNX operators, IsInf-20.
+    """
+    infinite = np.asarray(np.isinf(X))
+    if not detect_negative:
+        infinite &= ~np.signbit(X)
+    if not detect_positive:
+        infinite &= np.signbit(X)
+    return infinite

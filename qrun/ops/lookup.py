@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import FLOAT8, SMALL, shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._quantize import same_type
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes

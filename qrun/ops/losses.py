@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("NegativeLogLikelihoodLoss", since=12)

@@ -6,26 +6,20 @@ import math
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, ints
-from qrun.ops._window import check_rank, padded, patches, window
+from qrun.ops._window import PoolGeometry, check_rank, padded, patches
 
 
 @op("LpPool", since=2)
 def lp_pool(
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    kernel_shape: tuple[int, ...],
+    geometry: PoolGeometry,
+    dilations: tuple[int, ...] = (),
     p: int = 2,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
     ctx: Context,
 ) -> Array:
     """(sum of |x|**p)**(1/p) over windows of the spatial axes of X [N,C,spatial...]; padding counts as 0.
@@ -35,7 +29,7 @@ def lp_pool(
     """
     _check(X, p)
     check_rank(X.ndim - 2, "X")
-    win = window(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
+    win = geometry.window(X.shape[2:], dilations)
     shape = (*X.shape[:2], *win.out)
     ctx.claim((*shape, math.prod(win.kernel)), 8, "windows")
     if not math.prod(shape):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, single, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 _BLOCK = 1 << 17
 """Elements in work at once, so that they stay in the cache."""

@@ -1,14 +1,18 @@
-"""MatMul."""
+"""MatMul and Gemm, and FusedMatMul of com.microsoft."""
 
 from __future__ import annotations
 
-from qrun.ir import Array
-from qrun.ops._context import Context
-from qrun.ops._float import is_integer, product
-from qrun.ops._matmul import check_matmul, matmul_macs
-from qrun.ops._native import LoweringContext, NativeKernel
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir.types import shape_text
+from qrun.ops._float import is_integer, product, single, widen
+from qrun.ops._matmul import check_matmul, gemm_macs, matmul_macs
+from qrun.ops._native import LoweringContext, NativeKernel, turned_kernel
 from qrun.ops._native_products import matmul_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes
 
@@ -37,3 +41,143 @@ def _lower(site: LoweringContext) -> NativeKernel:
     a, b = site.inputs
     _claim(a, b, site.ctx)
     return matmul_kernel(site, a, b)
+
+
+@op("Gemm", since=7, cost=gemm_macs)
+def gemm(
+    A: Array,
+    B: Array,
+    C: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    ctx: Context,
+) -> Array:
+    """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
+
+    All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
+    Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
+    Raises OperatorError for shapes that do not fit.
+    Source: ONNX operators, Gemm-13.
+    """
+    left, right = _checked(A, B, C, transA, transB, ctx)
+    alpha, beta = single(alpha), single(beta)
+    with np.errstate(all="ignore"):
+        if is_integer(A.dtype):
+            total = _times(product(left, right), alpha)
+            return total if C is None else np.asarray(total + _times(C, beta))
+        return rounded_products(left, right, A.dtype, alpha, None if C is None else widen(C) * beta)
+
+
+def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ctx: Context) -> tuple[Array, Array]:
+    """Refuse shapes that do not fit, and claim the result; A' and B'."""
+    for name, matrix in (("A", a), ("B", b)):
+        if matrix.ndim != 2:
+            raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208")
+    left, right = a.T if trans_a else a, b.T if trans_b else b
+    if left.shape[1] != right.shape[0]:
+        raise refuse(
+            "A and B cannot be multiplied",
+            "B",
+            f"K = {left.shape[1]} rows after transposition, as A has columns",
+            f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}",
+            fix="check transA and transB",
+            code="QR208",
+        )
+    shape = (left.shape[0], right.shape[1])
+    if c is not None and (c.ndim > 2 or any(n not in (1, s) for n, s in zip(c.shape[::-1], shape[::-1], strict=False))):
+        raise refuse(
+            "C does not broadcast to the product",
+            "C",
+            f"a shape that broadcasts to {shape_text(shape)}",
+            c,
+            code="QR208",
+        )
+    ctx.claim(shape, 8)
+    return left, right
+
+
+@gemm.native
+def _lower_gemm(site: LoweringContext) -> NativeKernel:
+    a, b, c = site.inputs
+    given = site.attributes
+    turned = bool(given["transA"]), bool(given["transB"])
+    _checked(a, b, c, *turned, site.ctx)
+    return matmul_kernel(site, a, b, c, alpha=single(given["alpha"]), beta=single(given["beta"]), turned=turned)
+
+
+def _times(x: Array, factor: float) -> Array:
+    if factor == 1:
+        return x
+    if abs(factor) < 2**31 and factor == int(factor):
+        return np.asarray((x.astype(np.int64) * int(factor)).astype(x.dtype))
+    return np.trunc(widen(x) * factor).astype(np.int64).astype(x.dtype)
+
+
+def _fused_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    a = inputs[0]
+    return matmul_macs([tuple(a[axis] for axis in _perm(len(a), attributes, "A"))], outputs, {})
+
+
+@op(
+    "FusedMatMul",
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("float16 float double bfloat16", "A B")},
+    cost=_fused_macs,
+)
+def fused_matmul(
+    A: Array,
+    B: Array,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+    ctx: Context,
+) -> Array:
+    """alpha * A' @ B', shapes as numpy.matmul, floating point of one type.
+
+    A' is A; with transBatchA its first axis becomes the last but one; with transA the last two axes then change places.
+    B' likewise. A vector stays as it is. Each element is its real value rounded once; float64 is computed in float64.
+    Raises OperatorError for shapes that do not fit.
+    Source: onnxruntime ContribOperators, com.microsoft.FusedMatMul.
+    """
+    given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
+    left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))
+    _claim_fused(left, right, ctx)
+    return rounded_products(left, right, A.dtype, single(alpha))
+
+
+def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:
+    """Which axis of the operand each of A' or B' is."""
+    axes = list(range(rank))
+    if rank > 1 and attributes.get(f"transBatch{name}"):
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if rank > 1 and attributes.get(f"trans{name}"):
+        axes[-2:] = axes[:-3:-1]
+    return axes
+
+
+def _claim_fused(left: Array, right: Array, ctx: Context) -> None:
+    """Check the shapes, and claim the result."""
+    check_matmul(left, right)
+    rows, columns = left.shape[-2:-1], right.shape[-1:] if right.ndim > 1 else ()
+    ctx.claim((*broadcast_shapes(left.shape[:-2], right.shape[:-2]), *rows, *columns), 8)
+
+
+@fused_matmul.native
+def _lower_fused(site: LoweringContext) -> NativeKernel:
+    a, b = site.inputs
+    perms = {place: _perm(x.ndim, site.attributes, name) for place, (x, name) in enumerate(((a, "A"), (b, "B")))}
+    left, right = a.transpose(perms[0]), b.transpose(perms[1])
+    _claim_fused(left, right, site.ctx)
+    kernel = matmul_kernel(site, left, right, alpha=single(site.attributes["alpha"]))
+    operands = [place for place in (0, 1) if place in kernel.stages[0].inputs]
+    turns: dict[int, Sequence[int]] = {
+        place: perms[place] for place in operands if perms[place] != sorted(perms[place])
+    }
+    return turned_kernel(site, kernel, operands, turns) if turns else kernel

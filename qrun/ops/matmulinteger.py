@@ -1,25 +1,28 @@
-"""MatMulInteger."""
+"""MatMulInteger, and MatMulIntegerToFloat and DynamicQuantizeMatMul of com.microsoft."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ir.types import type_name
+from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import (
     check_matmul,
+    check_product,
     claim_product,
     column_param,
+    float_matmul,
     integer_matmul,
     matmul_macs,
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
+from qrun.ops._native_floats import dynamic_kernel, float_kernel, plain_scales
 from qrun.ops._native_integers import gemm_kernel
-from qrun.ops._op import Real, op
-from qrun.ops._quantize import same_type
+from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._quantize import same_type, scalar
 
 _NAME = "MatMulInteger"
 
@@ -63,3 +66,108 @@ def _lower(site: LoweringContext) -> NativeKernel:
     if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):
         return gemm_kernel(site, a, b, zeros, None, None)
     return sums_kernel(DynamicProduct(site, a, b, (0, 1, 2, 3)))
+
+
+_TO_FLOAT = "MatMulIntegerToFloat"
+
+
+@op(
+    _TO_FLOAT,
+    since=1,
+    domain="com.microsoft",
+    computes=Real("MatMul", {"B": "column"}, bias="bias"),
+    cost=matmul_macs,
+    types={
+        "T1": ("int8 uint8", "A a_zero_point"),
+        "T2": ("int8 uint8", "B b_zero_point"),
+        "T3": ("float float16", "a_scale b_scale bias"),
+    },
+)
+def matmul_integer_to_float(
+    A: Array,
+    B: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+    *,
+    ctx: Context,
+) -> Array:
+    """Product of quantized tensors as real numbers, shapes as numpy.matmul.
+
+    A [...,M,K], B [...,K,N], each int8 or uint8. a's parameters are scalars; b's scalars, [N] for 2-D B, or [...,1,N];
+    bias [N]. Scales, bias and result are all float32 or all float16.
+
+        acc = sum over k of (A - a_zero_point) * (B - b_zero_point)            int32, wrapping
+        Y   = acc * a_scale * b_scale + bias
+
+    Exact: the real value is rounded once. ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step
+    rounded to float32; float16 as exact. onnx.reference has no such operator: ``onnx-ref`` is exact.
+    The page's "number of columns of A" for a's parameters cannot be meant (a sum over columns has one scale): a
+    1-D a_scale of more than one element is refused.
+    Source: onnxruntime ContribOperators, com.microsoft.MatMulIntegerToFloat.
+    """
+    same_type(a_zero_point, A.dtype, "a_zero_point", "A")
+    scale, zero = scalar(a_scale, "a_scale", _TO_FLOAT), scalar(a_zero_point, "a_zero_point", _TO_FLOAT)
+    return float_matmul(A, scale, zero, B, b_scale, b_zero_point, bias, _TO_FLOAT, ctx)
+
+
+@matmul_integer_to_float.native
+def _lower_to_float(site: LoweringContext) -> NativeKernel:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = site.inputs
+    same_type(a_zero, a.dtype, "a_zero_point", "A")
+    scalar(a_scale, "a_scale", _TO_FLOAT)
+    scalar(a_zero, "a_zero_point", _TO_FLOAT)
+    check_product(a, a_scale.reshape(()), b, b_scale, b_zero, bias, _TO_FLOAT, quiet(site))
+    claim_product(a, b, site.ctx)
+    if a_scale.dtype != np.float32:
+        raise declined(f"no native {type_name(a_scale.dtype)} results")
+    product = DynamicProduct(site, a, b, (0, 1, 4, 5))
+    return float_kernel(product, (2, 3), 6, plain_scales(site, 2, 3))
+
+
+_DYNAMIC = "DynamicQuantizeMatMul"
+
+
+@op(
+    _DYNAMIC,
+    since=1,
+    domain="com.microsoft",
+    computes=Real("MatMul", {"B": "column"}, bias="bias"),
+    cost=matmul_macs,
+    types={"T1": ("float", "A b_scale bias"), "T2": ("int8 uint8", "B b_zero_point")},
+)
+def dynamic_quantize_matmul(
+    A: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+    *,
+    ctx: Context,
+) -> Array:
+    """Product of a float32 tensor, quantized to uint8 on the fly, with a quantized one; shapes as numpy.matmul.
+
+    A [...,M,K] float32; B [...,K,N] int8 or uint8; b's parameters scalars, [N] for 2-D B, or [...,1,N]; bias [N].
+
+        a, a_scale, a_zero_point = DynamicQuantizeLinear(A)
+        acc = sum over k of (a - a_zero_point) * (B - b_zero_point)            int32, wrapping
+        Y   = acc * a_scale * b_scale + bias
+
+    Exact: a as DynamicQuantizeLinear-11 says, in float32 steps; then the real value is rounded once to float32.
+    ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step rounded to float32; NaN in A is refused there
+    too, see DynamicQuantizeLinear. onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeMatMul; ONNX operators, DynamicQuantizeLinear-11.
+    """
+    check_matmul(A, B)
+    codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")
+    return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _DYNAMIC, ctx)
+
+
+@dynamic_quantize_matmul.native
+def _lower_dynamic(site: LoweringContext) -> NativeKernel:
+    a, b, b_scale, b_zero, bias = site.inputs
+    check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _DYNAMIC, quiet(site))
+    claim_product(a, b, site.ctx)
+    return dynamic_kernel(site, a, b, (1, 2, 3, 4), plain_scales(site, 2))

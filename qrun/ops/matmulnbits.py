@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_products import exact_sums, matmul_kernel
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._sums import rounded_products
 
 _BITS = (2, 4, 8)

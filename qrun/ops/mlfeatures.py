@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import is_integer, single
 from qrun.ops._ml import ML, NUMBERS, Floats, per_feature, rows_of, single_results, singles
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim
 
 

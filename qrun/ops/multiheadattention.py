@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._attention import attend, default_scale, merged_heads, misfit, positive, split_heads
+from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, misfit, positive, split_heads
 from qrun.ops._attention import with_shape as shaped
-from qrun.ops._attentionmasks import Cache, biases_of
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Array, Context, Shape, op, refuse
 
 _TYPES = "float float16 bfloat16"
 _FILTER = -10000.0

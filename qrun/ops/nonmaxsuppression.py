@@ -7,10 +7,8 @@ from fractions import Fraction
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import scalar
 
 _UNIT = 2.0**-53

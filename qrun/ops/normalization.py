@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("BatchNormalization", since=7, form="pointwise")

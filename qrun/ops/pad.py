@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import OperatorError
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axes_in
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_movement import pad_kernel
-from qrun.ops._op import op
+from qrun.ops._native import LoweringContext, NativeKernel, declined, pad_kernel
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 _WRAP_SINCE = 19

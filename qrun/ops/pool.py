@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qrun.declare import Later
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import average_kernel, largest_kernel
-from qrun.ops._op import op
-from qrun.ops._window import SlidingWindow, padded, window
+from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._window import PoolGeometry, SlidingWindow, padded
 
 if TYPE_CHECKING:
     from qrun.ops import _float
@@ -24,20 +22,15 @@ else:
 
 State = tuple[Array, ...]
 _LAST = ("x", "[N,spatial...,C]")
-_GEOMETRY = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
 
 
 @op("MaxPool", since=1)
 def max_pool(
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    geometry: PoolGeometry,
     dilations: tuple[int, ...] = (),
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
     storage_order: int = 0,
-    strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> State:
     """The largest element of each window: Y, and optionally Indices, int64.
@@ -49,14 +42,14 @@ def max_pool(
     Exact. Raises OperatorError for geometry that the page forbids.
     Source: ONNX operators, MaxPool-22.
     """
-    win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    win = _window(X, geometry, dilations)
     return _max(X, win, storage_order, ctx.wants(1), ctx)
 
 
 @max_pool.native
 def _lower_max(site: LoweringContext) -> NativeKernel:
     (x,) = site.inputs
-    win = _window(x, (site.attributes[name] for name in _GEOMETRY))
+    win = _window(x, *_geometry(site))
     site.ctx.claim((*x.shape[:2], *win.out), x.itemsize)
     return largest_kernel(site, x, x.shape[2:], win, "channels")
 
@@ -65,12 +58,8 @@ def _lower_max(site: LoweringContext) -> NativeKernel:
 def nhwc_max_pool(
     x: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    geometry: PoolGeometry,
     dilations: tuple[int, ...] = (),
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
     """MaxPool of x [N,spatial...,C], int8 or uint8; y has the same layout. Exact.
@@ -78,7 +67,7 @@ def nhwc_max_pool(
     Source: onnxruntime ContribOperators, com.microsoft.NhwcMaxPool.
     """
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
-    win = _window(planes, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode), *_LAST)
+    win = _window(planes, geometry, dilations, *_LAST)
     return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx)[0], 1, -1))
 
 
@@ -86,7 +75,7 @@ def nhwc_max_pool(
 def _lower_nhwc(site: LoweringContext) -> NativeKernel:
     (x,) = site.inputs
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
-    win = _window(planes, (site.attributes[name] for name in _GEOMETRY), *_LAST)
+    win = _window(planes, *_geometry(site), *_LAST)
     site.ctx.claim((*planes.shape[:2], *win.out), x.itemsize)
     return largest_kernel(site, x, planes.shape[2:], win, "rows")
 
@@ -95,13 +84,9 @@ def _lower_nhwc(site: LoweringContext) -> NativeKernel:
 def average_pool(
     X: Array,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    geometry: PoolGeometry,
     count_include_pad: int = 0,
     dilations: tuple[int, ...] = (),
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
     """The mean of each window. X [N,C,spatial...], floating point.
@@ -112,14 +97,14 @@ def average_pool(
     Raises OperatorError for geometry that the page forbids.
     Source: ONNX operators, AveragePool-22.
     """
-    win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
+    win = _window(X, geometry, dilations)
     return _average(X, win, count_include_pad, ctx)
 
 
 @average_pool.native
 def _lower_average(site: LoweringContext) -> NativeKernel:
     (x,), a = site.inputs, site.attributes
-    win = _window(x, (a[name] for name in _GEOMETRY))
+    win = _window(x, *_geometry(site))
     site.ctx.claim((*x.shape[:2], *win.out), 8)
     divisors = _divisors(x, win, bool(a["count_include_pad"])).reshape(-1)
     return average_kernel(site, x, win, divisors, lambda windows, counts: _window_means(windows, counts, win))
@@ -184,11 +169,16 @@ def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
         raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208")
 
 
-def _window(x: Array, geometry: Iterable[Any], name: str = "X", layout: str = "[N,C,spatial...]") -> SlidingWindow:
-    """The window over the spatial axes. geometry: the attributes that _GEOMETRY names."""
+def _geometry(site: LoweringContext) -> tuple[PoolGeometry, tuple[int, ...]]:
+    return PoolGeometry.of(site.attributes), site.attributes["dilations"]
+
+
+def _window(
+    x: Array, geometry: PoolGeometry, dilations: Sequence[int], name: str = "X", layout: str = "[N,C,spatial...]"
+) -> SlidingWindow:
+    """The window over the spatial axes."""
     _check_rank(x, 3, name, layout)
-    *given, ceil_mode = geometry
-    return window(x.shape[2:], *given, ceil_mode=bool(ceil_mode))
+    return geometry.window(x.shape[2:], dilations)
 
 
 def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: Context) -> State:

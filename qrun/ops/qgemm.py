@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
-from qrun.ops._matmul import claim_product, column_param, integer_matmul
+from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_integers import gemm_kernel, native_target
-from qrun.ops._op import Real, Shape, op
+from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
 
@@ -26,17 +23,12 @@ _NAME = "QGemm"
 _SCALES = (1, 4, 7)
 
 
-def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    k = inputs[0][0 if attributes.get("transA") else 1]
-    return int(np.prod(outputs[0], dtype=np.int64)) * k
-
-
 @op(
     _NAME,
     since=1,
     domain="com.microsoft",
     computes=Real("Gemm", {"B": "gemm"}, bias="C"),
-    cost=_macs,
+    cost=gemm_macs,
     types={
         "TA": ("int8 uint8", "A a_zero_point"),
         "TB": ("int8 uint8", "B b_zero_point"),

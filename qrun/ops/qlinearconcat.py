@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
-from qrun.ops._context import Context, refuse
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
-from qrun.ops._op import Real, op
+from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import scalar
 
 _NAME = "QLinearConcat"

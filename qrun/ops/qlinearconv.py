@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel
 from qrun.ops._native_integers import conv_kernel, native_target
-from qrun.ops._op import Real, Shape, op
+from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._window import SlidingWindow
 
 _EIGHT = "int8 uint8"
-
-
-def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return conv_macs(inputs, outputs, attributes, w=3)
+_macs = partial(conv_macs, w=3)
 
 
 @op("QLinearConv", since=10, cost=_macs, computes=Real("Conv", {"w": "channel"}, bias="B"))
@@ -37,12 +32,7 @@ def qlinear_conv(
     y_zero_point: Array,
     B: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] = (),
-    group: int = 1,
-    kernel_shape: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
+    geometry: ConvGeometry,
     ctx: Context,
 ) -> Array:
     """Convolution of quantized tensors.
@@ -59,9 +49,8 @@ def qlinear_conv(
     Raises OperatorError for shapes, types and geometry that the page forbids.
     Source: ONNX operators, QLinearConv-10.
     """
-    geometry = ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad)
     c = _check((x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B), geometry, ctx)
-    channels, win = w.shape[0], c.window
+    group, channels, win = geometry.group, w.shape[0], c.window
     y = np.empty((x.shape[0], group, channels // group, *win.out), c.y_zero.dtype)
     lanes = (group, channels // group, *(1,) * len(win.out))
     factors = (c.x_scale, c.w_scale.reshape(lanes) if c.w_scale.ndim else c.w_scale)

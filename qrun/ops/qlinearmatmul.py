@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ir.schema import OWN
 from qrun.ir.types import FLOAT8, shape_text, type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import (
     check_matmul,
     claim_product,
@@ -19,12 +17,11 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._narrow import narrow
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._native_integers import gemm_kernel, native_target
-from qrun.ops._op import Real, op
-from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
+from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._quantize import narrow, note_scale, requantize, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.shapes import broadcast_shapes
 

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
-from qrun.ops._context import Context, refuse
+from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of, quiet
-from qrun.ops._op import Real, op
+from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
-from qrun.ops._transcendental import exp_sum_exceeds
 
 _NAME = "QLinearSoftmax"
 _BLOCK = 1 << 18

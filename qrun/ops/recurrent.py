@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._activations import Activation, Gates, activations
-from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op
 from qrun.ops._recurrent import (
     Product,
     Sequences,

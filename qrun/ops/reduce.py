@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._cast import convert
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axes_in, axis_in, bounds, is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import mean_kernel
-from qrun.ops._op import Lowering, op
+from qrun.ops._op import Array, Context, Lowering, op, refuse
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 

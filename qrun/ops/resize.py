@@ -8,11 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axes_in
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Options, ResampledAxis, misfit, resample
 from qrun.ops._shape import ints, same_length
 

@@ -6,31 +6,11 @@ import math
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, single, widen
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("RoiAlign", since=10)
-def roi_align_10(
-    X: Array,
-    rois: Array,
-    batch_indices: Array,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-    ctx: Context,
-) -> Array:
-    """RoiAlign-16 with output_half_pixel. Source: ONNX operators, RoiAlign-10."""
-    sizes = (output_height, output_width, sampling_ratio)
-    return _roi_align(X, rois, batch_indices, ("output_half_pixel", mode), sizes, spatial_scale, ctx)
-
-
-@op("RoiAlign", since=16)
 def roi_align(
     X: Array,
     rois: Array,
@@ -50,33 +30,21 @@ def roi_align(
     A bin has sampling_ratio samples along each axis, or as many as the region's width over the output's, rounded up. A
     sample lies between four elements, in straight lines; more than 1 beyond X it is 0. max: of the four weighted elements
     of all samples. In float64 and rounded once.
-    Raises OperatorError for shapes, indices and attributes that do not fit. Source: ONNX operators, RoiAlign-22.
+    Raises OperatorError for shapes, indices and attributes that do not fit. Source: ONNX operators, RoiAlign-22;
+    version 10 has output_half_pixel only.
     """
     sizes = (output_height, output_width, sampling_ratio)
-    words = (coordinate_transformation_mode, mode)
-    return _roi_align(X, rois, batch_indices, words, sizes, spatial_scale, ctx)
-
-
-def _roi_align(
-    X: Array,
-    rois: Array,
-    batch_indices: Array,
-    words: tuple[str, str],
-    sizes: tuple[int, int, int],
-    spatial_scale: float,
-    ctx: Context,
-) -> Array:
+    words = ("output_half_pixel" if ctx.version < 16 else coordinate_transformation_mode, mode)
     _check(X, rois, batch_indices, words, sizes)
-    (shifted, mode), (output_height, output_width, sampling_ratio) = words, sizes
     ctx.claim((len(rois), X.shape[1], output_height, output_width), 8)
     made = np.zeros((len(rois), X.shape[1], output_height, output_width))
-    scale, offset = single(spatial_scale), 0.5 if shifted == "half_pixel" else 0.0
+    scale, offset = single(spatial_scale), 0.5 if words[0] == "half_pixel" else 0.0
     corners = widen(rois) * scale - offset
     for number, (x1, y1, x2, y2) in enumerate(corners.tolist()):
         if not all(map(math.isfinite, (x1, y1, x2, y2))):
             raise refuse("a region is no number", "rois", "finite numbers", str(rois[number].tolist()))
         sides = [(y1, y2 - y1, output_height, X.shape[2]), (x1, x2 - x1, output_width, X.shape[3])]
-        lines = [_samples(*side, sampling_ratio, shifted != "half_pixel", ctx) for side in sides]
+        lines = [_samples(*side, sampling_ratio, words[0] != "half_pixel", ctx) for side in sides]
         image = widen(X[int(batch_indices[number])])
         made[number] = _pooled(image, lines[0], lines[1], mode == "max", ctx)
     return narrow(made, X.dtype)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, broadcast
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, scalar
 
 

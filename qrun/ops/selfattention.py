@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._attention import attend, default_scale, merged_heads, misfit, positive, split_heads
+from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, misfit, positive, split_heads
 from qrun.ops._attention import with_shape as shaped
-from qrun.ops._attentionmasks import Cache, biases_of
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
-from qrun.ops._op import Shape, op
+from qrun.ops._matmul import float_matmul
+from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._quantize import same_type, scalar
-from qrun.ops._tofloat import float_matmul
 
 _FILTER = -10000.0
 _NAME = "QAttention"

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 
 _TYPES = "float float16 bfloat16"
 _EPSILON = 9.999999960041972e-13

@@ -5,12 +5,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 
-from qrun.ir import Array
-from qrun.ops._context import refuse
 from qrun.ops._float import axes_in
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_movement import slice_kernel
-from qrun.ops._op import op
+from qrun.ops._native import LoweringContext, NativeKernel, slice_kernel
+from qrun.ops._op import Array, op, refuse
 from qrun.ops._shape import ints, same_length
 
 

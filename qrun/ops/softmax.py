@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import shares_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, op
 
 
 @op("Softmax", since=1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow
 from qrun.ops._ml import (
     ML,
@@ -21,7 +19,7 @@ from qrun.ops._ml import (
 )
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_trees import forest_kernel, sums_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._treenodes import ensemble_of, forest_of, keyed_forest, numbers_of
 from qrun.ops._trees import AGGREGATES, based, leaves, votes
 

@@ -1,4 +1,4 @@
-"""Elementwise mathematics of one tensor: Abs, Neg, Sign, Floor, Ceil, Round, Reciprocal, Log, Erf."""
+"""Functions of one element: Abs, Neg, Sign, Floor, Ceil, Round, Reciprocal, Log, Erf and trigonometry."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
-from qrun.ops._erf import erf as wide_erf
 from qrun.ops._float import is_integer, unary
+from qrun.ops._functions import erf as wide_erf
 from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Array, OpDef, op
 
 
 def _exact(function: Callable[[Array], Any], x: Array) -> Array:
@@ -78,3 +77,26 @@ def erf(input: Array) -> Array:
     float64 stays float64. Integers, in version 9 only: toward zero, so 0. Source: ONNX operators, Erf-13.
     """
     return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
+
+
+def _angle(op_type: str, function: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
+    """Declare a function of angles, or of those of hyperbolas."""
+
+    def made(input: Array) -> Array:
+        return unary(function, input)
+
+    made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64. Source: ONNX operators, {op_type}-22."
+    return op(op_type, since=since, form="pointwise")(made)
+
+
+sin = _angle("Sin", np.sin, "The sine of radians; NaN at infinities.", since=7)
+cos = _angle("Cos", np.cos, "The cosine of radians; NaN at infinities.", since=7)
+tan = _angle("Tan", np.tan, "The tangent of radians; NaN at infinities.", since=7)
+asin = _angle("Asin", np.arcsin, "The angle in [-pi/2, pi/2] with this sine; NaN outside [-1, 1].", since=7)
+acos = _angle("Acos", np.arccos, "The angle in [0, pi] with this cosine; NaN outside [-1, 1].", since=7)
+atan = _angle("Atan", np.arctan, "The angle in [-pi/2, pi/2] with this tangent.", since=7)
+sinh = _angle("Sinh", np.sinh, "(e**x - e**-x) / 2.", since=9)
+cosh = _angle("Cosh", np.cosh, "(e**x + e**-x) / 2.", since=9)
+asinh = _angle("Asinh", np.arcsinh, "The number with this Sinh.", since=9)
+acosh = _angle("Acosh", np.arccosh, "The number >= 0 with this Cosh; NaN below 1.", since=9)
+atanh = _angle("Atanh", np.arctanh, "The number with this Tanh; NaN outside [-1, 1].", since=9)

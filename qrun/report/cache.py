@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qrun.report.screen import Screen
 
 KINDS = {
-    ".image": "machine code",
+    ".blob": "machine code",
     ".o": "machine code",
     ".proof": "constants of requantizations",
     ".model": "models",

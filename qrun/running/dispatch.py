@@ -171,7 +171,7 @@ class NativeKernels:
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = _attributes(step)
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
-                               lambda args, seen: definition.run(args, attributes, seen), self._memo_of(step.node))  # fmt: skip
+                               lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node))  # fmt: skip
         try:
             kernel = definition.lowering(site)
         except Declined as reason:

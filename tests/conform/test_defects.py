@@ -46,9 +46,7 @@ class Node:
         context = {"ctx": Context(version=self.node.version, observing=False)} if self.definition.takes_context else {}
         with np.errstate(all="ignore"):
             return np.asarray(
-                self.definition.reference(
-                    *[values.get(name) for name in self.names[: len(self.node.inputs)]], **bound, **context
-                )
+                self.definition(*[values.get(name) for name in self.names[: len(self.node.inputs)]], **bound, **context)
             )
 
     def zero(self) -> Array:
@@ -205,9 +203,7 @@ def floor_of_reciprocal(n: Node) -> Array | None:
     found = find(n.node.domain, n.node.op_type, n.node.version)
     assert found is not None
     values = [n.inputs.get(name) for name in n.names[: len(n.node.inputs)]]
-    return np.asarray(
-        found.reference(*values, **found.bind(n.node), ctx=Context("ort", n.node.version, observing=False))
-    )
+    return np.asarray(found(*values, **found.bind(n.node), ctx=Context("ort", n.node.version, observing=False)))
 
 
 def sums_of_nothing_are_what_was_in_memory(n: Node) -> Array | None:

@@ -12,8 +12,7 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
 from qrun.native.proof.fits import CodeProduct, CodeSum
 from qrun.ops._context import Context
-from qrun.ops.qlinearadd import qlinear_add
-from qrun.ops.qlinearmul import qlinear_mul
+from qrun.ops.qlinearbinary import qlinear_add, qlinear_mul
 
 F = np.float32
 FILL = 0xA5

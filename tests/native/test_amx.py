@@ -14,8 +14,8 @@ from helpers.native import LIMITS, TYPES, Array, Guarded, codes, engine, needs_a
 from qrun.native.emit import amx as _amx
 from qrun.native.emit.isa import ISAS, permitted
 from qrun.native.emit.spec import BYTES, MAGIC, MAGIC_BITS, TABLE, KernelSpec
-from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.blob import blob_of
+from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.memory import aligned
 
 AMX = next(isa for isa in ISAS if isa.tiles)

@@ -16,6 +16,7 @@ from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm, available
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine import blob
+from qrun.native.machine.blob import Blob, blob_of
 from qrun.native.machine.codegen import compile_object, llvm
 from qrun.native.machine.engine import Engine
 from qrun.native.proof.epilogue import Target

@@ -19,8 +19,8 @@ from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError
 from qrun.memory import Budget
 from qrun.ops import Context
-from qrun.ops._erf import erf, erfc
 from qrun.ops._float import narrow
+from qrun.ops._functions import erf, erfc
 
 F, H, BF, D = np.float32, np.float16, ml_dtypes.bfloat16, np.float64
 FLOATS = [H, BF, F, D]

@@ -27,7 +27,7 @@ from qrun.comparing.causes._suspect import computed
 from qrun.comparing.matching_writer import moves
 from qrun.ir import Array, Node
 from qrun.ops import find
-from qrun.ops._erf import erf
+from qrun.ops._functions import erf
 
 
 def bounded(node: Node, args: Args) -> ErrorBound | None:

@@ -108,7 +108,7 @@ def _sums(op_type: str, change: Array, *inputs: Array | None, **attributes: Any)
     """The exact sums plus `change`, wrapped to int32, as float64."""
     integer = find("", op_type, 10)
     assert integer is not None
-    acc = integer.reference(*inputs, **attributes, ctx=Context(observing=False))
+    acc = integer(*inputs, **attributes, ctx=Context(observing=False))
     return np.asarray(_int32(acc + change).astype(np.float64))
 
 

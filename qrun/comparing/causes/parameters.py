@@ -50,7 +50,7 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
     if w_scale is None or w_scale.size < 2 or s.mine.ndim == 4 or integer is None or y_zero is None:
         return
     geometry = {k: v for k, v in s.node.attributes.items() if k != "channels_last"}
-    acc = integer.reference(x, w, x_zero, w_zero, **geometry, ctx=Context(observing=False)).astype(np.float64)
+    acc = integer(x, w, x_zero, w_zero, **geometry, ctx=Context(observing=False)).astype(np.float64)
     if bias is not None:
         acc = acc + bias.reshape(-1, *(1,) * (acc.ndim - 2))
     assert x_scale is not None

@@ -8,11 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from qrun.declare.frozen import frozen
 from qrun.native.kernels.copy import arrange
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
 from qrun.native.plan.fusing import fused
 from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage

@@ -1,13 +1,18 @@
-"""The error function in float64, block by block: a power series near 0, the scaled complement elsewhere."""
+"""Functions in float64, or with as many digits as it takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops._float import single, unary
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _BLOCK = 1 << 14
 _NEAR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(19))
@@ -71,3 +76,50 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
         made *= x
         made += coefficient
     return made
+
+
+def gelu(x: Array) -> Array:
+    """x / 2 * (1 + erf(x / sqrt(2))), without cancellation; NaN at -inf."""
+    return unary(lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
+
+
+def gelu_by_tanh(x: Array) -> Array:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))), without cancellation; NaN at -inf."""
+    return unary(lambda v: v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))), x)
+
+
+def swish(x: Array, alpha: float) -> Array:
+    """x / (1 + exp(-alpha * x)), alpha as float32 holds it."""
+    slope = single(alpha)
+    return unary(lambda v: v / (1.0 + np.exp(-slope * v)), x)
+
+
+def exp_sum_exceeds(counts: Mapping[int, int], step: float, bound: Fraction) -> int:
+    """Sign of  sum over k of counts[k] * exp(k * step)  -  bound; counts are positive, `step` is finite.
+
+    Zero exactly where both are equal: for step = 0, or where only k = 0 occurs (e to a non-zero rational power is
+    irrational, and so is every such sum: Lindemann & Weierstrass). Everything else is computed with growing
+    precision until the sign is certain.
+    """
+    rational = sum(c for k, c in counts.items() if not k or not step)
+    rest = {k: c for k, c in counts.items() if k and step}
+    gap = bound - rational
+    if not rest or gap <= 0:
+        return (gap < 0) - (gap > 0) if not rest else 1
+    return _compare(rest, step, gap)
+
+
+def _compare(counts: Mapping[int, int], step: float, bound: Fraction) -> int:
+    from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact, localcontext
+
+    exact = Context(prec=400, rounding=ROUND_HALF_EVEN, traps=[Inexact])
+    arguments = {exact.multiply(Decimal(k), Decimal(step)): c for k, c in counts.items()}
+    digits = 40
+    while True:
+        with localcontext(Context(prec=digits, rounding=ROUND_HALF_EVEN, traps=[])):
+            total = sum((c * x.exp() for x, c in arguments.items()), Decimal(0))
+            ratio = total * bound.denominator / bound.numerator
+            error = Decimal(10) ** (6 - digits) * (1 + len(arguments))
+            if ratio > 1 + error or ratio < 1 - error:
+                return 1 if ratio > 1 else -1
+        digits *= 2

@@ -1,23 +1,21 @@
-"""QLinearAveragePool of com.microsoft."""
+"""QLinearAveragePool and QLinearGlobalAveragePool of com.microsoft."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 from qrun.ops._codes import parameters, single
-from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
-from qrun.ops._op import Real, op
-from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
+from qrun.ops._context import Arith
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_pool import float_mean_kernel, image_taps, mean_kernel, taps_of
+from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import store
-from qrun.ops._window import SlidingWindow, window
+from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, pooled, spans, window_sums
 
 _NAME = "QLinearAveragePool"
 _BLOCK = 1 << 20
@@ -37,13 +35,9 @@ def qlinear_average_pool(
     y_scale: Array,
     y_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
+    geometry: PoolGeometry,
     channels_last: int = 0,
     count_include_pad: int = 0,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
     """Mean over sliding windows of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
@@ -61,16 +55,8 @@ def qlinear_average_pool(
     Raises OperatorError for geometry that AveragePool's page forbids.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
     """
-    attributes = {
-        "auto_pad": auto_pad,
-        "ceil_mode": ceil_mode,
-        "channels_last": channels_last,
-        "count_include_pad": count_include_pad,
-        "kernel_shape": kernel_shape,
-        "pads": pads,
-        "strides": strides,
-    }
-    c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), attributes, ctx)
+    modes = bool(channels_last), bool(count_include_pad)
+    c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), geometry, modes, ctx)
     y = np.empty(c.shape, X.dtype)
     for part in _blocks(X.shape, c.shape, bool(channels_last)):
         x, out = X[part], y[part]
@@ -103,15 +89,15 @@ def _check(
     x: Array,
     scales: tuple[Array, Array],
     zeros: tuple[Array | None, Array | None],
-    attributes: Mapping[str, Any],
+    geometry: PoolGeometry,
+    modes: tuple[bool, bool],
     ctx: Context,
 ) -> _Checked:
-    """Refuse what the page forbids, observe scales, and claim the output."""
-    axes = channel_layout(x, bool(attributes["channels_last"]), _NAME)
+    """Refuse what the page forbids, observe scales, and claim the output. modes: channels_last, count_include_pad."""
+    channels_last, count_include_pad = modes
+    axes = channel_layout(x, channels_last, _NAME)
     size = tuple(x.shape[a] for a in axes)
-    kernel, ceil_mode = attributes["kernel_shape"], bool(attributes["ceil_mode"])
-    geometry = (attributes["strides"], None, attributes["pads"], attributes["auto_pad"])
-    win = window(size, kernel, *geometry, ceil_mode=ceil_mode)
+    win = geometry.window(size)
     (xs, ys), (xz, yz) = parameters(_NAME, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
     shape = list(x.shape)
     for axis, length in zip(axes, win.out, strict=True):
@@ -121,7 +107,7 @@ def _check(
     ctx.claim(win.out, 32, "window sums")
     where = spans(size, win)
     inside = divisor = counts(where, axes, x.ndim)
-    if attributes["count_include_pad"]:
+    if count_include_pad:
         divisor = np.full(inside.shape, float(math.prod(win.kernel)))
         if ctx.arith != "ort":
             divisor = counts(_padded_spans(size, win), axes, x.ndim)
@@ -131,9 +117,10 @@ def _check(
 @qlinear_average_pool.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, xs, xz, ys, yz = site.inputs
-    c = _check(x, (xs, ys), (xz, yz), site.attributes, site.ctx)
+    modes = bool(site.attributes["channels_last"]), bool(site.attributes["count_include_pad"])
+    c = _check(x, (xs, ys), (xz, yz), PoolGeometry.of(site.attributes), modes, site.ctx)
     site.require_constants()
-    order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
+    order: Literal["rows", "channels"] = "rows" if modes[0] else "channels"
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
     zeros, scales, divisors = (c.x_zero, c.y_zero), (c.x_scale, c.y_scale), c.divisor.reshape(-1)
     if site.ctx.arith == "ort":
@@ -184,3 +171,94 @@ def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Ar
         if not inside.all():
             picked[(slice(None),) * axis + (~inside,)] = 0
         yield from _positions(picked, axes[1:], where[1:])
+
+
+_GLOBAL = "QLinearGlobalAveragePool"
+
+
+@op(
+    _GLOBAL,
+    since=1,
+    domain="com.microsoft",
+    computes=Real("GlobalAveragePool"),
+    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
+)
+def qlinear_global_average_pool(
+    X: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    channels_last: int = 0,
+    ctx: Context,
+) -> Array:
+    """Mean over all spatial positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
+
+    int8 or uint8 with scalar parameters; the spatial axes of the output are 1, and n is how many positions there are.
+
+        Y = saturate(RNE(x_scale * sum (X - x_zero_point) / (y_scale * n)) + y_zero_point)
+
+    Exact: the sum is an integer and the quotient is rounded once, as a real number. Of no positions it is NaN.
+    ``ort``: float32 multiplier x_scale / (y_scale * n). onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearGlobalAveragePool.
+    """
+    c = _check_image(X, (x_scale, y_scale), (x_zero_point, y_zero_point), channels_last, ctx)
+    ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)
+    wide = np.int32 if c.count < 1 << 23 else np.int64
+    total = np.asarray(np.sum(X, axis=c.axes, dtype=wide, keepdims=True))
+    acc = total.astype(np.float64) - float(c.count) * float(c.x_zero)
+    y = np.empty(acc.shape, X.dtype)
+    store(_rounded(acc, c, np.full((1,) * acc.ndim, float(c.count)), ctx.arith), c.y_zero, y, ctx, "Y")
+    return y
+
+
+@frozen
+class _Image:
+    """Scalar parameters, the spatial axes, and how many positions there are."""
+
+    x_scale: Array
+    y_scale: Array
+    x_zero: Array
+    y_zero: Array
+    axes: tuple[int, ...]
+    count: int
+
+
+def _check_image(
+    x: Array, scales: tuple[Array, Array], zeros: tuple[Array, Array], channels_last: int, ctx: Context
+) -> _Image:
+    """Refuse what does not fit, and observe scales."""
+    axes = channel_layout(x, bool(channels_last), _GLOBAL)
+    (xs, ys), (xz, yz) = parameters(_GLOBAL, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
+    return _Image(xs, ys, xz, yz, axes, math.prod(x.shape[a] for a in axes))
+
+
+def _rounded(acc: Array, c: _Image, count: Array, arith: Arith) -> Array:
+    """Sums to rounded quotients."""
+    if arith != "ort":
+        return pooled(acc, c.x_scale, c.y_scale, count)
+    with np.errstate(all="ignore"):
+        multiplier = single(c.x_scale) / (single(c.y_scale) * count.astype(np.float32))
+        return np.asarray(np.rint(acc.astype(np.float32) * multiplier).astype(np.float64))
+
+
+@qlinear_global_average_pool.native
+def _lower_global(site: LoweringContext) -> NativeKernel:
+    x, xs, xz, ys, yz = site.inputs
+    c = _check_image(x, (xs, ys), (xz, yz), site.attributes["channels_last"], site.ctx)
+    site.require_constants()
+    if not c.count:
+        raise declined("the image is empty")
+    taps = image_taps(site, [x.shape[a] for a in c.axes])
+    order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
+    return mean_kernel(
+        site,
+        x,
+        taps,
+        np.full(1, float(c.count)),
+        (c.x_zero, c.y_zero),
+        (c.x_scale, c.y_scale),
+        lambda sums, count: _rounded(sums, c, count, site.ctx.arith),
+        order,
+    )

@@ -1,4 +1,4 @@
-"""QLinearSigmoid of com.microsoft."""
+"""QLinearSigmoid and QLinearLeakyRelu of com.microsoft."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
-from qrun.ops._context import Context
+from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import Real, op
-from qrun.ops._rounding import REACH, fma32
-from qrun.ops._transcendental import exp_sum_exceeds
+from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._rounding import REACH, decide, fma32, two_product
 
-_NAME = "QLinearSigmoid"
+_SIGMOID = "QLinearSigmoid"
 _DOUBT = 1e-9
 _ODD = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01)
 _EVEN = (
@@ -30,7 +28,7 @@ _EVEN = (
 
 
 @op(
-    _NAME,
+    _SIGMOID,
     since=1,
     domain="com.microsoft",
     computes=Real("Sigmoid"),
@@ -57,12 +55,12 @@ def qlinear_sigmoid(
     Source: onnxruntime ContribOperators, com.microsoft.QLinearSigmoid.
     """
     of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
-    (xs, ys), (xz, yz) = parameters(_NAME, ctx, **of)
+    (xs, ys), (xz, yz) = parameters(_SIGMOID, ctx, **of)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)
-    return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, ys), yz, ctx, "Y")
+    return unary(X, (_sigmoid_ort if ctx.arith == "ort" else _sigmoid_exact)(centre, xs, ys), yz, ctx, "Y")
 
 
-def _exact(centre: Array, xs: Array, ys: Array) -> Rounded:
+def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
     with np.errstate(all="ignore"):
         estimate = 1 / (1 + np.exp(-(centre * xs))) / ys
         rounded = np.rint(estimate)
@@ -89,7 +87,7 @@ def _nearest(centre: int, xs: float, estimate: float, ys: float) -> int:
     return below + (above == (ys > 0))
 
 
-def _ort(centre: Array, xs: Array, ys: Array) -> Rounded:
+def _sigmoid_ort(centre: Array, xs: Array, ys: Array) -> Rounded:
     with np.errstate(all="ignore"):
         value = logistic32(centre.astype(np.float32) * single(xs))
         return np.asarray(np.rint(value / single(ys)).astype(np.float64))
@@ -109,3 +107,55 @@ def logistic32(x: Array, step: Callable[[Any, Any, Any], Array] = fma32) -> Arra
         for c in _EVEN[1:]:
             q = step(q, square, np.float32(c))
         return np.asarray(np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1)))
+
+
+_LEAKY_RELU = "QLinearLeakyRelu"
+
+
+@op(
+    _LEAKY_RELU,
+    since=1,
+    domain="com.microsoft",
+    computes=Real("LeakyRelu"),
+    form="pointwise",
+    native=partial(unary_kernel, zero=4),
+    types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
+)
+def qlinear_leaky_relu(
+    X: Array,
+    X_scale: Array,
+    X_zero_point: Array | None,
+    Y_scale: Array,
+    Y_zero_point: Array | None = None,
+    *,
+    alpha: float = 0.01,
+    ctx: Context,
+) -> Array:
+    """LeakyRelu of a quantized tensor, int8 or uint8, with scalar parameters; alpha is a float32 number.
+
+        v = (X - X_zero_point) * X_scale
+        Y = saturate(RNE((v if v >= 0 else alpha * v) / Y_scale) + Y_zero_point)
+
+    Exact: the quotient is rounded once, as a real number. ``ort``: float32 steps. onnx.reference has no such
+    operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearLeakyRelu.
+    """
+    of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
+    (xs, ys), (xz, yz) = parameters(_LEAKY_RELU, ctx, **of)
+    centre = all_codes(X.dtype).astype(np.float64) - float(xz)
+    with np.errstate(all="ignore"):
+        slope = np.float64(np.float32(alpha))
+    return unary(X, (_leaky_ort if ctx.arith == "ort" else _leaky_exact)(centre, xs, slope, ys), yz, ctx, "Y")
+
+
+def _leaky_exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        factor = np.where(centre * xs < 0, slope * xs, xs)
+        return decide(centre * factor / ys, lambda at: (two_product(centre[at], factor[at]), ys))
+
+
+def _leaky_ort(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        value = centre.astype(np.float32) * single(xs)
+        value = np.where(value >= 0, value, np.float32(slope) * value)
+        return np.asarray(np.rint(value / single(ys)).astype(np.float64))
