@@ -14,7 +14,7 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import LEVELS, RULES, Finding, once
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError, QrunError
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
@@ -54,6 +54,8 @@ class Checked:
     sha256: of its content; "" if it cannot be read.
     """
 
+    KEYS = keys("path=name sha256=hash nodes rules time_ms findings vectors")
+
     path: Path
     findings: tuple[Finding, ...] = ()
     vectors: tuple[Vector, ...] = ()
@@ -65,6 +67,14 @@ class Checked:
     @property
     def name(self) -> str:
         return shown_path(self.path)
+
+    @property
+    def hash(self) -> str | None:
+        return self.sha256 or None
+
+    @property
+    def time_ms(self) -> float:
+        return self.duration_ns / 1e6
 
 
 @frozen(slots=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.comparing.differences import Tolerance, difference, distances, plain
 from qrun.comparing.ties import NEAR, before_rounding, ties
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.running.session import Session
@@ -28,6 +28,8 @@ class ComparedOutput:
     1e-5 steps of a tie), ``error``, or ``unclassified``.
     """
 
+    KEYS = keys("name file verdict total differing largest first=place got recorded exact")
+
     name: str
     file: str
     total: int
@@ -39,6 +41,11 @@ class ComparedOutput:
     exact: float | None = None
     verdict: Verdict = "equal"
     why: str = ""
+
+    @property
+    def place(self) -> tuple[int, ...] | None:
+        """The index of the first element that differs."""
+        return self.first if self.differing else None
 
 
 def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> ComparedOutput:

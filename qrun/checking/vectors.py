@@ -17,7 +17,7 @@ from qrun.checking.recorded import ComparedOutput, Verdict, classified, compare
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, integral
-from qrun.declare.frozen import changeable
+from qrun.declare.frozen import changeable, keys
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
@@ -50,6 +50,8 @@ class Vector:
     reason: why it did not pass, in one line. refusal: what kept it from running, if something did.
     """
 
+    KEYS = keys("name path status reason time_ms outputs")
+
     name: str
     folder: Path
     status: Literal["passed", "failed", "skipped"] = "passed"
@@ -60,6 +62,14 @@ class Vector:
     result: RunResult | None = None
     feeds: Mapping[str, Array] | None = None
     refusal: Finding | None = None
+
+    @property
+    def path(self) -> str:
+        return self.folder.as_posix()
+
+    @property
+    def time_ms(self) -> float:
+        return self.duration_ns / 1e6
 
     def fail(self, code: str, message: str, **facts: Any) -> None:
         self.status, self.reason = "failed", self.reason or message

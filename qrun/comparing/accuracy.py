@@ -18,7 +18,7 @@ from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
 from qrun.comparing.ranking_lists import Suggestion, suggest
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
@@ -41,10 +41,16 @@ class Left:
     inside: the other model's node that does this step with others; "" if nothing there stands for the tensor.
     """
 
+    KEYS = keys("side tensor node=index inside=holder why")
+
     side: str
     tensor: str
     index: int
     inside: str
+
+    @property
+    def holder(self) -> str | None:
+        return self.inside or None
 
     @property
     def why(self) -> str:

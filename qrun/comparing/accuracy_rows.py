@@ -12,7 +12,7 @@ from qrun.comparing.matching_graph import Reals, Source
 from qrun.comparing.meanings import Meaning, TensorScales, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import CallError
 from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
@@ -30,6 +30,12 @@ class OutputAccuracy:
     codes:           is it of codes in one model and of real numbers in the other, and nothing tells what the codes stand for?
                      Then it has no noise and is not equal.
     """
+
+    KEYS = {
+        **keys("name other"),
+        **through("noise", Noise.KEYS),
+        **keys("argmax_agreed=agreed argmax_total=decided codes equal"),
+    }
 
     name: str
     other: str
@@ -51,6 +57,8 @@ class TensorAccuracy:
                none. A tensor that no run shows has no cumulated noise.
     codes:     are they codes that nothing tells the scale of? Then they have no cumulated noise either.
     """
+
+    KEYS = keys("tensor node=node.index reference matched=how codes cumulated local=local.noise")
 
     tensor: str
     node: Node | None

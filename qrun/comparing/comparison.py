@@ -9,7 +9,7 @@ from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
 from qrun.comparing.tensors import TensorPair
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import QrunError
 from qrun.ir import Model, Node
 
@@ -21,6 +21,12 @@ class Guilt:
     pair:   first side's result from the second side's inputs, and the second side's.
     exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
     """
+
+    KEYS = {
+        **through("pair", TensorPair.KEYS),
+        **keys("before_rounding=exact cause=reason.cause text=reason.text explained=reason.explained"),
+        **keys("exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"),
+    }
 
     pair: TensorPair
     reason: Reason
@@ -37,6 +43,12 @@ class ComparedTensor:
     checked: was it made anew from the other side's inputs?
     """
 
+    KEYS = {
+        **keys("name node=node.index label=node.label domain=node.full_domain op=node.op_type group"),
+        **through("pair", TensorPair.KEYS),
+        **keys("inputs_equal=inputs checked by_itself=guilt"),
+    }
+
     unit: Unit
     name: str
     pair: TensorPair
@@ -47,6 +59,11 @@ class ComparedTensor:
     @property
     def node(self) -> Node:
         return self.unit.node
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Indices of the nodes that make it together."""
+        return tuple(node.index for node in self.unit.group)
 
     @property
     def differs(self) -> bool:

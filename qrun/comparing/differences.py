@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 from qrun.ir.types import describe, type_name
 
@@ -175,7 +175,7 @@ class Noise:
     ratio:   noise to signal, the sqnr as a number: sum((got - want)^2) / sum(want^2).
     """
 
-    KEYS = {"sqnr_db": "sqnr", "cosine": "cosine", "max_abs": "largest", "elements": "count", "odd": "odd"}
+    KEYS = keys("sqnr_db=sqnr cosine max_abs=largest elements=count odd")
 
     sqnr: float
     cosine: float

@@ -11,7 +11,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_effects import Effects
 from qrun.comparing.ranking_groups import Limits, Mixed, RoundingGroup
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
 
@@ -32,6 +32,11 @@ class Cost:
     fit:      the scale that the values need, where the one they have is far off.
     """
 
+    KEYS = keys(
+        "index=node.index name=node.name domain=node.full_domain op=node.op_type tensor=target float_nodes=float_names "
+        "measured output_sqnr_db=sqnr share reason why local values=spread fit range=spread.range"
+    )
+
     node: Node
     tensor: str
     target: str
@@ -48,6 +53,10 @@ class Cost:
     @property
     def sqnr(self) -> float:
         return decibels(self.ratio)
+
+    @property
+    def float_names(self) -> tuple[str, ...]:
+        return tuple(node.label for node in self.floats)
 
 
 class Ranking:
@@ -115,7 +124,7 @@ class Fit:
     inside: is it in front of the group's operators, not behind them?
     """
 
-    KEYS = {"scale": "now", "wanted": "wanted", "of_input": "inside"}
+    KEYS = keys("scale=now wanted of_input=inside")
 
     now: float
     wanted: float

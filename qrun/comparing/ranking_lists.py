@@ -11,7 +11,7 @@ from qrun.comparing.ranking import Cost
 from qrun.comparing.ranking_effects import comparable, mean_ratio
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
-from qrun.declare.frozen import changeable, frozen
+from qrun.declare.frozen import changeable, frozen, keys
 from qrun.ir import Array, Node
 
 SIZES = (1, 2, 3, 5, 8, 13)
@@ -30,10 +30,16 @@ Kept = frozenset[str]
 class OperatorCost:
     """All quantized nodes of one operator. nodes: how many; sqnr: dB at the outputs with all of these in float."""
 
+    KEYS = keys("op domain=full_domain nodes output_sqnr_db=sqnr")
+
     domain: str
     op: str
     nodes: int
     sqnr: float
+
+    @property
+    def full_domain(self) -> str:
+        return self.domain or "ai.onnx"
 
     @property
     def name(self) -> str:

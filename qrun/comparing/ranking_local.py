@@ -11,7 +11,7 @@ import numpy as np
 from qrun.comparing.differences import ErrorSums, Noise, differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import OperatorError
 from qrun.ir import Array
 
@@ -34,6 +34,8 @@ class Local:
               alike.
     """
 
+    KEYS = {**through("noise", Noise.KEYS), **keys("weights input rounding clipped before")}
+
     noise: Noise
     weights: float
     input: float
@@ -54,16 +56,7 @@ class Spread:
                   of the values in it.
     """
 
-    KEYS = {
-        "count": "count",
-        "beyond": "beyond",
-        "min": "least",
-        "max": "most",
-        "bulk": "bulk",
-        "typical": "typical",
-        "near": "near",
-        "near_share": "nearby",
-    }
+    KEYS = keys("count beyond min=least max=most bulk typical near near_share=nearby")
 
     count: int
     beyond: int

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.comparing.causes import same
 from qrun.comparing.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 from qrun.ir.types import describe
 
@@ -42,6 +42,12 @@ class TensorPair:
     noise:      by how much they may differ as sums in another order do, absolute; 0 where the tolerance has none of it.
     """
 
+    KEYS = keys(
+        "type form=difference.form equal identical elements=difference.total differing=difference.differing "
+        "largest=difference.largest other_bits largest_beyond=beyond noise unit where a b max_abs max_rel sqnr_db=sqnr argmax "
+        "argmax_agreed=same_rows argmax_total=rows"
+    )
+
     type: str
     difference: Difference
     identical: bool
@@ -61,6 +67,24 @@ class TensorPair:
     def equal(self) -> bool:
         """Within the tolerance?"""
         return self.difference.equal
+
+    @property
+    def unit(self) -> str:
+        """Of the differences: ``step`` or ``absolute``."""
+        return "step" if self.difference.integral else "absolute"
+
+    @property
+    def where(self) -> tuple[int, ...] | None:
+        """The index of the largest difference, if an element is outside the tolerance."""
+        return self.difference.worst if self.difference.differing else None
+
+    @property
+    def same_rows(self) -> int | None:
+        return self.agreed[0] if self.agreed else None
+
+    @property
+    def rows(self) -> int | None:
+        return self.agreed[1] if self.agreed else None
 
 
 def pair(

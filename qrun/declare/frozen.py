@@ -138,3 +138,14 @@ def _named(*methods: Callable[..., object]) -> dict[str, object]:
 _METHODS = _named(__init__, __repr__, __reduce__)
 _FROZEN = _named(__setattr__, __delattr__)
 _BY_VALUE = _named(__eq__, __hash__)
+
+
+def keys(text: str) -> dict[str, str]:
+    """What a record is called in JSON, as its ``KEYS``: names of attributes, ``key=attribute`` where the two differ: ``"index=node.index name"``."""
+    pairs = (word.partition("=") for word in text.split())
+    return {key: name or key for key, _, name in pairs}
+
+
+def through(part: str, inner: Mapping[str, str]) -> dict[str, str]:
+    """KEYS of a part as keys of the record that has it."""
+    return {key: f"{part}.{name}" for key, name in inner.items()}

@@ -32,14 +32,13 @@ def unwritten(default: Any) -> Any:
 def encode(value: Any) -> Any:
     """A record, or anything that holds records, as what ``json.dumps`` takes; NaN and infinities as nan, inf, -inf.
 
-    A class with ``KEYS`` has the attributes of these names as its keys, properties among them, or attributes by key; paths
-    are texts.
+    A class with ``KEYS`` (`qrun.declare.frozen.keys`) has these keys, each an attribute, a property, or one of a part, such as ``node.index``, which is null
+    where the node is None. Paths are texts.
     """
     if is_dataclass(value):
-        keys = getattr(type(value), "KEYS", None)
-        if keys is not None:
-            names = keys if isinstance(keys, Mapping) else dict(zip(keys, keys, strict=True))
-            return {key: encode(getattr(value, name)) for key, name in names.items()}
+        names: Mapping[str, str] | None = getattr(type(value), "KEYS", None)
+        if names is not None:
+            return {key: encode(_attribute(value, name)) for key, name in names.items()}
         pairs = ((f, getattr(value, f.name)) for f in fields(value) if not f.metadata.get("unwritten"))
         return {key_of(f): encode(v) for f, v in pairs if not (f.metadata.get("omitted") and v == f.default)}
     if isinstance(value, float) and not isfinite(value):
@@ -49,6 +48,12 @@ def encode(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def _attribute(value: Any, name: str) -> Any:
+    for part in name.split("."):
+        value = None if value is None else getattr(value, part)
+    return value
 
 
 def key_of(field: Field[Any]) -> str:

@@ -74,6 +74,11 @@ class Node:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
     @property
+    def full_domain(self) -> str:
+        """The operator's domain, ai.onnx too."""
+        return self.domain or "ai.onnx"
+
+    @property
     def subgraphs(self) -> Iterator[Model]:
         return (graph for _, graph in self.graphs())
 

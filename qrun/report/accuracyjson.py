@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.accuracy import Accuracy, Left
-from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
+from qrun.comparing.accuracy_rows import OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.ranking import Cost
 from qrun.comparing.ranking_lists import HALF, Suggestion
 from qrun.documents.record import encode
-from qrun.ir import Model, Node
+from qrun.ir import Model
 from qrun.report.comparefirst import limits
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
@@ -32,58 +32,18 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
         "passed": found.passed,
-        "outputs": [
-            {
-                "name": o.name,
-                "other": o.other,
-                **encode(o.noise),
-                "argmax_agreed": o.agreed,
-                "argmax_total": o.decided,
-                "codes": o.codes,
-                "equal": o.equal,
-                "passed": found.reaches(o),
-            }
-            for o in found.outputs
-        ],
-        "costs": [_cost(cost) for cost in found.costs],
+        "outputs": [{**encode(output), "passed": found.reaches(output)} for output in found.outputs],
+        "costs": found.costs,
         "quantized_nodes": found.quantizing,
         "measured_nodes": found.measured,
         "budget_s": None if found.seconds == math.inf else found.seconds,
         "out_of_time": found.hurried,
-        "operators": [
-            {"op": row.op, "domain": row.domain or "ai.onnx", "nodes": row.nodes, "output_sqnr_db": row.sqnr}
-            for row in (found.suggestion.operators if found.suggestion else ())
-        ],
+        "operators": found.suggestion.operators if found.suggestion else (),
         "departure": _departure(found),
         "keep_in_float": _suggested(found),
-        "tensors": [_tensor(t) for t in found.tensors],
-        "unmatched": [
-            {"side": one.side, "tensor": one.tensor, "node": one.index, "inside": one.inside or None, "why": one.why}
-            for one in found.left
-        ],
+        "tensors": found.tensors,
+        "unmatched": found.left,
         "notes": [*filter(None, [hurry(found), departed(found)]), *corrections(found), *notes(found)],
-    }
-
-
-def _node(node: Node) -> dict[str, Any]:
-    return {"index": node.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type}
-
-
-def _cost(cost: Cost) -> dict[str, Any]:
-    local = {name: getattr(cost.local, name) for name in ("weights", "input", "rounding", "clipped", "before")}
-    return {
-        **_node(cost.node),
-        "tensor": cost.target,
-        "float_nodes": [node.label for node in cost.floats],
-        "measured": cost.measured,
-        "output_sqnr_db": cost.sqnr,
-        "share": cost.share,
-        "reason": cost.reason,
-        "why": cost.why,
-        "local": {**encode(cost.local.noise), **local},
-        "values": cost.spread,
-        "fit": cost.fit,
-        "range": cost.spread.range,
     }
 
 
@@ -91,12 +51,11 @@ def _departure(found: Accuracy) -> dict[str, Any] | None:
     gone = found.departure
     if gone is None:
         return None
-    return {
-        "real_sqnr_db": gone.real,
-        "measured_sqnr_db": gone.measured,
-        "node": None if gone.node is None else _node(gone.node),
-        "why": departed(found),
-    }
+    node = gone.node and {key: getattr(gone.node, name) for key, name in _NODE.items()}
+    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured, "node": node, "why": departed(found)}
+
+
+_NODE = {"index": "index", "name": "name", "domain": "full_domain", "op": "op_type"}
 
 
 def _suggested(found: Accuracy) -> dict[str, Any] | None:
@@ -111,18 +70,6 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
         "tried": [{"nodes": n, "output_sqnr_db": value} for n, value in kept.tried],
         "runs": kept.runs,
         "reached": kept.reached,
-    }
-
-
-def _tensor(row: TensorAccuracy) -> dict[str, Any]:
-    return {
-        "tensor": row.tensor,
-        "node": None if row.node is None else row.node.index,
-        "reference": row.reference,
-        "matched": row.how,
-        "codes": row.codes,
-        "cumulated": row.cumulated,
-        "local": row.local and row.local.noise,
     }
 
 

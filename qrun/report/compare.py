@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from qrun.comparing.causes import INHERITED
 from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.choices import EMULATED
-from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
+from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.tensors import TensorPair
+from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
 from qrun.report.grid import Column, Grid
@@ -249,7 +249,9 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "isolate": found.isolate,
         "refused": None if found.piecewise is None else dict(found.piecewise.facts).get("got", found.piecewise.message),
         "equal": found.equal,
-        "first": None if first is None else {"node": first.node.index, "tensor": first.name, "origin": _origin(found)},
+        "first": None
+        if first is None
+        else {"node": first.node.index, "tensor": first.name, "origin": _origin(found.origin)},
         "summary": {
             "nodes": len(found.model.nodes),
             "tensors": len(found.tensors),
@@ -258,73 +260,11 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
             "identical": sum(t.pair.identical for t in found.tensors),
             "refused": len(found.refused),
         },
-        "tensors": [_tensor_fields(t) for t in found.tensors],
-        "outputs": [{"name": name, **_pair_fields(pair)} for name, pair in found.outputs],
+        "tensors": found.tensors,
+        "outputs": [{"name": name, **encode(pair)} for name, pair in found.outputs],
     }
 
 
-def _origin(found: Comparison) -> dict[str, Any] | None:
+def _origin(t: ComparedTensor | None) -> dict[str, Any] | None:
     """Where the bits start that the first difference inherits."""
-    t = found.origin
-    return None if t is None else {"node": t.node.index, "tensor": t.name, "by_itself": _guilt_fields(t.guilt)}
-
-
-def _guilt_fields(guilt: Guilt | None) -> dict[str, Any] | None:
-    if guilt is None:
-        return None
-    r = guilt.reason
-    return {
-        **_pair_fields(guilt.pair),
-        "before_rounding": guilt.exact,
-        "cause": r.cause,
-        "text": r.text,
-        "explained": r.explained,
-        "exact_ties": r.ties,
-        "nearest_tie": r.nearest,
-        "farthest_tie": r.farthest,
-    }
-
-
-def _tensor_fields(t: ComparedTensor) -> dict[str, Any]:
-    return {
-        "name": t.name,
-        "node": t.node.index,
-        "label": t.node.label,
-        "domain": t.node.domain or "ai.onnx",
-        "op": t.node.op_type,
-        "group": [n.index for n in t.unit.group],
-        **_pair_fields(t.pair),
-        "inputs_equal": t.inputs,
-        "checked": t.checked,
-        "by_itself": _guilt_fields(t.guilt),
-    }
-
-
-def _pair_fields(p: TensorPair) -> dict[str, Any]:
-    d = p.difference
-    return {
-        "type": p.type,
-        "form": None if d.form is None else list(d.form),
-        "equal": p.equal,
-        "identical": p.identical,
-        "elements": d.total,
-        "differing": d.differing,
-        "largest": d.largest,
-        "other_bits": p.other_bits,
-        "largest_beyond": p.beyond,
-        "noise": p.noise,
-        "unit": "step" if d.integral else "absolute",
-        "where": _listed(d.worst) if d.differing else None,
-        "a": p.a,
-        "b": p.b,
-        "max_abs": p.max_abs,
-        "max_rel": p.max_rel,
-        "sqnr_db": p.sqnr,
-        "argmax": None if p.argmax is None else [list(place) for place in p.argmax],
-        "argmax_agreed": None if p.agreed is None else p.agreed[0],
-        "argmax_total": None if p.agreed is None else p.agreed[1],
-    }
-
-
-def _listed(index: Sequence[int]) -> list[int]:
-    return [int(i) for i in index]
+    return None if t is None else {"node": t.node.index, "tensor": t.name, "by_itself": t.guilt}

@@ -116,7 +116,7 @@ def _print_operators(screen: Screen, facts: ModelFacts) -> None:
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
     for f in facts.operators:
-        if f.support != "yes":
+        if not f.supported:
             styles[len(rows), 5] = "bold red"
         inputs = f.inputs[0] if f.inputs else "-"
         inputs += f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else ""
@@ -141,18 +141,9 @@ def print_nodes(screen: Screen, model: Model) -> None:
 
     Where the rows are too wide, what a node reads and makes stands below its name.
     """
-    columns = [Column("#", right=True), Column("name"), Column("op"), Column("inputs -> outputs")]
+    columns = [Column("#", right=True), Column("name", shrink=1), Column("op"), Column("inputs -> outputs", below=True)]
     op = op_names(node for _, node in nodes(model))
-    rows = [_node_row(scope, node, op(node)) for scope, node in _in_order(model)]
-    grid = Grid(columns, rows)
-    if screen.fits(grid):
-        screen.grid(grid)
-        return
-    width = grid.widths()[0]
-    below = " " * (width + 4)
-    for index, name, operator, tensors in rows:
-        screen.wrapped(f"  {index:>{width}}  ", below, f"{name}  {operator}")
-        screen.wrapped(below, below, tensors)
+    screen.grid(Grid(columns, [_node_row(scope, node, op(node)) for scope, node in _in_order(model)]))
 
 
 def _in_order(model: Model) -> list[tuple[Scope, Node]]:
@@ -227,17 +218,7 @@ def inspect_fields(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Ar
         "obstacle": facts.obstacle or None,
         "inputs": [_value_fields(v, optional=kind != "in") for kind, v in _values(model) if kind != "out"],
         "outputs": [_value_fields(v) for kind, v in _values(model) if kind == "out"],
-        "operators": [
-            {
-                "op": f.op,
-                "nodes": f.nodes,
-                "versions": list(f.versions),
-                "inputs": list(f.inputs),
-                "weights_bytes": f.weights,
-                "supported": f.support == "yes",
-            }
-            for f in facts.operators
-        ],
+        "operators": facts.operators,
     }
     if with_nodes:
         body["nodes"] = [_node_fields(scope, node) for scope, node in _in_order(model)]
@@ -272,7 +253,7 @@ def _node_fields(scope: Scope, node: Node) -> dict[str, Any]:
     return {
         "index": where["index"],
         "name": where["node"],
-        "domain": node.domain or "ai.onnx",
+        "domain": node.full_domain,
         "op": node.op_type,
         "version": node.version,
         "inputs": [tensor(name) for name in node.inputs],

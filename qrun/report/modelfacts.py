@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
@@ -38,12 +38,18 @@ class OperatorFacts:
     support: ``yes``, or why not.
     """
 
+    KEYS = keys("op nodes versions inputs weights_bytes=weights supported")
+
     op: str
     nodes: int
     versions: tuple[int, ...]
     inputs: tuple[str, ...]
     weights: int
     support: str
+
+    @property
+    def supported(self) -> bool:
+        return self.support == "yes"
 
 
 @frozen(slots=False)
@@ -169,12 +175,12 @@ class ModelFacts:
         for scope, node in nodes(self.model):
             groups.setdefault(node.op, []).append((scope, node))
         facts = [_operator(op, members) for op, members in groups.items()]
-        return tuple(sorted(facts, key=lambda f: (f.support == "yes", -f.nodes, f.op)))
+        return tuple(sorted(facts, key=lambda f: (f.supported, -f.nodes, f.op)))
 
     @cached_property
     def obstacle(self) -> str:
         """Why qrun cannot run the model; "" if it can."""
-        missing = [f.op for f in self.operators if f.support != "yes"]
+        missing = [f.op for f in self.operators if not f.supported]
         if missing:
             return f"{len(missing)} operator{'s' if len(missing) > 1 else ''} missing: {', '.join(missing)}"
         odd = next((v for v in self.model.inputs if v.kind != "tensor"), None)

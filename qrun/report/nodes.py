@@ -72,7 +72,7 @@ def ran_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
     return {
         "index": event.index,
         "name": node.name,
-        "domain": node.domain or "ai.onnx",
+        "domain": node.full_domain,
         "op": node.op_type,
         "backend": event.backend,
         "why": event.why,

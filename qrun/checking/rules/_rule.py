@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.declare.registry import Registry
 
 if TYPE_CHECKING:
@@ -32,20 +32,7 @@ class Finding(InNotebook):
     cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
     """
 
-    KEYS = (
-        "rule",
-        "name",
-        "level",
-        "message",
-        "node",
-        "index",
-        "op",
-        "tensor",
-        "expected",
-        "got",
-        "why",
-        "fix",
-    )
+    KEYS = keys("rule name level message node index op tensor expected got why fix")
 
     message: str
     node: str = ""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 
 from qrun.comparing.causes._suspect import Suspect
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 
 
@@ -26,7 +26,7 @@ class Hypothesis:
 class Cause:
     """A declared cause. rank: those of lower rank are tried first; the more specific ones."""
 
-    KEYS = {"cause": "name", "summary": "summary", "source": "source", "confirm": "confirm", "fix": "remedy"}
+    KEYS = keys("cause=name summary source confirm fix=remedy")
 
     name: str
     rank: int
