@@ -337,28 +337,30 @@ class _Walk:
 
     def _advance(self) -> None:
         """Count the chunks that are there, up to the first that is not."""
-        while True:
-            done = self._early.pop(self._next, None)
-            if done is None and self._next in self._kept and self._store is not None:
-                done = self._store.read(self._next)
-                if done is None or done.count != self._source.count(self._next):
-                    self._kept.discard(self._next)
-                    return
-                self.resumed += done.count
-            if done is None:
-                return
+        while (done := self._early.pop(self._next, None) or self._stored(self._next)) is not None:
             places = range(done.first, done.first + done.count)
             self._counted.add(done, {place: self._names.pop(place) for place in places if place in self._names})
             self._next += 1
 
     def kept(self, index: int) -> bool:
-        """Is this chunk in the store, and whole? One that is not is removed from what is kept."""
-        if index not in self._kept or self._store is None:
-            return False
-        if index >= self._next and self._store.read(index) is None:
-            self._kept.discard(index)
-            return False
-        return True
+        """Is this chunk in the store, and whole?"""
+        if index < self._next or index in self._early:
+            return True
+        done = self._stored(index)
+        if done is not None:
+            self._early[index] = done
+        return done is not None
+
+    def _stored(self, index: int) -> Done | None:
+        """A chunk of the store, which is read once; None if it is not there, or not whole, and has to be made."""
+        if self._store is None or index not in self._kept:
+            return None
+        self._kept.discard(index)
+        done = self._store.read(index)
+        if done is None or done.count != self._source.count(index):
+            return None
+        self.resumed += done.count
+        return done
 
     def _enough(self) -> str:
         wishes, (metric, found) = self._setup.wishes, self._counted.headline()

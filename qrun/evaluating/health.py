@@ -15,6 +15,7 @@ from qrun.checking.codes import places
 from qrun.checking.rules import Finding, check
 from qrun.checking.rules._scope import Scope
 from qrun.declare.frozen import changeable, frozen
+from qrun.documents.item import Item
 from qrun.ir import Array, Model
 from qrun.ir.types import type_name
 from qrun.ops import Observation
@@ -175,16 +176,17 @@ def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[obj
     return arrays, rest
 
 
-def restored(arrays: Mapping[str, Array], rest: Sequence[Sequence[object]]) -> dict[int, InnerCounts]:
-    """Raises ValueError, TypeError or KeyError for what `plain` did not make."""
+def restored(arrays: Mapping[str, Array], rest: Item) -> dict[int, InnerCounts]:
+    """Raises CallError or ValueError for what `plain` did not make."""
     made: dict[int, InnerCounts] = {}
-    for model, types, peaks, observed, elements in rest:
-        assert isinstance(model, int)
-        assert isinstance(types, dict)
-        assert isinstance(peaks, dict)
-        keys = {(place, kind, param): count for place, kind, param, count in observed}  # type: ignore[attr-defined]
-        codes = {
-            name.partition("/")[2]: found for name, found in arrays.items() if name.partition("/")[0] == str(model)
-        }
-        made[model] = InnerCounts(codes, dict(types), dict(peaks), keys, dict(elements))  # type: ignore[call-overload]
+    for one in rest:
+        model, types, peaks, observed, elements = one
+        prefix = f"{model.size}/"
+        made[model.size] = InnerCounts(
+            {name.removeprefix(prefix): found for name, found in arrays.items() if name.startswith(prefix)},
+            {name: types[name].text for name in types.keys},
+            {name: peaks[name].size for name in peaks.keys},
+            {(place.size, kind.text, param.text): count.size for place, kind, param, count in observed},
+            {place.size: count.size for place, count in elements},
+        )
     return made

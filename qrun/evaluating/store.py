@@ -161,7 +161,7 @@ def unpacked(data: bytes) -> Done:
                     else:
                         model, _, column = rest.partition("/")
                         columns[int(model)][column] = array
-            counts = restored(codes, head["health"].value)
+            counts = restored(codes, head["health"])
     except (BadZipFile, ValueError, KeyError, IndexError, TypeError) as error:
         raise CallError("QR007", f"a chunk is damaged: {error}") from None
     failures = tuple(decode(Failure, item) for item in head["failures"])

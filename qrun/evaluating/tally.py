@@ -120,34 +120,37 @@ class Tally:
 
     def shares(self) -> Iterator[Score]:
         """Its scores that are shares, which cost little to make."""
-        for group in self.blocks:
-            kind, _, end = group.partition("#")
-            if kind == "top1" or (kind == "same" and self.rows_alike[f"rows#{end}"]):
-                totals = self.blocks[group].totals()
-                yield _score(
-                    "top1" if kind == "top1" else "argmax",
-                    "",
-                    wilson(round(totals[group]), int(totals["count"])),
-                    int(totals["count"]),
-                )
+        return (score for group in self.blocks if (score := self._share(group)) is not None)
 
     def scores(self) -> Iterator[Score]:
         for group, blocks in self.blocks.items():
-            totals, kind, end = blocks.totals(), *group.partition("#")[::2]
-            name = self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
-            count = int(totals["count"])
-            if kind in ("top1", "top5"):
-                yield _score(kind, "", wilson(round(totals[kind]), count), count)
-            elif kind == "same":
-                if self.rows_alike[f"rows#{end}"]:
-                    found = wilson(round(totals[group]), count)
-                else:
-                    found = blocks.interval(lambda s, g=group, e=end: np.divide(s[g], s[f"rows#{e}"]))  # type: ignore[misc]
-                yield _score("argmax", name, found, count)
-            elif kind == "mean_abs":
+            totals, name, end = blocks.totals(), self._output(group), group.partition("#")[2]
+            count, share = int(totals["count"]), self._share(group)
+            if share is not None:
+                yield share
+            elif group.startswith("same#"):
+                rows = f"rows#{end}"
+                yield _score("argmax", name, blocks.interval(lambda s, g=group, r=rows: np.divide(s[g], s[r])), count)  # type: ignore[misc]
+            elif group.startswith("mean_abs#"):
                 yield from self._errors(blocks, end, name, count)
             else:
                 yield _score(group, "", blocks.interval(mean_of(group)), count)
+
+    def _share(self, group: str) -> Score | None:
+        """The score of a group in which every sample counts as one, or not at all; None of others."""
+        kind, _, end = group.partition("#")
+        if kind not in ("top1", "top5") and not (kind == "same" and self.rows_alike[f"rows#{end}"]):
+            return None
+        totals = self.blocks[group].totals()
+        count = int(totals["count"])
+        return _score(
+            "argmax" if kind == "same" else kind, self._output(group), wilson(round(totals[group]), count), count
+        )
+
+    def _output(self, group: str) -> str:
+        """The name of the output that a group is of; "" of one's own metrics, and of all outputs."""
+        kind, _, end = group.partition("#")
+        return self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
 
     def _errors(self, blocks: Blocks, end: str, name: str, count: int) -> Iterator[Score]:
         yield _score("mean_abs", name, blocks.interval(mean_of(f"mean_abs#{end}")), count)

@@ -9,11 +9,15 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
+from qrun.documents.item import Item
+from qrun.errors import CallError
+from qrun.evaluating.health import InnerCounts, plain, restored
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
 
@@ -82,3 +86,33 @@ def test_sums_are_the_largest_of_all_samples(digits: Digits) -> None:
             peaks[name] = max(peaks[name], int(np.abs(value.astype(np.int64)).max()))
     told = {one["name"]: one["largest"] for one in found["models"][0]["health"]["accumulators"]}
     assert {name: told.get(name) for name in sums} == peaks
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [["0", {}, {}, [], []]],
+        [[0, [], {}, [], []]],
+        [[0, {"q": 3}, {}, [], []]],
+        [[0, {}, {"q": -1}, [], []]],
+        [[0, {}, {}, [[0, "saturated", 4]], []]],
+        [[0, {}, {}, []]],
+        {},
+        None,
+    ],
+)
+def test_counts_that_are_not_as_they_were_kept_are_an_error(rest: Any) -> None:
+    with pytest.raises((CallError, ValueError)):
+        restored({}, Item(rest, "chunk.json"))
+
+
+def test_counts_are_kept() -> None:
+    codes = np.arange(256)
+    made = {1: InnerCounts({"a/b": codes}, {"a/b": "uint8"}, {"acc": 2**31}, {(3, "saturated", "y"): 7}, {3: 64})}
+    arrays, rest = plain(made)
+    (model, found), *others = restored(arrays, Item(json.loads(json.dumps(rest)), "chunk.json")).items()
+    assert (model, others) == (1, [])
+    assert found.codes.pop("a/b") is codes
+    assert (found.types, found.peaks, found.observed, found.elements) == (
+        {"a/b": "uint8"}, {"acc": 2**31}, {(3, "saturated", "y"): 7}, {3: 64},
+    )  # fmt: skip

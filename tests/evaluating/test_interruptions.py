@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call, fixes
+
+from qrun.evaluating.store import Store
 
 MODEL = MODELS / "qdq" / "model.onnx"
 SAMPLES = 5 * 256 + 17
@@ -122,6 +125,24 @@ def test_a_damaged_chunk_is_made_again(
     damage(out / "chunk-000002.npz", how)
     found = call("eval", *many, "-o", out, "--resume", "--json", "-j", "1").json
     assert found["resumed"] == SAMPLES - 256
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+def test_every_kept_chunk_is_read_once(
+    many: list[str], undisturbed: dict[str, bytes], gap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (out := tmp_path / "out").mkdir()
+    for name, data in undisturbed.items():
+        (out / name).write_bytes(data)
+    damage(out / f"chunk-{gap:06}.npz", "gone")
+    seen: Counter[int] = Counter()
+    plain = Store.read
+    monkeypatch.setattr(Store, "read", lambda store, index: (seen.update([index]), plain(store, index))[1])
+    found = call("eval", *many, "-o", out, "--resume", "--json", "-j", "1").json
+    assert found["resumed"] == SAMPLES - 256
+    assert set(seen.values()) == {1}
+    assert set(seen) == {int(name[6:12]) for name in undisturbed if name.startswith("chunk-")} - {gap}
     assert contents(out) == undisturbed
 
 
