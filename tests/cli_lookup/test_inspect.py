@@ -147,7 +147,7 @@ def test_nodes_stand_above_their_tensors_where_it_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = run(capsys, model, "--nodes")
-    assert "  0  first  QLinearConv\n     x uint8 [N,1,4,4], s float32 scalar" in text
+    assert "  0  first         QLinearConv\n    x uint8 [N,1,4,4], s float32 scalar" in text
     assert "…" not in text
     assert all(len(line) <= 60 for line in text.splitlines())
 
