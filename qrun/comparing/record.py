@@ -44,16 +44,14 @@ class Recorded:
     nbytes: int
 
 
-def record(
-    tensors: Tensors, model: Model, feeds: Mapping[str, Array], label: str, folder: Path, *, threads: int | None = None
-) -> Recorded:
+def record(tensors: Tensors, model: Model, feeds: Mapping[str, Array], label: str, folder: Path) -> Recorded:
     """Write a record of a run; an older record there is replaced at once.
 
-    feeds: the inputs of the run. label: what ran it, with its version. threads: of it, None for its default.
+    feeds: the inputs of the run. label: what ran it, with its version.
     Raises CallError if `folder` is something else than a record, or cannot be written; what `tensors` raises.
     """
     check_folder(folder)
-    head = RecordHead(SCHEMA, recorded_model(model), recorded_inputs(feeds), label, host(threads))
+    head = RecordHead(SCHEMA, recorded_model(model), recorded_inputs(feeds), label, host())
     lines = [_json(made.entry()) for made in walk(tensors, model, feeds)]
     text = f"{_json(head)[:-1]},\n" + '"tensors":[\n' + ",\n".join(lines) + "\n]}\n"
     data = text.encode()
@@ -168,8 +166,8 @@ def _cannot(folder: Path, reason: str) -> CallError:
     )
 
 
-def host(threads: int | None) -> dict[str, str | int]:
-    """What results may depend on. threads: those of the runtime, None for its default."""
+def host() -> dict[str, str]:
+    """What results may depend on."""
     from qrun import __version__
 
     return {
@@ -181,7 +179,7 @@ def host(threads: int | None) -> dict[str, str | int]:
         "machine": platform.machine(),
         "cpu": next(_cpu_names(), platform.machine()),
         "isa": _isa(),
-        "threads": "default" if threads is None else threads,
+        "threads": "default",
     }
 
 

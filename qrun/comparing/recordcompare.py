@@ -16,7 +16,7 @@ from qrun.comparing.record import Made, Tensors, host, recorded_inputs, recorded
 from qrun.comparing.recordchange import Gap, TensorChange, judged
 from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, digest, exact_values, tie_distance
 from qrun.comparing.recordread import Record, read_record
-from qrun.comparing.settings import Setting, differing, text
+from qrun.comparing.settings import Setting, differing
 from qrun.comparing.sides import Unit
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
@@ -65,11 +65,10 @@ def compare_record(
     tolerance: Tolerance,
     *,
     label: str = "",
-    threads: int | None = None,
 ) -> RecordComparison:
     """Compare a run with the record in `folder`.
 
-    tensors, feeds, label, threads: of the run, as `qrun.comparing.record.record` takes them.
+    tensors, feeds, label: of the run, as `qrun.comparing.record.record` takes them.
     Raises CallError if `folder` is no record, is damaged, or was made with another model or other inputs; what `tensors`
     raises.
     """
@@ -86,8 +85,7 @@ def compare_record(
         raise CallError(
             "QR005", "the record and this run have no tensor in common", where=[str(folder)], facts=facts, fixes=fixes
         )
-    told = {"runtime": label, **{key: text(value) for key, value in host(threads).items()}}
-    settings = differing(record.made_by, told)
+    settings = differing(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, proofs, model, tolerance))
     only_recorded, only_now = (
         tuple(n for n in x if n not in y) for x, y in ((record.entries, now), (now, record.entries))

@@ -12,6 +12,7 @@ from qrun.comparing.recordchange import TensorChange
 from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
+from qrun.declare.frozen import keys
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
@@ -54,24 +55,7 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     return {**fields, **encode(change), **encode(both), "inputs_equal": change.inputs_equal}
 
 
-_ENTRY = [
-    "name",
-    "node",
-    "op",
-    "type",
-    "shape",
-    "sha256",
-    "low",
-    "high",
-    "mean",
-    "nan",
-    "inf",
-    "saturated",
-    "histogram",
-    "quantiles",
-    "sample",
-    "ties",
-]
+_ENTRY = keys("name node op type shape sha256 low high mean nan inf saturated histogram quantiles sample ties")
 """What this document calls the facts of a tensor, which has all of them: record.json leaves out what there is nothing of."""
 
 

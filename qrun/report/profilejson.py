@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.documents.answers import Samples
 from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
 from qrun.report.inside import inside_times
@@ -54,8 +55,9 @@ def _runs(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _samples(samples: Sequence[int]) -> dict[str, Any]:
-    return {**statistics(summary(samples)), "samples_ms": [t / 1e6 for t in samples]}
+def _samples(samples: Sequence[int]) -> Samples:
+    times: dict[str, Any] = {**statistics(summary(samples)), "samples_ms": tuple(t / 1e6 for t in samples)}
+    return Samples(**times)
 
 
 def _against(report: ProfileReport) -> dict[str, Any] | None:
