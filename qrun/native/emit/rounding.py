@@ -32,7 +32,8 @@ _LEAST = 2.0**-125
 
 
 class RoundingEmitter(KernelEmitter):
-    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend).
+    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend); ``+limits`` if Clip
+    or Relu follows.
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
@@ -53,6 +54,7 @@ class RoundingEmitter(KernelEmitter):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         w = self.w
+        self.form, _, self.limits = spec.form.partition("+")
         self.lanes = isa.lanes // 2
         self.kind, self.narrow = f"<{self.lanes} x double>", f"<{self.lanes} x float>"
         self.width, self.rounded_rows = spec.vectors * self.lanes, spec.rows
@@ -134,7 +136,7 @@ class RoundingEmitter(KernelEmitter):
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
         """Store the rounded sums. Returns the bits in which the two ends of a sum's interval, rounded, differ."""
         vectors, apart, reaches = len(masks), list[Value](), self.strip_reaches(row)
-        shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.spec.form == "bias" else None
+        shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.form == "bias" else None
         for j, addend in enumerate(shared or ()):
             assert addend is not None
             apart.append(self._unequal(addend, self.w.zero(f"<{self.lanes} x i32>"), masks[j]))
@@ -145,7 +147,7 @@ class RoundingEmitter(KernelEmitter):
                 place = i * vectors + j
                 total, low, high = self._ends(sums[place], reaches[place], addend)
                 bits = low.bitcast("i32") ^ high.bitcast("i32")
-                apart.append(self._unequal(total if self.spec.form == "scaled" else None, bits, mask))
+                apart.append(self._unequal(total if self.form == "scaled" else None, bits, mask))
                 target, made = y + 4 * self.lanes * j, self._limited(high)
                 if mask is None:
                     target.store(made, 4)
@@ -162,14 +164,16 @@ class RoundingEmitter(KernelEmitter):
     def _ends(self, total: Value, reach: Value, addend: Value | None) -> tuple[Value, Value, Value]:
         """The result in float64, and both ends of its interval rounded to float32."""
         if addend is not None and not self.begins:
-            if self.spec.form == "scaled":
+            if self.form == "scaled":
                 total = total * self.number(ALPHA) + 0.0
             total = total + addend
             reach = abs(addend).fma(_ADDEND, reach)
         return total, (total - reach).single(), (total + reach).single()
 
     def _limited(self, value: Value) -> Value:
-        """float32 as the Clip or the Relu that follows makes it."""
+        """float32 as the Clip or the Relu that follows makes it, if there is one."""
+        if not self.limits:
+            return value
         low, high, zero = ((self.a.numbers + n).load("double", 8).single() for n in (LOW, HIGH, ADDED))
         return clipped(value, *(limit.splat(self.lanes) for limit in (low, high))) + zero.splat(self.lanes)
 
@@ -178,11 +182,11 @@ class RoundingEmitter(KernelEmitter):
 
     def _addend(self, row: Value, vector: Value | int, mask: Value | None) -> Value | None:
         """What is added to these columns of a row, as float64; None if nothing is."""
-        if self.spec.form == "sum":
+        if self.form == "sum":
             return None
         start = self.row_starts[2] + self.result_row(row) * self.addend_row + self.column + vector * (4 * self.lanes)
         made = self.numbers_at(start, mask)
-        return made * self.number(BETA) if self.spec.form == "scaled" else made
+        return made * self.number(BETA) if self.form == "scaled" else made
 
     def numbers_at(self, source: Value, mask: Value | None) -> Value:
         """The float32 numbers at an address, as float64."""
@@ -215,7 +219,7 @@ class RoundingEmitter(KernelEmitter):
 
     def added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
         """The sum of products, what its additions lost, and the sum of the magnitudes of what each lost."""
-        w, a, scaled = self.w, self.a, self.spec.form == "scaled"
+        w, a, scaled = self.w, self.a, self.form == "scaled"
         zeros = [w.zero(self.kind)] * 3
         with w.loop(0, a.taps, 1, zeros) as tap:
             x = self.tap_at(row, tap.index)

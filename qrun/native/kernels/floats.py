@@ -86,16 +86,22 @@ class FloatPanels:
 
 Limits = tuple[float, float, float]
 """The least and the greatest result, and the zero that is added to it: -0, or 0 to make 0 of -0."""
+_UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 
 
 @frozen
 class FloatTerms:
-    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. form: of rounding.py."""
+    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. kind: of rounding.py."""
 
-    form: str
+    kind: str
     alpha: float = 1.0
     beta: float = 1.0
-    limits: Limits = (-np.inf, np.inf, -0.0)
+    limits: Limits = _UNLIMITED
+
+    @property
+    def form(self) -> str:
+        """Of kernels. 0 and -0 are different here."""
+        return self.kind if str(self.limits) == str(_UNLIMITED) else f"{self.kind}+limits"
 
     def numbers(self, left: LeftRows) -> Array:
         """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor, the
