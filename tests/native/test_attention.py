@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import qrun
 from qrun.memory import Budget
 from qrun.native.errors import Undecided
+from qrun.native.kernels import attention
 from qrun.native.kernels.attention import Attention
 from qrun.native.plan.placement import Task
 from qrun.native.plan.program import Program
@@ -22,6 +23,13 @@ from qrun.native.plan.program import Program
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 HEADS = (0, 2, 1, 3)
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "NEAR", 0)
+
+
 SCALE: list[tuple[str, list[str], str]] = [("Div", ["s", "root"], "x")]
 MASK: list[tuple[str, list[str], str]] = [("Mul", ["s", "half"], "t"), ("Add", ["t", "mask"], "x")]
 
@@ -145,6 +153,14 @@ def test_scores_that_somebody_else_reads_are_made() -> None:
     assert not run(network(broad, SCALE), numbers(rng, broad))
     alone = {"a": (4, 8), "b": (8, 30), "c": (30, 4)}
     assert not run(network(alone, SCALE), numbers(rng, alone), threads=2)
+
+
+def test_scores_that_stay_in_the_cache_are_left_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(65)
+    shapes = {"a": (2, 20, 8), "b": (2, 8, 32), "c": (2, 32, 4)}
+    for near, many in ((4 * 2 * 20 * 32, 0), (4 * 2 * 20 * 32 - 1, 1)):
+        monkeypatch.setattr(attention, "NEAR", near)
+        assert len(run(network(shapes, SCALE), numbers(rng, shapes))) == many
 
 
 def test_a_program_of_another_process(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Ope
 _BLOCK, _LEAST = 1 << 18, 48
 """Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
 the right matrices for them."""
+NEAR = 1 << 19
+"""Bytes of scores that stay in the cache anyway, so that slices would only be more calls."""
 _ROWS = 6
 """Rows of a block are a multiple of so many, where there are more: of the strips of AVX-512."""
 _PLAIN = ["a*", "b*", "y*"]
@@ -48,11 +50,11 @@ class Attention(Planned):
     def of(
         cls, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
     ) -> Attention | None:
-        """None where the three do not meet block by block, or are too little for all threads."""
+        """None where the three do not meet block by block, or are too little."""
         left, right = scores.stack, values.stack
-        if any(product.names != _PLAIN or product.arrays for product in (scores, values)):
-            return None
         shape = scores.result.shape
+        if any(product.names != _PLAIN or product.arrays for product in (scores, values)) or 4 * size(shape) <= NEAR:
+            return None
         whole = (len(left.starts), left.left.rows, left.columns)
         if shape[-2:] != whole[1:] or whole != (len(right.starts), right.left.rows, right.k):
             return None
