@@ -33,7 +33,7 @@ def float_kernel(
     scales, bias: their places among the inputs. plain: whether a run's parameters leave the reference kernel nothing to
     observe.
     """
-    stages, shown = _scaled(product, _parameter(product, scales[0]), scales[1], bias, slope)
+    stages, shown = scaled_stages(product, _parameter(product, scales[0]), scales[1], bias, slope)
     return staged_kernel(product.site, stages, shown, Settled(not product.wraps), plain)
 
 
@@ -49,12 +49,12 @@ def dynamic_kernel(
     right, scale, zero, bias = places
     codes = np.broadcast_to(np.uint8(0), a.shape)
     product = DynamicProduct(site, codes, b, ("codes", right, Given("zero", RESULTS["zero"]), zero))
-    stages, shown = _scaled(product, Given("scale", RESULTS["scale"]), scale, bias)
+    stages, shown = scaled_stages(product, Given("scale", RESULTS["scale"]), scale, bias)
     quantized = quantizing(site.engine, a, ("codes", "scale", "zero"))
     return staged_kernel(site, [*quantized, *stages], shown, NEVER if product.wraps else Finite(), plain)
 
 
-def _scaled(
+def scaled_stages(
     product: DynamicProduct, left: Array | Given, scale: int, bias: int | None, slope: Array | None = None
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
     """What makes output 0, float32; and the operations that multiply matrices, and sums."""

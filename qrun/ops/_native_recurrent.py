@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,15 +12,16 @@ from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._activations import Activation
-from qrun.ops._complete import ALWAYS
+from qrun.ops._complete import Settled
 from qrun.ops._float import single
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_dynamic import DynamicProduct, Given
+from qrun.ops._native_floats import quantizing, scaled_stages
 from qrun.ops._native_products import exact_sums
 from qrun.ops._recurrent import Sequences, biases, mixed
 
 if TYPE_CHECKING:
-    from qrun.native.kernels.recurrent import Recurrent
-    from qrun.native.kernels.walks import CellForm
+    from qrun.native.kernels.walks import CellForm, Walk, Walked
 
 Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 
@@ -96,28 +98,97 @@ def _walked(
     site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None, cell: Cell
 ) -> NativeKernel:
     from qrun.native.kernels.recurrent import Recurrent
-    from qrun.native.kernels.walks import Walk
 
-    steps, batch = sequences.x.shape[:2]
-    walk = Walk(steps, batch, sequences.hidden, sequences.backward, sequences.batch_first)
-    places = [5, 6 if form.kind == "lstm" else None, 4]
-    given = [place for place in places if place is not None and site.inputs[place] is not None]
+    given = _given(site, form.kind)
     operation = Recurrent(
         site.engine,
-        walk,
+        _walk(sequences),
         form,
         site.inputs[2],
-        (5 in given, 6 in given and form.kind == "lstm", 4 in given),
+        (5 in given, 6 in given, 4 in given),
         exact_sums(),
         cell,
         added=added,
         memo=site.memo.once("recurrent", Memo),
     )
-    stages = [inputs, Stage(operation, ("inputs", *given), "walked")]
+    return _taken(site, [inputs], operation, given, True)
+
+
+def _walk(sequences: Sequences) -> Walk:
+    from qrun.native.kernels.walks import Walk
+
+    steps, batch = sequences.x.shape[:2]
+    return Walk(steps, batch, sequences.hidden, sequences.backward, sequences.batch_first)
+
+
+def _given(site: LoweringContext, kind: str) -> list[int]:
+    """The places of the initial states and of the lengths, of those that there are."""
+    places = (5, 6, 4) if kind == "lstm" else (5, 4)
+    return [place for place in places if site.inputs[place] is not None]
+
+
+def _taken(
+    site: LoweringContext, before: Sequence[Stage], operation: Walked, given: Sequence[int], complete: bool
+) -> NativeKernel:
+    """The kernel whose stages are these, which make "inputs", the walk, and what takes the outputs out of it."""
+    stages = [*before, Stage(operation, ("inputs", *given), "walked")]
     wanted = max(1, site.ctx.outputs)
     stages += [Stage(copy, ("walked",), n) for n, copy in enumerate(operation.outputs()[:wanted])]
-    shown: tuple[Recurrent, ...] = (operation,)
-    return staged_kernel(site, stages, (inputs.operation, *shown), ALWAYS)
+    shown = (before[-1].operation, operation)
+    return staged_kernel(site, stages, shown, Settled(complete))
+
+
+def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, cell: Cell) -> NativeKernel:
+    """The kernel of a checked DynamicQuantizeLSTM without lengths, peepholes and input_forget."""
+    from qrun.native.kernels.dynamic import RESULTS
+    from qrun.native.kernels.quantized_recurrent import CodedState, QuantizedRecurrent
+
+    for place in (1, 2, 3, 8, 9, 10, 11):
+        site.require_constant(place)
+    x, w, r, b = site.inputs[:4]
+    if not x.size or not sequences.hidden:
+        raise declined("an empty tensor")
+    form = _form(site, "lstm", ("Sigmoid", "Tanh", "Tanh"), sequences.directions)
+    own = _product_site(site, w, b)
+    codes = np.broadcast_to(np.uint8(0), x.shape)
+    product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
+    stages, _ = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
+    stages[-1] = replace(stages[-1], output="inputs")
+    given = _given(site, "lstm")
+    scales, zeros = (_by_column(site.inputs[place], w.shape) for place in (10, 11))
+    operation = QuantizedRecurrent(
+        site.engine,
+        _walk(sequences),
+        form,
+        CodedState(r, scales, zeros),
+        (5 in given, 6 in given),
+        cell,
+        memo=site.memo.once("recurrent", Memo),
+    )
+    before = [*quantizing(site.engine, x, ("codes", "scale", "zero")), *stages]
+    return _taken(site, before, operation, given, not product.wraps)
+
+
+def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringContext:
+    """The product of the inputs with the weights of all directions side by side, as a node: X, W, scale, zero point, bias."""
+
+    def joined() -> tuple[Array, ...]:
+        right = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(w.shape[1], -1))
+        scale, zero = (_by_column(site.inputs[place], w.shape).reshape(-1) for place in (8, 9))
+        return right, np.ascontiguousarray(scale), np.ascontiguousarray(zero)
+
+    columns = w.shape[2]
+    bias = None if b is None else (b[:, :columns] + b[:, columns:]).reshape(-1)
+    inputs = (site.inputs[0], *site.memo.once("joined", joined), bias)
+    names = ("X", "W", "W_scale", "W_zero_point", "B")
+    memo = site.memo.once("inputs", Memo)
+    return replace(site, inputs=inputs, fixed=(False, True, True, True, True), names=names, memo=memo)
+
+
+def _by_column(parameter: Array, shape: Sequence[int]) -> Array:
+    """A parameter of each direction, or of each of its columns, for each column: [directions, columns]."""
+    whole = parameter[:, None] if parameter.ndim == 1 else parameter
+    return np.broadcast_to(whole, (shape[0], shape[2]))
 
 
 def lstm_cell(step: Callable[[Array, Sequence[Array]], Sequence[Array]]) -> Cell:

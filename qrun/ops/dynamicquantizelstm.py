@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._activations import activations
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._recurrent import Product, checked, recurrent_macs, walk_lstm
+from qrun.ops._recurrent import Product, checked, lstm_step, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
 
 
@@ -65,13 +69,7 @@ def dynamic_quantize_lstm(
     weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
     states = [("initial_h", initial_h), ("initial_c", initial_c)]
     sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, 0), ctx)
-    for name, array, tensor, of in (
-        ("W_scale", W_scale, W, "W"),
-        ("W_zero_point", W_zero_point, W, "W"),
-        ("R_scale", R_scale, R, "R"),
-        ("R_zero_point", R_zero_point, R, "R"),
-    ):
-        _check_parameter(name, array, tensor, of, ctx)
+    _check_parameters(W, R, (W_scale, W_zero_point, R_scale, R_zero_point), ctx)
     given = (activation_alpha, activation_beta, clip)
     gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
 
@@ -80,6 +78,36 @@ def dynamic_quantize_lstm(
         return inputs, _product(R[number], R_scale[number], R_zero_point[number], ctx)
 
     return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
+
+
+@dynamic_quantize_lstm.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    x, w, r, b, lengths, h, c, p, *parameters = site.inputs
+    given, defaults = site.attributes, ("Sigmoid", "Tanh", "Tanh")
+    weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", b, (-4,)), ("P", p, (-5,))]
+    states = [("initial_h", h), ("initial_c", c)]
+    sizes = given["hidden_size"], given["direction"], 0
+    sequences = checked(x, weights, lengths, states, 4, sizes, site.ctx)
+    _check_parameters(w, r, parameters, site.ctx)
+    options = (given["activation_alpha"], given["activation_beta"], given["clip"])
+    gates = activations(given["activations_"], defaults, sequences.directions, *options)
+    for present, what in ((p is not None, "peepholes"), (given["input_forget"], "input_forget")):
+        if present:
+            raise declined(f"no native cells with {what}")
+    if lengths is not None:
+        raise declined("sequences that end apart are quantized apart")
+    if site.ctx.arith != "exact":
+        raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
+    gate, cell, out = gates.of(0)
+    step = lstm_step(sequences, (gate, cell, out), lambda rows, sums: rows if sums is None else sums, None, 0, False)
+    return quantized_lstm_kernel(site, sequences, lstm_cell(step))
+
+
+def _check_parameters(w: Array, r: Array, parameters: Sequence[Array], ctx: Context) -> None:
+    """parameters: scale and zero point of W, and of R."""
+    names = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
+    for name, array, (tensor, of) in zip(names, parameters, ((w, "W"), (w, "W"), (r, "R"), (r, "R")), strict=True):
+        _check_parameter(name, array, tensor, of, ctx)
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:

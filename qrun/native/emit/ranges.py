@@ -163,14 +163,8 @@ class ParametersEmitter(KernelEmitter):
     names = PARAMETERS
 
     def tile(self, tile: Value) -> None:
-        bottom, top = self._range()
-        scale = (top - bottom) / "255.0"
-        nothing = scale.test("oeq", "0.0")
-        zero = "0.0" - bottom / scale
-        # The lesser of the two; 255 where it is NaN.
-        zero = zero.where("olt", "255.0")
-        zero = zero + MAGIC32 - MAGIC32
-        self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
+        scale, zero = parameters_of(*self._range())
+        self._store(scale, zero)
 
     def _range(self) -> tuple[Value, Value]:
         """The least and the greatest number of all tiles. The kernel is undecided if one of them is not finite."""
@@ -186,8 +180,8 @@ class ParametersEmitter(KernelEmitter):
             w.undecided()
         return bottom, top
 
-    def _store(self, nothing: Value, scale: Value, zero: Value) -> None:
-        y, scale = self.a.y, nothing.select("1.0", scale)
+    def _store(self, scale: Value, zero: Value) -> None:
+        y = self.a.y
         if self.spec.form == "zero":
             y.store(zero.trunc("i8"))
             return
@@ -199,3 +193,14 @@ class ParametersEmitter(KernelEmitter):
         full = (small & large).select(inverse, math.nan)
         (y + 4).store(full, 4)
         (y + 8).store(zero, 4)
+
+
+def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
+    """Scale, float32, and zero point, i32, of numbers between these, of which one is 0 or less and one 0 or more."""
+    scale = (top - bottom) / "255.0"
+    nothing = scale.test("oeq", "0.0")
+    zero = "0.0" - bottom / scale
+    # The lesser of the two; 255 where it is NaN.
+    zero = zero.where("olt", "255.0")
+    zero = zero + MAGIC32 - MAGIC32
+    return nothing.select("1.0", scale), nothing.select("0.0", zero).fptosi("i32")

@@ -23,7 +23,7 @@ class KernelSpec:
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
-             (of images that are float64 already), coded_product (with weights in codes), recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
+             (of images that are float64 already), coded_product (with weights in codes), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).

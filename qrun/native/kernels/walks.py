@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.machine.memory import Ints
+from qrun.native.emit.cells import GATES, STATES
+from qrun.native.emit.walking import AT, HEADER, INPUTS, NEW, OLD, SUMS, WORDS, Y
+from qrun.native.kernels.copy import Copy, Move
+from qrun.native.machine.engine import Array, Engine, Ints, Operand, Order, Planned, size
+from qrun.native.machine.memory import aligned_copy
+
+Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
+"""Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and for
+``linear`` what the inputs give to the gate h; the states before."""
+UNFIT = "a length is negative, or beyond the inputs, or a state that is to be quantized is no number"
+_FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
 @frozen
@@ -47,3 +61,164 @@ class Walk:
         """Which element of the sequences each step takes."""
         steps = np.arange(self.steps)
         return steps[::-1] if self.backward[direction] else steps
+
+
+class Walked(Planned):
+    """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial states
+    and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
+
+    given: which of initial_h, initial_c and lengths come with the run; the others are 0, 0, and those of whole sequences.
+    stepped: makes cells that float64 does not decide. added: float32 [directions, units], what the cell ``linear`` adds to the
+    product of the gate h.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        walk: Walk,
+        cell: CellForm,
+        given: tuple[bool, bool, bool],
+        stepped: Stepped,
+        added: Array | None = None,
+    ) -> None:
+        super().__init__()
+        self.engine, self.walk, self.cell, self.stepped = engine, walk, cell, stepped
+        self.gates, self.added = GATES[cell.kind], added
+        lead = (walk.batch, walk.steps) if walk.batch_first else (walk.steps, walk.batch)
+        inputs = Operand((*lead, walk.directions * self.gates * walk.units), _FLOAT)
+        states = [Operand(walk.state_shape, _FLOAT)] * 2
+        known = [
+            (name, operand)
+            for name, operand, own in zip(
+                ("initial_h*", "initial_c*", "lengths*"), (*states, Operand((walk.batch,), _INT32)), given, strict=True
+            )
+            if own
+        ]
+        self.names = ["addend*", *(name for name, _ in known)]
+        result = Operand((self.sums_at + self._regions * walk.directions * self.each,), _FLOAT)
+        self.operands = (inputs, *(operand for _, operand in known), result)
+
+    @property
+    def pointers(self) -> dict[str, int]:
+        """Which operand the words of a kernel point to that have the same names for all walks."""
+        return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
+
+    @property
+    def extents(self) -> list[int]:
+        return [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
+
+    @property
+    def at_once(self) -> int:
+        """Units that are made at once."""
+        return self.engine.isa.lanes if self.walk.units >= self.engine.isa.lanes else 1
+
+    @property
+    def how(self) -> str:
+        """What a specification says of the cell."""
+        told = ["rows", self.cell.kind, str(self.at_once), ",".join(self.cell.functions)]
+        return "-".join(told + ["clip"] * (self.cell.clip is not None))
+
+    @property
+    def each(self) -> int:
+        """Elements of a state of one direction."""
+        return self.walk.batch * self.walk.units
+
+    @property
+    def y_size(self) -> int:
+        return size(self.walk.y_shape)
+
+    @property
+    def sums_at(self) -> int:
+        """The element where sums begin, after Y and the states."""
+        return self.y_size + 2 * STATES[self.cell.kind] * self.walk.directions * self.each
+
+    @property
+    def _regions(self) -> int:
+        """Sums of each direction: what a GRU resets lies behind them."""
+        return self.gates + 1
+
+    def _state(self, step: int, state: int, direction: int) -> int:
+        """The element where a state before this step begins."""
+        number = (step % 2 * STATES[self.cell.kind] + state) * self.walk.directions + direction
+        return self.y_size + number * self.each
+
+    def outputs(self) -> list[Copy]:
+        """What takes Y, Y_h and Y_c out of the result."""
+        walk, made = self.walk, []
+        whole = Move(self.y_size, 0, 1, -1, 1)
+        made.append(Copy(self.engine, (self.result, Operand(walk.y_shape, _FLOAT)), ("plain", "plain"), [whole]))
+        for state in range(STATES[self.cell.kind]):
+            first, axes = self._state(walk.steps, state, 0), (0, 1) if not walk.batch_first else (1, 0)
+            moves = [
+                Move(walk.directions, 0, self.each, axes[0], 1),
+                Move(walk.batch, 0, walk.units, axes[1], 1),
+                Move(walk.units, 0, 1, 2, 1),
+            ]
+            operands = self.result, Operand(walk.state_shape, _FLOAT)
+            made.append(Copy(self.engine, operands, ("plain", "plain"), moves, x_first=[first]))
+        return made
+
+    @cached_property
+    def table(self) -> Array:
+        """What the kernel reads of each direction and step (emit/recurrent.py), as int64 words."""
+        walk, units = self.walk, self.walk.units
+        y_row, y_direction, y_step = units, walk.batch * units, walk.directions * walk.batch * units
+        first, row = walk.batch * units, units
+        if walk.batch_first:
+            y_row, y_direction, y_step = walk.steps * walk.directions * units, units, walk.directions * units
+            first, row = units, walk.directions * units
+        bound = np.array([self.cell.clip or 0, 0], _FLOAT).view(np.int64)
+        header = [walk.steps, 4 * self.each, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
+        words = np.zeros((walk.directions, walk.steps, WORDS), np.int64)
+        for d in range(walk.directions):
+            at = walk.positions(d)
+            for state in range(STATES[self.cell.kind]):
+                for which, later in ((OLD, 0), (NEW, 1)):
+                    words[d, :, which // 8 + state] = [4 * self._state(t + later, state, d) for t in range(walk.steps)]
+            words[d, :, Y // 8] = 4 * (at * y_step + d * y_direction)
+            words[d, :, AT // 8] = at
+            words[d, :, SUMS // 8] = 4 * (self.sums_at + d * self._regions * self.each)
+            words[d, :, INPUTS // 8] = 4 * (at * self.input_steps[0] + d * self.gates * units)
+        added = np.zeros((0,), _FLOAT) if self.added is None else self.added.reshape(-1)
+        tail = np.pad(added, (0, added.size % 2)).astype(_FLOAT).view(np.int64)
+        return aligned_copy(np.concatenate([np.array(header, np.int64), words.reshape(-1), tail]))
+
+    @property
+    def input_steps(self) -> tuple[int, int]:
+        """Elements from one step's inputs to the next one's, and from one sequence's."""
+        wide = self.walk.directions * self.gates * self.walk.units
+        return (wide, self.walk.steps * wide) if self.walk.batch_first else (self.walk.batch * wide, wide)
+
+    def absent(self) -> dict[str, Array]:
+        """What kernels read besides weights and operands."""
+        zeros = np.zeros(self.walk.state_shape, _FLOAT)
+        lengths = np.full(self.walk.batch, self.walk.steps, np.int32)
+        held = {"walk*": self.table, "initial_h*": zeros, "initial_c*": zeros, "lengths*": lengths}
+        return {name: array for name, array in held.items() if name not in self.names}
+
+    def remade(self, number: int, place: int, addend: int, result: int) -> None:
+        """Make again the states of the units from this one on, which float64 does not decide; number: as the kernel counts them;
+        addend, result: addresses of operands."""
+        table, count = self.table, self.at_once
+        (step, row), resets = divmod(number // 2, self.walk.batch), bool(number % 2)
+        words = table[HEADER + step * WORDS :][:WORDS].tolist()
+        unit = 4 * (row * self.walk.units + place)
+
+        def at(start: int, base: int = result) -> Array:
+            kind = ctypes.c_float * count
+            return np.ctypeslib.as_array(kind.from_address(base + start))
+
+        sums = [at(words[SUMS // 8] + 4 * n * self.each + unit)[None] for n in range(self.gates)]
+        if self.cell.kind == "linear":
+            inputs = words[INPUTS // 8] + 4 * (row * self.input_steps[1] + (self.gates - 1) * self.walk.units + place)
+            sums.append(at(inputs, addend)[None])
+        kinds = range(STATES[self.cell.kind])
+        made = self.stepped(resets, sums, [at(words[OLD // 8 + n] + unit)[None] for n in kinds])
+        if resets:
+            at(words[SUMS // 8] + 4 * self.gates * self.each + unit)[...] = made[0][0]
+            return
+        for n in kinds:
+            at(words[NEW // 8 + n] + unit)[...] = made[n][0]
+        at(words[Y // 8] + int(table[2]) * row + 4 * place)[...] = made[0][0]

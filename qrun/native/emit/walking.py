@@ -1,0 +1,129 @@
+"""What the walks of recurrent operators share: initial states, the cells of a step, and what lies where.
+
+States lie twice in memory, so that those before a step stay until all of those after it are known.
+"""
+
+from __future__ import annotations
+
+from qrun.native.emit.cells import GATES, STATES, RecurrentCell
+from qrun.native.emit.kernel import KernelEmitter, Value
+from qrun.native.emit.numbers import RecheckEmitter
+from qrun.native.emit.values import ZERO
+
+STEPS, GATE_STEP, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND = range(0, 48, 8)
+HEADER = 6
+"""Words: steps; bytes from one gate's sums to the next one's, from one sequence's Y to the next one's, and from direction
+to direction, and sequence to sequence, of initial states; the bits of what activations are clipped to."""
+OLD, NEW, Y, AT, SUMS, INPUTS = 0, 16, 32, 40, 48, 56
+WORDS = 8
+"""Bytes from the start of the results to H and C before the step, H and C after it, and Y; the element of the sequences;
+bytes to the sums of the first gate, and to what the inputs give to it."""
+LENGTH = -1
+"""The row that says that a length is wrong; states are rows from -2 on downwards."""
+
+
+class WalkEmitter(KernelEmitter):
+    """Arguments: y, addend, initial_h, initial_c, lengths, walk, rows, columns, a_row, y_row, addend_row, row_block; recheck.
+
+    first, count: the tile's sequences. cell: its kind; at_once: how many of its units are made at once.
+    """
+
+    doubts: RecheckEmitter
+    first: Value
+    count: Value
+
+    def take_cell(self, kind: str, lanes: str, functions: str, *clip: str) -> None:
+        """What `operands` say of the cell."""
+        self.cell, self.at_once, self.functions, self.clip = kind, int(lanes), functions.split(","), bool(clip)
+        self.units, self.states = f"<{lanes} x float>", STATES[kind]
+
+    def header(self, place: int) -> Value:
+        return (self.a.walk + place).load("i64", 8)
+
+    def begin(self, direction: Value, walk: Value, steps: Value) -> None:
+        """Check the lengths, and put the initial states in their place."""
+        w, a = self.w, self.a
+        with w.loop(self.first, self.first + self.count, 1) as row:
+            length = (a.lengths + row.index * 4).load("i32", 4).sext("i64")
+            with w.when(length.test("ugt", steps)):
+                self.doubts.add(w.value("i64", LENGTH), w.value("i64", 0))
+            source = direction * self.header(FIRST_DIRECTION) + row.index * self.header(FIRST_ROW)
+            for state, initial in zip(range(self.states), (a.initial_h, a.initial_c), strict=False):
+                target = self.state_at(walk, OLD, state, row.index)
+                with w.loop(0, a.columns * 4, 4 * self.at_once) as unit:
+                    place = unit.index.least((a.columns - self.at_once) * 4)
+                    (target + place).store((initial + source + place).load(self.units, 4), 4)
+        self.doubts.end()
+
+    def state_at(self, walk: Value, which: int, state: int, row: Value) -> Value:
+        """Where a state of a sequence is, before the step or after it."""
+        return self.a.y + (walk + (which + 8 * state)).load("i64", 8) + row * self.a.a_row
+
+    def inputs_at(self, walk: Value, row: Value) -> Value:
+        """Where what the inputs give to a sequence's first gate is."""
+        return self.a.addend + (walk + INPUTS).load("i64", 8) + row * self.a.addend_row
+
+    def cells_of(self, walk: Value, number: Value, *, resets: bool) -> None:
+        """The states of all rows after this step; or, of a GRU, what its last product is made of."""
+        w, a = self.w, self.a
+        at = (walk + AT).load("i64", 8)
+        with w.loop(self.first, self.first + self.count, 1) as row:
+            length = (a.lengths + row.index * 4).load("i32", 4).sext("i64")
+            w.blocks += 1
+            n = w.blocks
+            for runs in w.either(at.test("slt", length), f"runs{n}", f"ended{n}", f"row{n}"):
+                with w.loop(0, a.columns, self.at_once) as unit:
+                    place = unit.index.least(a.columns - self.at_once)
+                    if not runs:
+                        self._kept(walk, row.index, place * 4, resets)
+                        continue
+                    cell = RecurrentCell(w, self.at_once, self.functions, self._bound())
+                    if resets:
+                        self._reset(cell, walk, row.index, place * 4)
+                    else:
+                        self._stepped(cell, walk, row.index, place * 4)
+                    with w.when(cell.doubtful.any()):
+                        entry = (number * a.rows + row.index) * 2 + int(resets)
+                        self.doubts.add(w.value("i64", LENGTH - 1) - entry, place)
+        self.doubts.end()
+
+    def _bound(self) -> Value | None:
+        if not self.clip:
+            return None
+        return (self.a.walk + BOUND).load("float", 8).splat(self.at_once)
+
+    def gate_sums(self, walk: Value, gate: Value | int, row: Value) -> Value:
+        """Where the sums of a sequence's gate are."""
+        start = self.a.y + (walk + SUMS).load("i64", 8)
+        return start + self.header(GATE_STEP) * gate + row * self.a.y_row
+
+    def _stepped(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
+        gates = [(self.gate_sums(walk, n, row) + place).load(self.units, 4) for n in range(GATES[self.cell])]
+        if self.cell == "linear":
+            gates.append(
+                (self.inputs_at(walk, row) + self.a.columns * (4 * (GATES[self.cell] - 1)) + place).load(self.units, 4)
+            )
+        states = [(self.state_at(walk, OLD, n, row) + place).load(self.units, 4) for n in range(self.states)]
+        made = getattr(cell, self.cell)(gates, states)
+        for number, state in enumerate(made):
+            (self.state_at(walk, NEW, number, row) + place).store(state, 4)
+        self._told(walk, row, place, made[0])
+
+    def _reset(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
+        gate = (self.gate_sums(walk, 1, row) + place).load(self.units, 4)
+        state = (self.state_at(walk, OLD, 0, row) + place).load(self.units, 4)
+        (self.gate_sums(walk, GATES[self.cell], row) + place).store(cell.reset(gate, state), 4)
+
+    def _kept(self, walk: Value, row: Value, place: Value, resets: bool) -> None:
+        """Beyond the end of a sequence."""
+        if resets:
+            (self.gate_sums(walk, GATES[self.cell], row) + place).store(self.w.value(self.units, ZERO), 4)
+            return
+        for number in range(self.states):
+            state = (self.state_at(walk, OLD, number, row) + place).load(self.units, 4)
+            (self.state_at(walk, NEW, number, row) + place).store(state, 4)
+        self._told(walk, row, place, self.w.value(self.units, ZERO))
+
+    def _told(self, walk: Value, row: Value, place: Value, state: Value) -> None:
+        y = self.a.y + (walk + Y).load("i64", 8) + row * self.header(Y_ROW)
+        (y + place).store(state, 4)

@@ -1,0 +1,117 @@
+"""Native DynamicQuantizeLSTM equals the reference's, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import OBJECTS, every_isa
+from helpers.placed import elsewhere, same_everywhere, same_refusal
+from helpers.support import MS, assert_equal, node_model
+from ops.test_recurrent import dynamic_case, dynamic_kernel
+
+import qrun
+
+F = np.float32
+SIZES = ((3, 1, 4, 1), (2, 3, 5, 8), (4, 2, 3, 33), (2, 1, 2, 150))
+"""Steps, batch, inputs, units."""
+CONSTANTS = (1, 2, 3, 7, 8, 9, 10, 11)
+
+
+def plain(seed: int, sizes: tuple[int, int, int, int]) -> tuple[list[Any], dict[str, Any]]:
+    """A case that the engine takes: weights within int8 of their zero points, activations that it knows."""
+    inputs, attributes = dynamic_case(seed, sizes)
+    inputs[4] = inputs[7] = None
+    for name in ("activations", "activation_alpha", "activation_beta", "input_forget"):
+        attributes.pop(name, None)
+    for place in (9, 11):
+        inputs[place] = np.full_like(inputs[place], 128 if inputs[place].dtype == np.uint8 else 0)
+    return inputs, attributes
+
+
+def model_of(inputs: list[Any], attributes: dict[str, Any], count: int = 3) -> Any:
+    return node_model("DynamicQuantizeLSTM", inputs, attributes, domain=MS, outputs=[F] * count, constants=CONSTANTS)
+
+
+@every_isa
+@pytest.mark.parametrize("sizes", SIZES)
+def test_sizes(isa: str, sizes: tuple[int, int, int, int]) -> None:
+    for seed in range(6):
+        inputs, attributes = plain(seed, sizes)
+        model, feeds = model_of(inputs, attributes)
+        want = dynamic_kernel(inputs, **attributes)
+        for threads in (1, 2):
+            session = qrun.Session(model, backend="native", isa=isa, threads=threads, cache=OBJECTS)
+            assert session.execute(feeds).events[0].backend == "native"
+            for got, expected in zip(session.run(feeds).values(), want, strict=True):
+                assert_equal(got, expected, f"{seed} {threads}")
+
+
+@every_isa
+def test_sums_in_the_middle_between_two_numbers(isa: str) -> None:
+    """Codes of H times 2**-24, plus 1: odd sums are ties, which go to the even neighbour."""
+    units = 20
+    h = np.zeros((1, 1, units), F)
+    h[0, 0, :3] = np.array([255, 1, 3], F) * F(2.0**-10)
+    r = np.zeros((1, units, 4 * units), np.int8)
+    r[0, 1] = np.arange(4 * units) % 7
+    r[0, 2] = -1
+    w, b = np.zeros((1, 1, 4 * units), np.int8), np.zeros((1, 8 * units), F)
+    b[:, : 4 * units] = 1
+    none = np.zeros(1, np.int8)
+    scales = np.ones(1, F), np.full(1, 2.0**-14, F)
+    inputs = [np.ones((1, 1, 1), F), w, r, b, None, h, None, None, scales[0], none, scales[1], none]
+    attributes = {"activations": ["Relu", "Relu", "Relu"], "hidden_size": units}
+    want = dynamic_kernel(inputs, **attributes)
+    assert len(np.unique(want[0])) > 3
+    model, feeds = model_of(inputs, attributes)
+    session = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS)
+    for got, expected in zip(session.run(feeds).values(), want, strict=True):
+        assert_equal(got, expected)
+
+
+def test_nodes_in_every_form() -> None:
+    native = 0
+    for seed in range(30):
+        inputs, attributes = dynamic_case(seed) if seed % 3 else plain(seed, (4, 3, 2, 17))
+        attributes = {name: value for name, value in attributes.items() if value != []}
+        model, feeds = model_of(inputs, attributes, 1 + seed % 3)
+        native += same_everywhere(model, feeds).events[0].backend == "native"
+    assert native >= 10
+
+
+def test_it_is_part_of_a_program() -> None:
+    inputs, attributes = plain(0, (4, 2, 5, 20))
+    model, feeds = model_of(inputs, attributes)
+    session = qrun.Session(model, backend="native")
+    for _ in range(3):
+        session.run(feeds)
+    assert not elsewhere(session)
+
+
+def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:
+    inputs, attributes = plain(0, (3, 2, 3, 17))
+    for number in (np.nan, -np.inf, np.inf):
+        inputs[5] = np.zeros((1, 2, 17), F)
+        inputs[5][0, 1, 16] = number
+        same_refusal(*model_of(inputs, attributes))
+
+
+def test_reasons() -> None:
+    inputs, attributes = plain(0, (3, 2, 3, 4))
+
+    def why(changed: dict[int, Any], arith: Any = "exact", **more: Any) -> str:
+        own = [changed.get(place, value) for place, value in enumerate(inputs)]
+        model, feeds = model_of(own, attributes | more)
+        event = qrun.Session(model, backend="native", arith=arith).execute(feeds).events[0]
+        assert event.backend == "reference"
+        return event.why
+
+    assert "peepholes" in why({7: np.ones((1, 12), F)})
+    assert "input_forget" in why({}, input_forget=1)
+    assert "quantized apart" in why({4: np.array([3, 3], np.int32)})
+    assert "ort arithmetic" in why({}, arith="ort")
+    assert "softsign" in why({}, activations=["Sigmoid", "Softsign", "Tanh"])
+    assert "leave int8" in why({2: np.full((1, 4, 16), 200, np.uint8), 11: np.zeros(1, np.uint8)})
+    assert "positive" in why({10: np.zeros(1, F)})
