@@ -115,7 +115,8 @@ class Budget:
     limit: None means no limit; a function is asked when the account first passes SMALL, and what it says is then
     allowed beyond what is held at that time.
 
-    A tensor counts from `hold` to `release`, and once, however many arrays view it; the model's own weights, which are
+    A tensor counts from `hold` to `release`, and once, however many arrays view it, also as an element of sequences
+    (`elements` of what is held); the model's own weights, which are
     there before the run and after it, do not count. `claim` is called before a tensor is made, so that a small hostile
     model cannot take the machine down. Both raise MemoryLimitError.
     """
@@ -158,12 +159,16 @@ class Budget:
         """Count what the caller handed over: of a view no more than it shows, as the rest is not the run's."""
         owner = array if array.base is None else _owner(array)
         self._hold(id(owner), min(array.nbytes, owner.nbytes), array, what)
+        for element in getattr(array, "elements", ()):
+            self.hold_fed(element, what)
 
     def hold_made(self, array: Any, what: str) -> None:
         """Count what a kernel made, unless it is a view of a weight, which nobody can write to."""
         owner = array if array.base is None else _owner(array)
         if owner.flags.writeable or id(owner) in self._views:
             self._hold(id(owner), owner.nbytes, array, what)
+        for element in getattr(array, "elements", ()):
+            self.hold_made(element, what)
 
     def _hold(self, key: int, nbytes: int, array: Any, what: str) -> None:
         views, counted = self._views.get(key, (0, 0))
@@ -180,6 +185,8 @@ class Budget:
             self._views[key] = views - 1, counted
         else:
             self.live -= counted
+        for element in getattr(array, "elements", ()):
+            self.release(element)
 
     def reserve(self, nbytes: int, what: str, shape: Sequence[int] = (), *, there: bool = False) -> None:
         """Count memory for the rest of the run. there: it was taken before, so a limit by what is free has left it out."""

@@ -16,7 +16,7 @@ import pytest
 
 import qrun
 from qrun.errors import OperatorError
-from qrun.ir import Array, Node
+from qrun.ir import Array, Node, TensorType
 from qrun.ir.schema import OPSETS, Formal, schema
 from qrun.native.emit.isa import ISAS
 from qrun.native.emit.kernel import emitters
@@ -282,11 +282,12 @@ KINDS = {
     "FLOAT": (float, None),
     "STRING": (str, None),
     "TENSOR": (np.ndarray, None),
+    "TYPE_PROTO": (TensorType, None),
     "INTS": (tuple, int),
     "FLOATS": (tuple, float),
     "STRINGS": (tuple, str),
 }
-NOT_HELD = ("GRAPH", "GRAPHS", "SPARSE_TENSOR", "SPARSE_TENSORS", "TYPE_PROTO")
+NOT_HELD = ("GRAPH", "GRAPHS", "SPARSE_TENSOR", "SPARSE_TENSORS")
 """Attribute types for which kernels have no parameter: the loader refuses them, or they hold subgraphs."""
 OPERATORS = sorted(op_type for (domain, op_type), found in REGISTRY.items() if not (domain or found[-1].contrib))
 

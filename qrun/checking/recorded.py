@@ -91,7 +91,7 @@ def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None
     """The exact values that the node rounds; its inputs are computed by the reference kernels."""
     names = [n for n in node.inputs if n]
     try:
-        values = Session(model, backend="reference").run(feeds, names)
+        values = Session(model, backend="reference").values(feeds, names)
     except QrunError:
         return None
     return before_rounding(node, [values[n] if n else None for n in node.inputs])

@@ -1,6 +1,6 @@
 """Recorded vectors: ``test_data_set_*`` folders replayed on a model, and every output compared with its record.
 
-Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, by name or in graph order.
+Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, or what a sequence, an optional or a map is, by name or in graph order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from qrun.declare.frozen import changeable, keys
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
-from qrun.ir.tensorfile import read_tensor
+from qrun.ir.compound import tensors
+from qrun.ir.tensorfile import read_value
 from qrun.ir.types import describe
 from qrun.running.session import RunResult
 
@@ -158,7 +159,7 @@ def _not_replayed(group: Sequence[Vector]) -> Finding:
 
 
 def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance) -> None:
-    odd = next((v for v in (*model.inputs, *model.outputs) if v.kind != "tensor"), None)
+    odd = next((v for v in (*model.inputs, *model.outputs) if v.kind == "sparse_tensor"), None)
     if odd is not None:
         vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
         return
@@ -184,7 +185,13 @@ def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance
     for place, value in enumerate(model.outputs):
         if value.name in records and value.name in vector.result.outputs:
             file, want = records[value.name]
-            _judge(vector, model, arrays, (place, value), (file, want), tolerance)
+            got = vector.result.outputs[value.name]
+            made, kept = (tensors({value.name: each}) for each in (got, want))
+            if made.keys() != kept.keys():
+                _other_form(vector, model, (place, value), (file, want), (value.name, got))
+                continue
+            for name, array in kept.items():
+                _judge(vector, model, arrays, (place, value), (file, array), (name, made[name]), tolerance)
 
 
 def _read(
@@ -194,7 +201,10 @@ def _read(
     numbers = {
         int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
     }
-    read = {number: read_tensor(numbers[number]) for number in sorted(numbers)}
+    read = {
+        number: read_value(numbers[number], values[number] if number < len(values) else None)
+        for number in sorted(numbers)
+    }
     known = [value.name for value in values]
     names = [name for name, _ in read.values()]
     by_name = sorted(numbers) == list(range(len(names))) and len(set(names)) == len(names) and set(names) <= set(known)
@@ -234,25 +244,17 @@ def _judge(
     feeds: Mapping[str, Array],
     output: tuple[int, TensorType],
     record: tuple[str, Array],
+    made: tuple[str, Array],
     tolerance: Tolerance,
 ) -> None:
-    """Compare one output; a difference becomes a finding at the node that makes it."""
-    (place, value), (file, want) = output, record
-    assert vector.result is not None
-    got = vector.result.outputs[value.name]
+    """Compare a tensor of one output, given by its name; a difference becomes a finding at the node that makes it."""
+    (place, value), (file, want), (name, got) = output, record, made
     node = model.producers.get(value.name)
-    where = {**(at(node) if node else {}), "tensor": f"{value.name} (output {place}, {file})"}
     if got.dtype != want.dtype or got.shape != want.shape:
-        vector.fail(
-            "QR502",
-            f"{value.name} is {describe(got)}, recorded as {describe(want)}",
-            **where,
-            expected=f"{describe(want)}, as in {file}",
-            got=describe(got),
-            fix=_AGAIN,
-        )
+        _other_form(vector, model, output, record, made)
         return
-    compared = compare(value.name, file, got, want, tolerance)
+    where = {**(at(node) if node else {}), "tensor": f"{name} (output {place}, {file})"}
+    compared = compare(name, file, got, want, tolerance)
     if compared.differing and integral(got.dtype):
         compared = classified(compared, model, feeds, got, want, tolerance)
     vector.outputs.append(compared)
@@ -262,17 +264,34 @@ def _judge(
         most = f", by at most {compared.largest:.6g}{unit}" if compared.largest else ""
         exact = f"; the exact value before rounding is {compared.exact:.12g}" if compared.exact is not None else ""
         allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
-        made, recorded = (f"{v:.9g}" if isinstance(v, float) else str(v) for v in (compared.got, compared.recorded))
+        shown, recorded = (f"{v:.9g}" if isinstance(v, float) else str(v) for v in (compared.got, compared.recorded))
         share = f"{compared.differing} of {compared.total} elements{most}"
         vector.fail(
             "QR501",
-            f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}",
+            f"{name} differs from {file} in {share}; first{index} {shown}, recorded {recorded}",
             **where,
             expected=f"{recorded}{index}, within {allowed}",
-            got=f"{made}{exact}",
+            got=f"{shown}{exact}",
             why=compared.why,
             fix=_fix(compared.verdict, model, vector, node),
         )
+
+
+def _other_form(
+    vector: Vector, model: Model, output: tuple[int, TensorType], record: tuple[str, Array], made: tuple[str, Array]
+) -> None:
+    """A finding: what was made has another type or shape than the record."""
+    (place, value), (file, want), (name, got) = output, record, made
+    node = model.producers.get(value.name)
+    vector.fail(
+        "QR502",
+        f"{name} is {describe(got)}, recorded as {describe(want)}",
+        **(at(node) if node else {}),
+        tensor=f"{name} (output {place}, {file})",
+        expected=f"{describe(want)}, as in {file}",
+        got=describe(got),
+        fix=_AGAIN,
+    )
 
 
 def _run(model: Model, vector: Vector) -> str:

@@ -28,5 +28,15 @@ class ReferenceSession:
         """The outputs asked for, and the time, ns."""
         start = perf_counter_ns()
         with np.errstate(all="ignore"):
-            made = [np.asarray(value) for value in self._session.run(list(names), dict(feeds))]
-        return [a.astype(object) if a.dtype.kind in "US" else a for a in made], perf_counter_ns() - start
+            made = [_plain(value) for value in self._session.run(list(names), dict(feeds))]
+        return made, perf_counter_ns() - start
+
+
+def _plain(value: Any) -> Any:
+    """An array, with text as objects; a list of arrays; a value of another kind as it is."""
+    if value is None or isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return value
+    if isinstance(value, list):
+        return [_plain(element) for element in value]
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array

@@ -96,7 +96,7 @@ class Rows:
         scales = [name for _, told in self.meanings if told is not None for name in told.names]
         names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends), *scales])
         there = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)} | set(self.b.model.constants)
-        return {**feeds, **self.session.run(feeds, [n for n in names if n not in there])}
+        return {**feeds, **self.session.values(feeds, [n for n in names if n not in there])}
 
     def pairs(self, got: Mapping[str, Array], clean: Mapping[str, Array]) -> Iterator[tuple[Match, Array, Array]]:
         """For each match that runs of both models show: the quantized model's value and the reference's."""

@@ -17,6 +17,7 @@ from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model
+from qrun.ir.compound import numbers
 
 Progress = Callable[[int, int, float | None], None]
 """Told the nodes done, all nodes, and the seconds left if that is known."""
@@ -149,6 +150,7 @@ class _Work:
     def _judged(
         self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance, noise: float = 0.0
     ) -> TensorPair:
+        mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
         whole = mine is not None and integral(mine.dtype)
         code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
         step = None if whole or mine is None else self.codes.step(name, mine)

@@ -118,7 +118,7 @@ class QrunSide:
         model = self._ran[0]
         known = set(self.model.producers)
         names = [name for node in model.nodes for name in node.outputs if name in known]
-        return self._session(model).run(feeds, names) if names else {}
+        return self._session(model).values(feeds, names) if names else {}
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         model, groups = self._ran
@@ -153,7 +153,7 @@ def run_alone(
     """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
     made = [name for node in part.nodes for name in node.outputs if name]
-    return _session(part, backend, arith, max_memory).run({v.name: values[v.name] for v in part.inputs}, made)
+    return _session(part, backend, arith, max_memory).values({v.name: values[v.name] for v in part.inputs}, made)
 
 
 def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:

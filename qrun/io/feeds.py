@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.compound import is_compound, of_type, wrapped
 from qrun.ir.types import describe, shape_text, type_name
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def check_feeds(
     symbols = {symbol: (size, SHAPE) for symbol, size in sizes.symbols.items()}
     checked = {}
     for name, array in feeds.items():
-        array = np.asarray(array)
+        value = known[name]
+        if not is_compound(array):
+            array = np.asarray(array) if value.kind == "tensor" else wrapped(array, value)
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
         if problem is not None:
             raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem)
@@ -113,7 +116,7 @@ def _mismatch(
 ) -> _Mismatch | None:
     """What does not fit, if anything. symbols: their sizes and what gave them, those that this array gives added."""
     if value.kind != "tensor":
-        return _Mismatch(f"a {value.kind}, which qrun cannot feed")
+        return None if of_type(array, value) else _Mismatch(str(value))
     stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
     other_type = value.dtype is not None and value.dtype != array.dtype
     if other_type or (stated is not None and not fits(array.shape, stated)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from qrun.errors import CallError
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.compound import absent, sequence, wrapped
 from qrun.ir.types import integer_range, type_name
 from qrun.shapes import MOST_AXES
 
@@ -22,8 +24,11 @@ def cut(text: str, size: int = 40) -> str:
 NOTHING: Any = object()
 
 
-def parse(text: str) -> Any:
-    """The JSON value in the text, or NOTHING if it names a file. CallError for a list that is not JSON."""
+def parse(text: str, objects: bool = False) -> Any:
+    """The JSON value in the text, or NOTHING if it names a file. CallError for a list that is not JSON.
+
+    objects: whether an object, or null, is a value.
+    """
     if text == "-" or Path(text).suffix in (".npy", ".npz", ".pb"):
         return NOTHING
     try:
@@ -36,7 +41,7 @@ def parse(text: str) -> Any:
         return NOTHING
     except ValueError:
         return NOTHING
-    return NOTHING if isinstance(value, dict) or value is None else value
+    return NOTHING if not objects and (isinstance(value, dict) or value is None) else value
 
 
 def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
@@ -66,6 +71,16 @@ class _Unfit(Exception):
     def __init__(self, got: str, fix: str = "") -> None:
         super().__init__(got)
         self.got, self.fixes = got, [fix] if fix else []
+
+
+def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
+    """As `to_array`, also for a list of tensors, for objects as maps, and for null as an optional value that is none."""
+    held = stated.element and replace(stated.element, name=stated.name)
+    if stated.kind == "optional" and held is not None:
+        return absent() if data is None else to_value(model, held, data, text)
+    if stated.kind == "sequence" and held is not None and held.kind == "tensor" and isinstance(data, list):
+        return sequence([to_array(model, held, item, text) for item in data], held.dtype)
+    return to_array(model, stated, data, text) if stated.kind == "tensor" else wrapped(data, stated)
 
 
 def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:

@@ -19,6 +19,7 @@ from qrun.declare import Later
 from qrun.declare.frozen import changeable
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds, unknown_input
+from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
@@ -59,6 +60,7 @@ class _Reader:
     stdin: IO[bytes] | None
     feeds: Feeds
     nameless: list[tuple[Array, str]] = field(default_factory=list)
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def known(self) -> dict[str, TensorType]:
@@ -93,9 +95,9 @@ class _Reader:
     def named(self, name: str, rest: str) -> None:
         from qrun.io import inline
 
-        value = inline.parse(rest)
+        value = inline.parse(rest, self.known[name].kind != "tensor")
         if value is not inline.NOTHING:
-            array = inline.to_array(self.model, self.known[name], value, rest)
+            array = inline.to_value(self.model, self.known[name], value, rest)
             self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
             self.give(name, array, inline.cut(rest))
             return
@@ -112,11 +114,14 @@ class _Reader:
         self.give(name, found[0], "stdin" if rest == "-" else rest)
 
     def path(self, spec: str) -> None:
-        value = self.model.inputs[0] if self.model.inputs else None
+        free = [v for v in self.model.inputs if v.name not in self.feeds.arrays][len(self.nameless) :]
+        value = free[0] if free else None
         found = self.load(spec, value)
         source = "stdin" if spec == "-" else spec
         if isinstance(found, dict):
             for name, array in found.items():
+                if self.parts.add(self.known, name, array, source):
+                    continue
                 if name not in self.known:
                     raise inputerrors.unknown_key(self.model, name, found, source)
                 self.give(name, array, source)
@@ -134,9 +139,9 @@ class _Reader:
         if (row := _ROW.fullmatch(spec)) and not path.exists():
             return self.row(row[1], int(row[2]), spec)
         if path.suffix == ".pb":
-            from qrun.ir.tensorfile import read_tensor
+            from qrun.ir.tensorfile import read_value
 
-            return [read_tensor(path)[1]]
+            return [read_value(path, value)[1]]
         try:
             with open(path, "rb") as stream:
                 start = stream.read(len(arrays.NPY))
@@ -168,7 +173,7 @@ class _Reader:
         return found
 
     def folder(self, path: Path) -> list[Array]:
-        from qrun.ir.tensorfile import read_tensor
+        from qrun.ir.tensorfile import read_value
 
         files = list(arrays.numbered(path, "input"))
         if not files and (any(path.glob("output_*.pb")) or not self.model.inputs):
@@ -178,7 +183,8 @@ class _Reader:
             raise arrays.bad_file(
                 str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...", fix=fix
             )
-        return [read_tensor(file)[1] for file in files]
+        stated = [*self.model.inputs, *[None] * len(files)]
+        return [read_value(file, value)[1] for file, value in zip(files, stated, strict=False)]
 
     def take_stdin(self) -> IO[bytes]:
         if self.stdin is None:
@@ -249,6 +255,8 @@ def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] 
     reader = _Reader(model, budget, stdin, Feeds())
     for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
         reader.read(spec)
+    for name, value, source in reader.parts.values():
+        reader.give(name, value, source)
     reader.assign_nameless()
     return reader.feeds
 

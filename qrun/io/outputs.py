@@ -13,6 +13,7 @@ from qrun.errors import CallError
 from qrun.io.arrays import numbered, storable, write_npy
 from qrun.io.files import cannot, check_file, check_folder, replacing, write_files
 from qrun.ir import Array, Model
+from qrun.ir.compound import tensors
 
 MAX_KEY = 65535
 """Bytes of a name in a zip archive."""
@@ -76,6 +77,8 @@ def save(
 ) -> list[str]:
     """Write the outputs (for a folder the inputs too) and return notes about types that changed on the way.
 
+    A sequence is a file of its own kind in a folder; elsewhere its tensors are arrays of their own (`tensors`).
+
     extra: the names among the outputs that are not outputs of the graph.
     Raises CallError if something cannot be written.
     """
@@ -83,7 +86,7 @@ def save(
         _save_folder(Path(target), inputs, outputs, extra)
         return []
     stored, notes = {}, []
-    for name, array in outputs.items():
+    for name, array in tensors(outputs).items():
         stored[name], done = storable(array)
         if done:
             notes.append(f"output {name}: .npy has no such type, {done} (-o DIR/ keeps the type)")
@@ -92,6 +95,8 @@ def save(
             write_npy(sys.stdout.buffer, array)
         sys.stdout.buffer.flush()
         return notes
+    if Path(target).suffix == ".npy" and len(stored) != 1:
+        raise _bad(f"{target} holds one array, and there are {len(stored)}", target, f"-o {Path(target).stem}.npz")
     with replacing(target) as stream:
         if Path(target).suffix == ".npy":
             write_npy(stream, next(iter(stored.values())))
@@ -154,11 +159,11 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
 
 def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files of a test_data_set, the inputs first."""
-    from qrun.ir.tensorfile import tensor_bytes
+    from qrun.ir.tensorfile import value_bytes
 
     for kind, arrays in kinds.items():
         for place, (name, array) in enumerate(arrays.items()):
-            yield f"{kind}_{place}.pb", tensor_bytes(array, name)
+            yield f"{kind}_{place}.pb", value_bytes(array, name)
 
 
 def _bad(message: str, target: str, fix: str) -> CallError:

@@ -103,14 +103,23 @@ def undecodable(label: str, name: bytes) -> ModelError:
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:
-    kind = info.type.WhichOneof("value") or "tensor_type"
+    return _typed(info.name, info.type)
+
+
+def _typed(name: str, proto: onnx.TypeProto) -> TensorType:
+    kind = proto.WhichOneof("value") or "tensor_type"
     if kind != "tensor_type":
-        return TensorType(info.name, None, None, kind.removesuffix("_type"))
-    tensor = info.type.tensor_type
+        plain = kind.removesuffix("_type")
+        if plain == "map":
+            held = _typed(name, proto.map_type.value_type)
+            return TensorType(name, None, None, plain, held, DTYPES.get(proto.map_type.key_type))
+        inner = getattr(proto, kind).elem_type if plain in ("sequence", "optional") else None
+        return TensorType(name, None, None, plain, None if inner is None else _typed(name, inner))
+    tensor = proto.tensor_type
     shape: tuple[int | str | None, ...] | None = None
     if tensor.HasField("shape"):
         shape = tuple([_length(d) for d in tensor.shape.dim])
-    return TensorType(info.name, DTYPES.get(tensor.elem_type), shape)
+    return TensorType(name, DTYPES.get(tensor.elem_type), shape)
 
 
 def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -214,6 +223,8 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
         return to_array(proto.t, scope.external, where)
     if proto.type == AttributeProto.TENSORS:
         return tuple(to_array(t, scope.external, where) for t in proto.tensors)
+    if proto.type == AttributeProto.TYPE_PROTO:
+        return _typed("", proto.tp)
     if proto.type == AttributeProto.GRAPH:
         return subgraph(proto.g, scope)
     if proto.type == AttributeProto.GRAPHS:

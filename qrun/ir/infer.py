@@ -90,6 +90,18 @@ def infer_node(
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:
+    if value.kind == "map":
+        assert value.key is not None
+        assert value.element is not None
+        return helper.make_map_type_proto(NUMBERS[value.key], _type_proto(value.element))
+    if value.kind in ("sequence", "optional"):
+        assert value.element is not None
+        inner = _type_proto(value.element)
+        return (
+            helper.make_sequence_type_proto(inner)
+            if value.kind == "sequence"
+            else helper.make_optional_type_proto(inner)
+        )
     assert value.dtype is not None
     return helper.make_tensor_type_proto(NUMBERS[value.dtype], value.shape)
 
@@ -105,7 +117,12 @@ def node_proto(node: Node) -> onnx.NodeProto:
     """The node as protobuf; empty lists are left out."""
     attributes = {k: v for k, v in node.attributes.items() if isinstance(v, np.ndarray) or v != ()}
     plain: dict[str, Any] = {
-        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()
+        k: onnx.numpy_helper.from_array(v)
+        if isinstance(v, np.ndarray)
+        else _type_proto(v)
+        if isinstance(v, TensorType)
+        else v
+        for k, v in attributes.items()
     }
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qrun.declare.digest import Content
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model"
+Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model | TensorType"
 
 T = TypeVar("T")
 _MODEL = re.compile(r"\bMODEL\b")
@@ -30,17 +30,23 @@ class TensorType:
     """A named value of the graph: element type and shape; None stands for unknown.
 
     A dimension is a number, a symbol such as ``"N"``, or None.
-    `kind` is ``tensor``, or ``sequence``, ``optional``, ``map``, ``sparse_tensor``, which qrun cannot run.
+    `kind` is ``tensor``, or ``sequence``, ``optional``, ``map``, whose values are those of compound.py, or
+    ``sparse_tensor``, which qrun cannot run. Only a tensor has a dtype and a shape here.
+    element: what a sequence, an optional or a map holds. key: the type of a map's keys.
     """
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str | None, ...] | None
     kind: str = "tensor"
+    element: TensorType | None = None
+    key: np.dtype | None = None
 
     def __str__(self) -> str:
+        if self.kind == "map":
+            return f"map of {type_name(self.key)} to {self.element or '?'}"
         if self.kind != "tensor":
-            return self.kind
+            return f"{self.kind} of {self.element}" if self.element else self.kind
         return f"{type_name(self.dtype)} {shape_text(self.shape)}"
 
 

@@ -1,30 +1,65 @@
-"""Tensors in .pb files (one serialized TensorProto each), as in the test_data_set folders of ONNX."""
+"""Tensors, sequences, optional values and maps in .pb files (one message each), as in the test_data_set folders of ONNX."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError
+from qrun.ir.compound import Compound, absent, sequence, wrapped
 from qrun.ir.external import External
-from qrun.ir.model import Array
+from qrun.ir.model import Array, TensorType
 from qrun.ir.tensors import to_array
-from qrun.ir.types import NUMBERS
+from qrun.ir.types import MAP, NUMBERS, SEQUENCE
+
+_SEQUENCE = onnx.SequenceProto
+_PROTOS: dict[str, Any] = {"sequence": _SEQUENCE, "optional": onnx.OptionalProto, "map": onnx.MapProto}
+
+
+def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
+    """As `read_tensor`, of a file that holds a value of this type: a SequenceProto, OptionalProto, MapProto or TensorProto."""
+    if stated is None or stated.kind not in _PROTOS:
+        return read_tensor(path)
+    proto, data = _PROTOS[stated.kind](), _bytes(path)
+    try:
+        proto.ParseFromString(data)
+        return proto.name, _value(proto, path, stated)
+    except (DecodeError, RuntimeError, ValueError):
+        expected = f"a {type(proto).__name__} of {stated}"
+        raise _not_a_tensor(path, f"{len(data)} bytes that are not one", expected) from None
+    except ModelError as error:
+        raise _damaged(path, error) from None
+
+
+def _value(proto: Any, path: Path, stated: TensorType) -> Array:
+    """Raises ValueError for what is no sequence of tensors of one type or of maps, no map, and no optional of one."""
+    if isinstance(proto, onnx.MapProto):
+        return wrapped(_map(proto, path), stated)
+    if isinstance(proto, onnx.OptionalProto):
+        if proto.elem_type == onnx.OptionalProto.UNDEFINED:
+            return absent()
+        if proto.elem_type == onnx.OptionalProto.TENSOR:
+            return to_array(proto.tensor_value, External(path.parent), str(path))
+        if proto.elem_type == onnx.OptionalProto.SEQUENCE:
+            return _value(proto.sequence_value, path, stated.element or stated)
+        raise ValueError(proto.elem_type)
+    if proto.elem_type == _SEQUENCE.MAP:
+        return wrapped([_map(row, path) for row in proto.map_values], stated)
+    if proto.elem_type not in (_SEQUENCE.TENSOR, _SEQUENCE.UNDEFINED):
+        raise ValueError(proto.elem_type)
+    found = [to_array(tensor, External(path.parent), str(path)) for tensor in proto.tensor_values]
+    if len({array.dtype for array in found}) > 1:
+        raise ValueError("tensors of several types")
+    return sequence(found, None if found or stated.element is None else stated.element.dtype)
 
 
 def read_tensor(path: Path) -> tuple[str, Array]:
     """The tensor's name (may be empty) and its values. Raises CallError if the file is not one tensor."""
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CallError(
-            "QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=["check the path"]
-        ) from None
-    proto = onnx.TensorProto()
+    data, proto = _bytes(path), onnx.TensorProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError):
@@ -34,10 +69,61 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     try:
         return proto.name, to_array(proto, External(path.parent), str(path))
     except ModelError as error:
-        where = [str(path), *error.where]
+        raise _damaged(path, error) from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise CallError(
-            "QR007", f"{path}: {error.message}", where=where, facts=error.facts, why=error.why, fixes=error.fixes
+            "QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=["check the path"]
         ) from None
+
+
+def _damaged(path: Path, error: ModelError) -> CallError:
+    where = [str(path), *error.where]
+    return CallError(
+        "QR007", f"{path}: {error.message}", where=where, facts=error.facts, why=error.why, fixes=error.fixes
+    )
+
+
+def value_bytes(value: Array, name: str) -> bytes:
+    """A serialized TensorProto, SequenceProto, OptionalProto or MapProto. Raises CallError as `tensor_bytes`."""
+    if not isinstance(value, Compound):
+        return tensor_bytes(value, name)
+    if value.dtype == MAP:
+        keys, rows = value.elements
+        made = [_map_proto(keys, row, name) for row in (rows if value.ndim else rows[None])]
+        if not value.ndim:
+            return made[0].SerializeToString()
+        return onnx.SequenceProto(name=name, elem_type=_SEQUENCE.MAP, map_values=made).SerializeToString()
+    if value.dtype != SEQUENCE:
+        return onnx.OptionalProto(name=name).SerializeToString()
+    proto = onnx.SequenceProto(name=name, elem_type=_SEQUENCE.TENSOR)
+    for element in value.elements:
+        proto.tensor_values.add().ParseFromString(tensor_bytes(element, ""))
+    return proto.SerializeToString()
+
+
+def _map_proto(keys: Array, values: Array, name: str) -> onnx.MapProto:
+    proto = onnx.MapProto(name=name, key_type=NUMBERS[keys.dtype])
+    if keys.dtype.kind == "O":
+        proto.string_keys.extend(str(key).encode() for key in keys)
+    else:
+        proto.keys.extend(keys.tolist())
+    proto.values.elem_type = _SEQUENCE.TENSOR
+    for value in values:
+        proto.values.tensor_values.add().ParseFromString(tensor_bytes(np.asarray(value, values.dtype), ""))
+    return proto
+
+
+def _map(proto: onnx.MapProto, path: Path) -> dict[Any, Any]:
+    """Raises ValueError for a map that is not from numbers or texts to as many scalars."""
+    keys: list[Any] = [key.decode("utf-8", "replace") for key in proto.string_keys] or list(proto.keys)
+    values = [to_array(tensor, External(path.parent), str(path)) for tensor in proto.values.tensor_values]
+    return dict(zip(keys, (value.reshape(()).item() for value in values), strict=True))
 
 
 def tensor_bytes(array: Array, name: str) -> bytes:
@@ -60,11 +146,11 @@ def tensor_bytes(array: Array, name: str) -> bytes:
         ) from None
 
 
-def _not_a_tensor(path: Path, got: str) -> CallError:
+def _not_a_tensor(path: Path, got: str, expected: str = "a TensorProto") -> CallError:
     return CallError(
         "QR007",
         f"cannot read a tensor from {path}",
         where=[str(path)],
-        facts=[("expected", "a TensorProto"), ("got", got)],
+        facts=[("expected", expected), ("got", got)],
         fixes=["onnx.numpy_helper.from_array(x).SerializeToString() makes one"],
     )

@@ -39,6 +39,8 @@ _TABLE: tuple[tuple[int, str, type], ...] = (
     (28, "float6e3m2", ml_dtypes.float6_e3m2fn),
 )
 
+SEQUENCE, OPTIONAL, MAP = (np.dtype([(name, np.uint8)]) for name in ("sequence", "optional", "map"))
+"""Element types of values that are no tensors (compound.py); ONNX has no numbers for them."""
 DTYPES: dict[int, np.dtype] = {number: np.dtype(t) for number, _, t in _TABLE}
 NUMBERS: dict[np.dtype, int] = {dtype: number for number, dtype in DTYPES.items()}
 ONNX_NAMES: dict[np.dtype, str] = {np.dtype(t): name for _, name, t in _TABLE}
@@ -67,6 +69,8 @@ def type_name(dtype: np.dtype | None) -> str:
     """The name people know: ``float32``, ``uint8``, ``int4``, ``float8e4m3fn``."""
     if dtype is None:
         return "?"
+    if dtype.names:
+        return dtype.names[0]
     name = ONNX_NAMES.get(dtype, str(dtype))
     return {"float": "float32", "double": "float64"}.get(name, name)
 

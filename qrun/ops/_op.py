@@ -61,6 +61,10 @@ For nodes with one output, without training mode or blocks. An empty form promis
 """
 
 
+Compounds = Literal["", "passes", "makes"]
+"""What an operator has to do with values that are no tensors (qrun/ir/compound.py): it takes none; it passes on those that it
+is given; it makes or reads them."""
+
 Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
 """How many scales a quantized tensor may have.
 
@@ -90,6 +94,7 @@ class OpDef:
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form.
+    compounds: see Compounds.
     computes: the real operator, of a quantized one.
     like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
@@ -107,6 +112,7 @@ class OpDef:
         computes: Real | None = None,
         like: OpDef | None = None,
         graphs: Sequence[str] = (),
+        compounds: Compounds = "",
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -118,6 +124,7 @@ class OpDef:
         self.computes = computes
         self.like = like
         self.graphs = tuple(graphs)
+        self.compounds: Compounds = compounds
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -170,7 +177,7 @@ class OpDef:
 
     @property
     def contrib(self) -> bool:
-        """Whether it is onnxruntime's own: not in onnx.defs, but declared with types."""
+        """Whether its types are declared, as those of operators are that onnxruntime has beside onnx.defs."""
         return bool(self.types)
 
     @cached_property
@@ -179,7 +186,7 @@ class OpDef:
 
     @cached_property
     def _bounded(self) -> bool:
-        return self.form == "pointwise" or not (self.takes_context or self.form)
+        return self.form == "pointwise" or not (self.takes_context or self.form or self.compounds == "makes")
 
     @cached_property
     def inputs(self) -> tuple[Param, ...]:
@@ -241,6 +248,7 @@ def op(
     like: OpDef | None = None,
     native: Lowering | None = None,
     graphs: Sequence[str] = (),
+    compounds: Compounds = "",
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
@@ -250,7 +258,9 @@ def op(
     keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies."""
 
     def register(reference: Kernel) -> OpDef:
-        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs)
+        definition = OpDef(
+            domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs, compounds
+        )
         definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)

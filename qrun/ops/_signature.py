@@ -17,7 +17,7 @@ import numpy as np
 
 from qrun.declare.frozen import declared, frozen
 from qrun.errors import OperatorError
-from qrun.ir import Attribute, Model, Node
+from qrun.ir import Attribute, Model, Node, TensorType
 from qrun.ir.schema import Schema
 
 
@@ -56,7 +56,7 @@ class AttributeSpec:
 
     @property
     def text(self) -> str:
-        names = {np.ndarray: "a tensor", int: "an int", float: "a float", str: "a string"}
+        names = {np.ndarray: "a tensor", TensorType: "a type", int: "an int", float: "a float", str: "a string"}
         if self.kind is tuple:
             return f"a list of {names[self.item or int].split()[-1]}s"
         return names.get(self.kind, self.kind.__name__)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body
 from qrun.ops._float import axis_in
@@ -46,7 +47,7 @@ def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
     return body
 
 
-@op("Loop", since=1, graphs=("body",))
+@op("Loop", since=1, graphs=("body",), compounds="passes")
 def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context) -> Sequence[Array]:
     """Run body until it has run M times, or its condition is false; without both, for ever.
 
@@ -95,6 +96,9 @@ class ScanOutput:
 
     def add(self, element: Array) -> None:
         """Raises MemoryLimitError where all of them, and the whole that they become, are too much."""
+        if isinstance(element, Compound):
+            got = type_name(element.dtype)
+            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
         if self._elements and (element.shape, element.dtype) != (self._elements[0].shape, self._elements[0].dtype):
             first = self._elements[0]
             raise refuse(

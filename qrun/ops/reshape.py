@@ -164,7 +164,7 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
     return transpose_kernel(site, site.attributes["perm"] or tuple(range(x.ndim))[::-1])
 
 
-@op("Identity", since=1, form="moves", native=view_kernel)
+@op("Identity", since=1, form="moves", native=view_kernel, compounds="passes")
 def identity(input: Array) -> Array:
     """The input itself. Source: ONNX operators, Identity-25."""
     return input

@@ -23,7 +23,7 @@ def evaluate(
     `saturating`; infinity saturates as well.
     """
     definition = find(node.domain, node.op_type, node.version)
-    if definition is None or not _takes(definition, node.version, args):
+    if definition is None or definition.compounds == "makes" or not _takes(definition, node.version, args):
         return None
     wanted = tuple(bool(name) for name in node.outputs)
     ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit))

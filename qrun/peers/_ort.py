@@ -12,6 +12,7 @@ import onnx
 
 from qrun.child import Crash, Failed, RemoteObject
 from qrun.ir import Array, Model
+from qrun.ir.compound import is_compound, unwrapped
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.peers._common import bytes_of, proto_of, runtime_label, unfit
 from qrun.peers._loaded import Loaded, load_failed, loading
@@ -90,6 +91,8 @@ def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
 def _encoded(array: Array) -> tuple[Array, int]:
     if array.dtype in ORT_TYPES:
         return array, 0
+    if is_compound(array):
+        return unwrapped(array), 0
     if NUMBERS[array.dtype] not in range(16, 21):
         raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 
-import numpy as np
-
 from qrun.ir import Array, Model
+from qrun.ir.compound import received
 from qrun.peers._ort import load_ort
 from qrun.peers._reference import load_reference
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure
@@ -63,7 +62,8 @@ class Peer:
         """
         start = perf_counter_ns()
         arrays, duration = self._loaded.run(feeds)
-        named = dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
+        stated = {value.name: value for value in self.model.outputs}
+        named = {name: received(made, stated.get(name)) for name, made in zip(self.outputs, arrays, strict=True)}
         return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
 
     def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:

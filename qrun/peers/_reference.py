@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pickle import PickleBuffer
+from typing import Any
 
 from qrun.child import Crash, Failed, RemoteObject
-from qrun.ir import Model
+from qrun.ir import Array, Model
+from qrun.ir.compound import unwrapped
 from qrun.peers._common import bytes_of, runtime_label
 from qrun.peers._loaded import Loaded, load_failed, loading
 
@@ -22,4 +24,8 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
         remote = RemoteObject("load", arguments)
     except (Failed, Crash) as error:
         load_failed(label, model, error, limit)
-    return Loaded(model, label, limit, remote, (list(outputs),), dict, list)
+    return Loaded(model, label, limit, remote, (list(outputs),), _encoded, list)
+
+
+def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: unwrapped(array) for name, array in feeds.items()}

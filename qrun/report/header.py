@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model
+from qrun.ir.compound import tensors
 from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
@@ -87,8 +88,9 @@ def input_fields(feeds: Mapping[str, Array], sources: Mapping[str, str], hashes:
     from qrun.documents.answers import FedInput
 
     return [
-        FedInput(name, type_name(a.dtype), a.shape, sources.get(name, ""), digest(a) if hashes else "")
-        for name, a in feeds.items()
+        FedInput(part, type_name(a.dtype), a.shape, sources.get(name, ""), digest(a) if hashes else "")
+        for name, value in feeds.items()
+        for part, a in tensors({name: value}).items()
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
+from qrun.ir.compound import tensors
 from qrun.ir.types import type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import digest, environment, headline, input_fields, model_fields, print_headline
@@ -67,13 +68,13 @@ def print_run(out: Out, report: RunReport) -> None:
     """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
     screen = out.result
     if out.quiet:
-        print_arrays(screen, report.result.outputs, True)
+        print_arrays(screen, tensors(report.result.outputs), True)
         return
     print_headline(screen, headline(report.model, report.feeds, report.sources, report.symbols, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
-        print_arrays(screen, report.result.outputs, True)
+        print_arrays(screen, tensors(report.result.outputs), True)
         screen.line()
     _time(screen, report, out.verbose > 0)
     if report.findings is not None:
@@ -209,8 +210,8 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 
 
 def output_fields(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """What the JSON report tells of each output."""
-    return [_output_fields(name, array) for name, array in arrays.items()]
+    """What the JSON report tells of each output, or of the tensors in it."""
+    return [_output_fields(name, array) for name, array in tensors(arrays).items()]
 
 
 def _output_fields(name: str, array: Array) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
-        if definition is None or definition.graphs:
+        if definition is None or definition.graphs or definition.compounds == "makes":
             continue
         if (shapes and definition.form == "shape") or all(
             not name or name in found or model.constant(name) is not None for name in node.inputs
@@ -72,7 +72,7 @@ def foretold(
 
     info: a tensor's type and shape, value: its elements; None where they are not known. Raises what the kernel raises.
     """
-    if step.bodies:
+    if step.bodies or step.definition.compounds == "makes":
         return {}
     args = [
         None if not name else _shape_of(info(name)) if step.definition.form == "shape" else value(name)

@@ -164,6 +164,8 @@ class NativeKernels:
         if definition.lowering is None:
             reason = "its nodes run one by one" if definition.graphs else "no native kernel"
             return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, reason)))
+        if any(a is not None and a.dtype.names for a in args):
+            return KernelBinding(None, "a value that is no tensor")
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         wanted = tuple(bool(name) for name in step.node.outputs)

@@ -11,6 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
+from qrun.ir.compound import Compound, of_type, parts, tensors
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith
@@ -65,7 +66,7 @@ def execute(
     """Run every step of a plan on checked feeds, freeing values after their last use.
 
     ahead: make the native kernels of all steps first.
-    see: shown each tensor that a step made, by name, on a clock that stands still meanwhile.
+    see: shown each tensor that a step made, those in a sequence too, by name, on a clock that stands still meanwhile.
     """
     model = plan.model
     values: dict[str, Array] = {**model.constants, **feeds}
@@ -91,8 +92,8 @@ def execute(
         events.append(run_step(step, model, values, run))
         if see is not None:
             with clock.aside:
-                for name in filter(None, step.node.outputs):
-                    see(name, values[name])
+                for name, array in tensors({n: values[n] for n in step.node.outputs if n}).items():
+                    see(name, array)
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
@@ -135,14 +136,17 @@ def own_outputs(
     outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget
 ) -> dict[str, Array]:
     """The outputs as arrays of their own, which the caller may write to."""
-    seen = {id(_root(array)) for array in feeds.values()}
-    found = {}
-    for name, array in outputs.items():
-        found[name] = array
+    seen = {id(_root(part)) for array in feeds.values() for part in parts(array)}
+
+    def own(name: str, array: Array) -> Array:
+        if isinstance(array, Compound):
+            return array.holding(own(name, element) for element in array.elements)
         if not array.flags.writeable or id(_root(array)) in seen:
-            found[name] = _copied(name, array, model, budget)
-        seen.add(id(_root(found[name])))
-    return found
+            array = _copied(name, array, model, budget)
+        seen.add(id(_root(array)))
+        return array
+
+    return {name: own(name, array) for name, array in outputs.items()}
 
 
 def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
@@ -162,13 +166,14 @@ def _root(array: Array) -> Array:
 
 
 def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
-    """A graph output must have the element type that the graph declares for it."""
+    """A graph output must have the type that the graph declares for it."""
     for value in model.outputs:
         made = outputs.get(value.name)
-        if made is not None and value.dtype is not None and value.dtype != made.dtype:
+        if made is not None and not of_type(made, value):
+            declared = type_name(value.dtype) if value.kind == "tensor" else str(value)
             raise RunError(
                 "QR203",
-                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
+                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {declared}",
                 where=[model.label, f"output {value.name}"],
                 facts=[("expected", str(value)), ("got", describe(made))],
                 fixes=["declare the output with the type that its node makes, or add a Cast"],

@@ -72,6 +72,8 @@ class _Told:
             self._see(name, array)
 
     def _see(self, name: str, array: Array) -> None:
+        if array.dtype.names:
+            return
         self.types[name] = TensorType(name, array.dtype, array.shape)
         if array.size <= SMALL:
             self.values[name] = array

@@ -94,12 +94,20 @@ def type_of(name: str) -> np.dtype[Any]:
 
 
 def packed_type(value: TensorType) -> tuple[Any, ...]:
-    return value.name, value.dtype and value.dtype.name, value.shape, value.kind
+    fields = value.name, value.dtype and value.dtype.name, value.shape, value.kind
+    if value.kind == "tensor":
+        return fields
+    return (*fields, value.element and packed_type(value.element), value.key and value.key.name)
 
 
 def unpacked_type(fields: Sequence[Any]) -> TensorType:
-    name, dtype, shape, kind = fields
-    return TensorType(name, None if dtype is None else np.dtype(dtype), shape, kind)
+    name, dtype, shape, kind, *more = fields
+    found = None if dtype is None else np.dtype(dtype)
+    if not more:
+        return TensorType(name, found, shape, kind)
+    element, key = more
+    inner, keys = element and unpacked_type(element), key and np.dtype(key)
+    return TensorType(name, found, shape, kind, inner or None, keys or None)
 
 
 def packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:

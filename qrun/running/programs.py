@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
+from qrun.ir.compound import apart
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.derived import derived_values
@@ -94,7 +95,7 @@ class Compiled:
             if observer is not None:
                 observer.found[item] = tuple(ctx.observations)
         made = made if isinstance(made, tuple) else (made,)
-        return [array for name, array in zip(node.outputs, made, strict=False) if name]
+        return [apart(array, arrays) for name, array in zip(node.outputs, made, strict=False) if name]
 
     def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""

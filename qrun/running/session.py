@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError, UnsupportedError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.compound import unwrapped
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
@@ -141,9 +142,14 @@ class Session:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Run once and return arrays by name.
 
-        feeds:   an array of the exact type and shape for each input.
+        feeds:   an array of the exact type and shape for each input; a list of arrays for a sequence, None for an optional
+                 value that is none, a dict for a map, here and in what is returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
+        return {name: unwrapped(value) for name, value in self.values(feeds, outputs).items()}
+
+    def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """As `run`, with sequences, maps and optional values as ir/compound.py has them."""
         return dict(self._execute(feeds, outputs, False, False).outputs)
 
     def execute(

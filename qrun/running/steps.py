@@ -271,11 +271,13 @@ def check_types(step: Step, args: Sequence[Array | None]) -> None:
             continue
         formal = formals[min(place, len(formals) - 1)]
         name = step.definition.param(place)
-        if formal.types is not None and dtype not in formal.types:
+        if dtype.names and step.definition.compounds:
+            continue
+        if dtype.names or (formal.types is not None and dtype not in formal.types):
             raise OperatorError(
                 f"{name} is {type_name(dtype)}, which {step.node.op}-{step.node.version} does not take",
                 param=name,
-                expected=", ".join(sorted(type_name(t) for t in formal.types)),
+                expected=", ".join(sorted(type_name(t) for t in formal.types or ())) or "a tensor",
                 got=type_name(dtype),
                 code="QR203",
             )

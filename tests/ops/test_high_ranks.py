@@ -32,7 +32,8 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
             if len(case.model.graph.node) == 1 and case.data_sets:
                 names = [v.name for v in case.model.graph.input]
                 given = dict(zip(names, map(array, case.data_sets[0][0]), strict=True))
-                yield op_type, case.model, given
+                if all(isinstance(value, np.ndarray) for value in given.values()):
+                    yield op_type, case.model, given
     image = {"x": np.ones((1, 2, 3), np.float32)}
     yield "GlobalLpPool", model_of(helper.make_node("GlobalLpPool", ["x"], ["y"]), image), image
     for op_type, (inputs, attributes, _) in LEARNT.items():
@@ -206,7 +207,8 @@ def test_every_operator_on_many_axes(rank: int) -> None:
 
 def test_every_operator_is_there() -> None:
     seen = {op_type for op_type, _, _ in graphs()}
-    missing = {op_type for _, op_type in REGISTRY} - seen
+    tensors = {op_type for (_, op_type), found in REGISTRY.items() if found[-1].compounds != "makes"}
+    missing = tensors - seen  # tests/ops/test_sequences.py has those of sequences and maps
     assert not missing, missing
 
 

@@ -66,7 +66,7 @@ def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> M
 
     inside = [name for name in dict.fromkeys(names) if name not in feeds]
     try:
-        made = Session(model).run(feeds, inside) if inside else {}
+        made = Session(model).values(feeds, inside) if inside else {}
     except QrunError:
         return {}
     return {name: feeds[name] if name in feeds else made[name] for name in names}

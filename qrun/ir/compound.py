@@ -1,0 +1,213 @@
+"""Values that are no tensors: sequences of tensors, optional values that are none, and maps.
+
+Each is an array of an element type of its own, so that whatever goes by types and shapes tells it from a tensor: no
+operator that takes tensors takes one by accident. What it is made of stands in `elements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from qrun.ir.model import Array, TensorType
+from qrun.ir.types import MAP, OPTIONAL, SEQUENCE
+
+COMPOUND = frozenset({SEQUENCE, OPTIONAL, MAP})
+
+
+class Compound(np.ndarray):
+    """A value that is no tensor; `dtype` tells which.
+
+    SEQUENCE: shape [n], `elements` are n tensors of one type, `element`, and of any shapes.
+    OPTIONAL: a scalar: an optional value that is none; one that there is, is that tensor or sequence itself.
+    MAP:      `elements` are keys [k] and values; values [k] and a scalar for a map, values [n,k] and shape [n] for a sequence
+              of n maps with the same keys.
+    """
+
+    elements: tuple[Array, ...]
+    element: np.dtype[Any] | None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.elements = getattr(other, "elements", ())
+        self.element = getattr(other, "element", None)
+
+    def holding(self, elements: Iterable[Array]) -> Compound:
+        """This value with other elements in place of its own."""
+        made = self.view(Compound)
+        made.elements = tuple(elements)
+        return made
+
+
+def _made(shape: tuple[int, ...], kind: np.dtype[Any], elements: Iterable[Array]) -> Compound:
+    made = np.zeros(shape, kind).view(Compound)
+    made.elements = tuple(elements)
+    return made
+
+
+def sequence(elements: Iterable[Array], element: np.dtype[Any] | None = None) -> Compound:
+    """A sequence of tensors. element: their type; that of the first one if it is None."""
+    parts = tuple(elements)
+    made = _made((len(parts),), SEQUENCE, parts)
+    made.element = element if element is not None or not parts else parts[0].dtype
+    return made
+
+
+def absent() -> Compound:
+    """An optional value that is none."""
+    return _made((), OPTIONAL, ())
+
+
+def maps(keys: Array, values: Array) -> Compound:
+    """A map from keys [k] to values [k], or a sequence of maps, values [n,k]."""
+    return _made(values.shape[:-1], MAP, (keys, values))
+
+
+def is_compound(value: Array) -> bool:
+    return isinstance(value, Compound)
+
+
+def unwrapped(value: Array) -> Any:
+    """The value as onnxruntime returns it: an array, a list of arrays, a dict, a list of dicts, or None."""
+    if not isinstance(value, Compound):
+        return value
+    if value.dtype == SEQUENCE:
+        return list(value.elements)
+    if value.dtype == OPTIONAL:
+        return None
+    keys, rows = value.elements
+    names = keys.tolist()
+    if not value.ndim:
+        return dict(zip(names, rows.tolist(), strict=True))
+    return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
+
+
+def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors in values, by name: ``y[0]``, ``y[1]`` of a sequence, and of one without elements ``y[]``, of no elements;
+    ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none."""
+    found: dict[str, Array] = {}
+    for name, value in values.items():
+        if not isinstance(value, Compound):
+            found[name] = value
+        elif value.dtype == MAP:
+            found[f"{name}.keys"], found[f"{name}.values"] = value.elements
+        else:
+            found |= {f"{name}[{place}]": element for place, element in enumerate(value.elements)}
+            if value.dtype == SEQUENCE and not value.elements:
+                found[f"{name}[]"] = np.zeros(0, value.element or np.float32)
+    return found
+
+
+def numbers(value: Array) -> Array:
+    """A tensor to compare in place of a value: of a sequence all elements' numbers, of maps their values, of an optional
+    value that is none no number."""
+    if not isinstance(value, Compound):
+        return value
+    if value.dtype == MAP:
+        return value.elements[1]
+    empty = np.zeros(0, value.element or np.float32)
+    return np.concatenate([element.reshape(-1) for element in value.elements]) if value.elements else empty
+
+
+def joined(found: Mapping[str, Array]) -> Compound | None:
+    """What `tensors` took apart, by what it adds to the name; None where tensors are missing, or differ in type."""
+    if found.keys() == {".keys", ".values"}:
+        keys, values = found[".keys"], found[".values"]
+        fits = keys.ndim == 1 and values.ndim in (1, 2) and values.shape[-1] == keys.size
+        return maps(keys, values) if fits else None
+    if found.keys() == {"[]"}:
+        return sequence((), found["[]"].dtype)
+    if found.keys() != {f"[{place}]" for place in range(len(found))} or len({a.dtype for a in found.values()}) > 1:
+        return None
+    return sequence(found[f"[{place}]"] for place in range(len(found)))
+
+
+def apart(value: Array, from_: Iterable[Array]) -> Array:
+    """The value, or a compound whose tensors share no memory with these arrays."""
+    if not isinstance(value, Compound) or not value.elements:
+        return value
+    others = [array for array in from_ if not isinstance(array, Compound)]
+    return value.holding(
+        element.copy() if any(np.may_share_memory(element, other) for other in others) else element
+        for element in value.elements
+    )
+
+
+def parts(value: Array) -> tuple[Array, ...]:
+    """The tensors of a value: its elements, or itself."""
+    return value.elements if isinstance(value, Compound) else (value,)
+
+
+def of_type(value: Array, stated: TensorType) -> bool:
+    """Whether a value may have this type; shapes do not count."""
+    if stated.kind == "tensor":
+        return stated.dtype is None or stated.dtype == value.dtype
+    if stated.kind == "optional":
+        return value.dtype == OPTIONAL or stated.element is None or of_type(value, stated.element)
+    if not isinstance(value, Compound):
+        return False
+    held = stated.element
+    if value.dtype == MAP:
+        kind = held if stated.kind == "map" else held.element if held else None
+        keys, values = value.elements
+        known = stated.kind == "map" or (held is not None and held.kind == "map" and value.ndim == 1)
+        return known and (kind is None or kind.dtype in (None, values.dtype)) and _keys(stated) in (None, keys.dtype)
+    plain = stated.kind == "sequence" and value.dtype == SEQUENCE
+    return plain and (held is None or (held.kind == "tensor" and held.dtype in (None, value.element)))
+
+
+def _keys(stated: TensorType) -> np.dtype[Any] | None:
+    return stated.key if stated.kind == "map" or stated.element is None else stated.element.key
+
+
+def wrapped(value: Any, stated: TensorType) -> Array:
+    """A value of Python's as one of this type: the inverse of `unwrapped`; what does not fit it is left an array.
+
+    Numbers, lists and tuples become arrays of the stated element type.
+    """
+    if isinstance(value, Compound):
+        return value
+    held = stated.element
+    if stated.kind == "optional":
+        if value is None:
+            return absent()
+        return np.asarray(value) if held is None or held.kind == "tensor" else wrapped(value, held)
+    if stated.kind == "sequence" and isinstance(value, (list, tuple)):
+        if held is not None and held.kind == "map":
+            return _table(value, held)
+        dtype = held.dtype if held else None
+        found = [element if isinstance(element, np.ndarray) else np.asarray(element, dtype) for element in value]
+        if len({element.dtype for element in found}) < 2 and not any(map(is_compound, found)):
+            return sequence(found, None if found else dtype)
+    if stated.kind == "map" and isinstance(value, Mapping):
+        return _table([value], stated, single=True)
+    try:
+        return np.asarray(value)
+    except ValueError:  # of elements that make no array
+        return np.empty((), object)
+
+
+def received(value: Any, stated: TensorType | None) -> Array:
+    """What another runtime returned, whose type the model may state: the inverse of `unwrapped`."""
+    if stated is not None and stated.kind != "tensor":
+        return wrapped(value, stated)
+    if isinstance(value, list):
+        held = TensorType("", None, None, "map" if value and isinstance(value[0], Mapping) else "tensor")
+        return wrapped(value, TensorType("", None, None, "sequence", held))
+    return np.asarray(value)
+
+
+def _table(rows: Iterable[Any], stated: TensorType, single: bool = False) -> Array:
+    """Maps with the same keys as one value; what is none is left an array of objects."""
+    given = list(rows)
+    names = list(given[0]) if given and isinstance(given[0], Mapping) else []
+    if not all(isinstance(row, Mapping) and list(row) == names for row in given):
+        return np.empty((), object)
+    held = stated.element.dtype if stated.element else None
+    try:
+        keys = np.array(names, stated.key)
+        values = np.array([list(row.values()) for row in given], held).reshape(len(given), len(names))
+    except (ValueError, TypeError, OverflowError):
+        return np.empty((), object)
+    return maps(keys, values[0] if single else values)

@@ -1,0 +1,249 @@
+"""Sequences of tensors, and optional values: SequenceConstruct, SequenceAt, ..., SequenceMap, Optional, OptionalGetElement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qrun.ir import TensorType
+from qrun.ir.compound import Compound, absent, sequence
+from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
+from qrun.ops._float import axis_in
+from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._shape import claim
+
+_FLOAT = 1
+_VIEW = 256
+"""Bytes that an element of a sequence takes at least, besides what it holds."""
+
+
+@op("SequenceConstruct", since=11, compounds="makes")
+def sequence_construct(*inputs: Array) -> Array:
+    """The sequence of the inputs, which are tensors of one type and of any shapes; it holds them, not copies.
+
+    Source: ONNX operators, SequenceConstruct-11.
+    """
+    given = [_tensor(value, f"inputs[{place}]") for place, value in enumerate(inputs, 1)]
+    if not given:
+        raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
+    return sequence(given)
+
+
+@op("SequenceEmpty", since=11, compounds="makes")
+def sequence_empty(*, dtype: int | None = None) -> Array:
+    """A sequence without elements, of tensors of the type dtype, float32 where it is left out.
+
+    Source: ONNX operators, SequenceEmpty-11.
+    """
+    number = _FLOAT if dtype is None else dtype
+    if number not in DTYPES:
+        raise refuse("dtype is no element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
+    return sequence((), DTYPES[number])
+
+
+@op("SequenceAt", since=11, compounds="makes")
+def sequence_at(input_sequence: Array, position: Array) -> Array:
+    """The element at position, a scalar from -n to n - 1, of a sequence of n elements. Raises OperatorError outside.
+
+    Source: ONNX operators, SequenceAt-11.
+    """
+    elements = _sequence(input_sequence, "input_sequence").elements
+    return elements[_place(position, -len(elements), len(elements) - 1)]
+
+
+@op("SequenceInsert", since=11, compounds="makes")
+def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None = None, *, ctx: Context) -> Array:
+    """The sequence with tensor before the element at position, a scalar from -n to n; behind the last one without it.
+
+    Raises OperatorError outside, and for a tensor of another type than the elements.
+    Source: ONNX operators, SequenceInsert-11.
+    """
+    given, element = _sequence(input_sequence, "input_sequence"), _tensor(tensor, "tensor")
+    count = len(given.elements)
+    if given.element not in (None, element.dtype):
+        what = f"tensor is {type_name(element.dtype)}, the elements are {type_name(given.element)}"
+        raise refuse(what, "tensor", type_name(given.element), type_name(element.dtype), code="QR203")
+    place = count if position is None else _place(position, -count, count)
+    ctx.claim((count + 1, 8))
+    return sequence([*given.elements[:place], element, *given.elements[place:]], element.dtype)
+
+
+@op("SequenceErase", since=11, compounds="makes")
+def sequence_erase(input_sequence: Array, position: Array | None = None) -> Array:
+    """The sequence without the element at position, a scalar from -n to n - 1; without the last one where it is left out.
+
+    Raises OperatorError outside. Source: ONNX operators, SequenceErase-11.
+    """
+    given = _sequence(input_sequence, "input_sequence")
+    count = len(given.elements)
+    if position is None and not count:
+        raise refuse("the sequence has no element", "input_sequence", "one element or more", "none", code="QR209")
+    place = count - 1 if position is None else _place(position, -count, count - 1)
+    return sequence([*given.elements[:place], *given.elements[place + 1 :]], given.element)
+
+
+@op("SequenceLength", since=11, compounds="makes")
+def sequence_length(input_sequence: Array) -> Array:
+    """How many elements a sequence has: int64, a scalar. Source: ONNX operators, SequenceLength-11."""
+    return np.array(len(_sequence(input_sequence, "input_sequence").elements), np.int64)
+
+
+@op("ConcatFromSequence", since=11, compounds="makes")
+def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0, ctx: Context) -> Array:
+    """The elements joined along `axis`, or with new_axis = 1 along a new axis in that place.
+
+    Raises OperatorError for no elements, for shapes that do not fit, and for another new_axis.
+    Source: ONNX operators, ConcatFromSequence-11.
+    """
+    elements = _sequence(input_sequence, "input_sequence").elements
+    if new_axis not in (0, 1):
+        raise refuse("new_axis is neither 0 nor 1", "new_axis", "0, 1", new_axis, code="QR204")
+    if not elements:
+        raise refuse("the sequence has no elements", "input_sequence", "one element or more", "none", code="QR208")
+    first = elements[0]
+    place = axis_in(axis, first.ndim + new_axis)
+    for number, element in enumerate(elements):
+        fits = element.ndim == first.ndim and all(
+            a == b or (at == place and not new_axis)
+            for at, (a, b) in enumerate(zip(element.shape, first.shape, strict=True))
+        )
+        if not fits:
+            expected = f"{shape_text(first.shape)}, as the first" + (f", but for axis {place}" if not new_axis else "")
+            what = f"element {number} does not fit the first"
+            raise refuse(what, "input_sequence", expected, element, code="QR208")
+    length = len(elements) if new_axis else sum(element.shape[place] for element in elements)
+    shape = (*first.shape[:place], length, *first.shape[place + 1 - new_axis :])
+    claim(ctx, shape, first.dtype, "input_sequence")
+    return np.stack(elements, place) if new_axis else np.concatenate(elements, place)
+
+
+@op("SplitToSequence", since=11, compounds="makes")
+def split_to_sequence(
+    input: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1, ctx: Context
+) -> Array:
+    """Views of the input along `axis`: of split elements each and the last one of what is left, where split is a scalar;
+    of split[i] elements where it is a list; of one element where it is left out, then without that axis if keepdims is 0.
+
+    Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
+    Source: ONNX operators, SplitToSequence-24.
+    """
+    place = axis_in(axis, input.ndim)
+    size = input.shape[place]
+    lengths = _lengths(split, size)
+    ctx.claim((len(lengths), _VIEW))
+    ends = np.cumsum([0, *lengths]).tolist()
+    lead = (slice(None),) * place
+    if split is None and not keepdims:
+        return sequence([input[(*lead, start)] for start in ends[:-1]], input.dtype)
+    parts = [input[(*lead, slice(start, end))] for start, end in zip(ends, ends[1:], strict=False)]
+    return sequence(parts, input.dtype)
+
+
+def _lengths(split: Array | None, size: int) -> Sequence[int]:
+    if split is None or split.ndim == 0:
+        length = 1 if split is None else int(split)
+        if length < 1:
+            raise refuse("the parts have no elements", "split", "1 or more", length, code="QR208")
+        rest = size % length
+        return [length] * (size // length) + [rest] * bool(rest)
+    if split.ndim != 1:
+        raise refuse("split is no list", "split", "a scalar, or [parts]", split, code="QR208")
+    lengths: list[int] = split.tolist()
+    if any(n < 0 for n in lengths) or sum(lengths) != size:
+        expected = f"numbers of 0 or more that add up to {size}"
+        raise refuse("the lengths do not fit", "split", expected, str(lengths[:12]), code="QR208")
+    return lengths
+
+
+@op("SequenceMap", since=17, graphs=("body",), compounds="makes")
+def sequence_map(input_sequence: Array, *additional_inputs: Array, ctx: Context) -> tuple[Array, ...]:
+    """Run body for each element, and make a sequence of each of its outputs.
+
+    Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are the
+    same each time. Raises OperatorError for other lengths, and where the body does not fit.
+    Source: ONNX operators, SequenceMap-17.
+    """
+    first, body = _sequence(input_sequence, "input_sequence"), ctx.bodies["body"]
+    inputs = (first, *additional_inputs)
+    if len(body.inputs) != len(inputs) or len(body.outputs) < ctx.outputs:
+        got = f"{len(body.inputs)} inputs, {len(body.outputs)} outputs"
+        expected = f"{len(inputs)} inputs, {ctx.outputs} outputs"
+        raise refuse("the body does not fit the node", "body", expected, got, code="QR205")
+    count = len(first.elements)
+    for place, value in enumerate(inputs):
+        if isinstance(value, Compound) and (value.dtype != SEQUENCE or len(value.elements) != count):
+            what = f"additional_inputs[{place}]"
+            raise refuse(f"{what} has another length", what, f"{count} elements", len(value.elements), code="QR208")
+    made: list[list[Array]] = [[] for _ in body.outputs]
+    nbytes = 0
+    for number in range(count):
+        given = [value.elements[number] if isinstance(value, Compound) else value for value in inputs]
+        for kept, value in zip(made, body.run(given), strict=True):
+            kept.append(_tensor(value, "body"))
+            nbytes += value.nbytes + _VIEW
+        ctx.claim((nbytes,), 1, "sequences")
+    return tuple(_one_type(kept, stated) for kept, stated in zip(made, body.outputs, strict=True))
+
+
+def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
+    types = dict.fromkeys(element.dtype for element in elements)
+    if len(types) > 1:
+        got = ", ".join(map(type_name, types))
+        raise refuse("the elements of a sequence differ in type", "body", "one type", got, code="QR203")
+    return sequence(elements, next(iter(types), stated.dtype))
+
+
+@op("Optional", since=15, compounds="makes")
+def optional(input: Array | None = None, *, type_: TensorType | None = None) -> Array:
+    """The input, or without it an optional value that is none, of the type `type`.
+
+    Raises OperatorError where both are left out. Source: ONNX operators, Optional-28.
+    """
+    if input is not None:
+        return input
+    if type_ is None:
+        raise refuse("an optional without value has no type", "type", "a type, or an input", "neither", code="QR204")
+    return absent()
+
+
+@op("OptionalHasElement", since=15, compounds="makes")
+def optional_has_element(input: Array | None = None) -> Array:
+    """Whether there is a value: bool, a scalar; a tensor or a sequence is one. Source: ONNX operators, OptionalHasElement-28."""
+    return np.array(input is not None and input.dtype != OPTIONAL)
+
+
+@op("OptionalGetElement", since=15, compounds="makes")
+def optional_get_element(input: Array) -> Array:
+    """The value of an optional, or the tensor or sequence that is given. Raises OperatorError where it is none.
+
+    Source: ONNX operators, OptionalGetElement-28.
+    """
+    if input.dtype == OPTIONAL:
+        raise refuse("the optional has no value", "input", "a value", "none")
+    return input
+
+
+def _sequence(value: Array, param: str) -> Compound:
+    if not isinstance(value, Compound) or value.dtype != SEQUENCE:
+        raise refuse(f"{param} is no sequence", param, "a sequence of tensors", type_name(value.dtype), code="QR203")
+    return value
+
+
+def _tensor(value: Array | None, param: str) -> Array:
+    if value is None or isinstance(value, Compound):
+        got = "nothing" if value is None else type_name(value.dtype)
+        raise refuse(f"{param} is no tensor", param, "a tensor", got, code="QR205" if value is None else "QR203")
+    return value
+
+
+def _place(position: Array, low: int, high: int) -> int:
+    """A position as a number from 0 on."""
+    if position.size != 1:
+        raise refuse("position is not one number", "position", "a scalar", position, code="QR208")
+    place = int(position.reshape(())[()])
+    if not low <= place <= high:
+        raise refuse(
+            f"position {place} is outside the sequence", "position", f"{low} to {high}", str(place), code="QR209"
+        )
+    return place - low if place < 0 else place
