@@ -24,6 +24,7 @@ import qrun
 from qrun import passes
 from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
+from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
 from qrun.running.versions import SUFFIX
@@ -254,6 +255,22 @@ def test_the_first_run_of_all_is_a_program(
             again = later.execute(feeds, observe=observe)
             assert [plain(a) for a in again.outputs.values()] == [plain(a) for a in want.outputs.values()]
             assert served(later)
+
+
+def test_an_image_brings_its_machine_code(model: Path, tmp_path: Path) -> None:
+    """Nothing is looked for among the kernels that are kept one by one, which others may have evicted."""
+    cache, feeds = tmp_path / "cache", {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
+    want = qrun.Session(model, cache=cache).run(feeds)
+    kernels = [entry for entry in cache.iterdir() if entry.suffix in (".blob", ".o")]
+    assert len(kernels) > 3
+    for entry in kernels:
+        entry.unlink()
+    session = qrun.Session(model, cache=cache)
+    assert [plain(a) for a in session.run(feeds).values()] == [plain(a) for a in want.values()]
+    assert served(session)
+    assert session._engine is not None
+    assert not session._engine.kernels.compiled or not blob.USABLE
+    assert not [entry for entry in cache.iterdir() if entry.suffix == ".blob"]
 
 
 def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from qrun.running.packed import Bundle, type_named, type_of
 
 
 def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
-    """The program as plain values; of arrays that are constants of the model, their names."""
+    """The program as plain values, with its machine code; of arrays that are constants of the model, their names."""
     listing, names = made.listing, {id(array): name for name, array in model.constants.items()}
 
     def array(value: Array) -> int | str:
@@ -28,6 +28,7 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
     specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
     return (
         tuple(_spec(spec) for spec in specs),
+        listing.engine.kernels.blobs(tuple(specs), listing.engine.isa),
         bundle.array(np.array([specs[spec] for spec in made.specs], np.int64)),
         tuple(map(array, made.arrays)),
         tuple(map(bundle.array, (made.held, made.rechecks, listing.structs, listing.counts, listing.parts))),
@@ -52,8 +53,11 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
 
 def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: Engine) -> Portable:
     """The program of these values."""
-    (specs, numbers, pointed, tables, pointers, borders, views, given, room, fixed, segments, steps, rest) = packed
+    (specs, codes, numbers, pointed, tables, pointers, borders, views, given, room, fixed, segments, steps, rest) = (
+        packed
+    )
     kinds = [KernelSpec(*spec) for spec in specs]
+    engine.kernels.adopt(kinds, codes)
     held, rechecks, structs, counts, parts = (arrays[number] for number in tables)
     array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
     items, wanted, doubtful, arena, scratch, helpers = rest

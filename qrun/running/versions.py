@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,26 +14,29 @@ from qrun.declare.digest import digest
 
 SUFFIX = ".model"
 """Of the files in which it is kept."""
-_OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
+_OTHERS = frozenset(("child", "cli", "comparing", "conform", "evaluating", "peers", "report", "schemas", "__pycache__"))
 """Packages of which nothing that is kept depends on."""
 
 
 @cache
 def version() -> str:
     """Names all that an image depends on besides the model: sources by size and age, and the versions below them."""
-    sources = repr([*_stamps(Path(__file__).parents[1])]).encode()
+    sources = repr(_stamps(os.path.dirname(os.path.dirname(__file__)))).encode()
     onnx = find_spec("onnx")
     age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
     return f"{digest(sources)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
 
 
-def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
+def _stamps(folder: str) -> list[tuple[str, int, int]]:
     """Path, size and age of sources."""
-    with os.scandir(folder) as found:
-        for entry in sorted(found, key=lambda entry: entry.name):
-            if entry.is_dir():
-                if entry.name not in _OTHERS:
-                    yield from _stamps(Path(entry.path))
-            elif entry.name.endswith((".py", ".txt")):
-                status = entry.stat()
-                yield entry.path, status.st_size, status.st_mtime_ns
+    made, folders = [], [folder]
+    for place in folders:
+        with os.scandir(place) as found:
+            for entry in found:
+                name = entry.name
+                if name.endswith((".py", ".txt")):
+                    status = entry.stat()
+                    made.append((entry.path, status.st_size, status.st_mtime_ns))
+                elif name not in _OTHERS and "." not in name and entry.is_dir():
+                    folders.append(entry.path)
+    return sorted(made)

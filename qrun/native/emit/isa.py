@@ -45,6 +45,7 @@ def _of_llvm() -> frozenset[str]:
     return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
 
 
+@cache
 def _of_cpuinfo() -> frozenset[str]:
     """The features of x86 that the operating system lets programs use."""
     try:

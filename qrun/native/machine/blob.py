@@ -10,7 +10,9 @@ import mmap
 import platform
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 from qrun.declare.frozen import frozen
@@ -25,6 +27,8 @@ _RELATIVE = (2, 4)
 _GLOBAL_FUNCTION = 0x12
 _HEAD = struct.Struct("<II")
 _SYMBOL = struct.Struct("<24sQ")
+_ALIGN = 64
+"""Where a blob starts, and the most that a section of it may ask for."""
 
 
 @frozen
@@ -62,7 +66,7 @@ def _blob(body: bytes) -> bytes:
     for number, section in enumerate(sections):
         if not section.flags & _ALLOC or section.name == ".eh_frame" or not section.size:
             continue
-        if section.kind != _BITS or section.flags & _WRITE:
+        if section.kind != _BITS or section.flags & _WRITE or section.align > _ALIGN:
             raise _Foreign
         code += b"\xcc" * (-len(code) % max(section.align, 16))
         places[number] = len(code)
@@ -111,29 +115,48 @@ def _relocate(
 
 
 class Blob:
-    """A blob in executable memory, which nothing can write to. It must outlive every call.
+    """A blob in executable memory, which nothing can write to. It must outlive every call. body: what it was made of."""
 
-    Raises OSError where the system does not allow it.
-    """
-
-    def __init__(self, blob: bytes) -> None:
-        count, size = _HEAD.unpack_from(blob)
-        table, code = blob[_HEAD.size :][: _SYMBOL.size * count], blob[_HEAD.size + _SYMBOL.size * count :]
-        if len(code) != size or not size:
-            raise OSError("not a blob")
-        self._offsets = {name.rstrip(b"\0").decode(): offset for name, offset in _SYMBOL.iter_unpack(table)}
-        self._memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._memory[:size] = code
-        self._pin = ctypes.c_char.from_buffer(self._memory)
-        self._start = ctypes.addressof(self._pin)
-        _protect(self._start, size)
+    def __init__(self, body: bytes, memory: Any, start: int, offsets: Mapping[str, int]) -> None:
+        self.body = body
+        self._memory, self._start, self._offsets = memory, start, offsets
 
     def get_function_address(self, name: str) -> int:
-        return int(self._start + self._offsets[name])
+        return self._start + self._offsets[name]
+
+
+def loaded(bodies: Sequence[bytes]) -> list[Blob]:
+    """These blobs, in one piece of executable memory. Raises OSError where the system does not allow it."""
+    parts = [_parted(body) for body in bodies]
+    places = list(accumulate((-(-len(code) // _ALIGN) * _ALIGN for _, code in parts), initial=0))
+    memory = mmap.mmap(-1, places[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
+    for (_, code), place in zip(parts, places, strict=False):
+        memory[place : place + len(code)] = code
+    pin = ctypes.c_char.from_buffer(memory)
+    start = ctypes.addressof(pin)
+    _protect(start, places[-1])
+    pairs = zip(bodies, parts, places, strict=False)
+    return [Blob(body, (memory, pin), start + place, offsets) for body, (offsets, _), place in pairs]
+
+
+def _parted(body: bytes) -> tuple[dict[str, int], bytes]:
+    """Where functions are in the code, by name, and the code. Raises OSError if this is no blob."""
+    if len(body) < _HEAD.size:
+        raise OSError("not a blob")
+    count, size = _HEAD.unpack_from(body)
+    table, code = body[_HEAD.size :][: _SYMBOL.size * count], body[_HEAD.size + _SYMBOL.size * count :]
+    if len(code) != size or not size:
+        raise OSError("not a blob")
+    return {name.rstrip(b"\0").decode(): offset for name, offset in _SYMBOL.iter_unpack(table)}, code
 
 
 def _protect(start: int, size: int) -> None:
+    if _change_protection()(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "memory cannot be made executable")
+
+
+@cache
+def _change_protection() -> Any:
     change: Any = ctypes.CDLL(None, use_errno=True).mprotect
     change.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if change(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "memory cannot be made executable")
+    return change

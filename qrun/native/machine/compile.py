@@ -146,6 +146,32 @@ class Kernels:
         """Until these are compiled, and the functions that walk a program: by this thread too. Raises what that raised."""
         self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
+    def blobs(self, specs: Sequence[KernelSpec], isa: Isa) -> tuple[tuple[str, bytes], ...]:
+        """What `adopt` takes: the words of each of these kernels and its blob, and last that of the functions that walk a
+        program. Nothing where one of them is no blob."""
+        kernels = [self.get(spec) for spec in specs]
+        codes = [*(kernel.code.get() for kernel in kernels), self._walking(isa).get()]
+        if not all(isinstance(code, blob.Blob) for code in codes):
+            return ()
+        names = [*(" ".join(kernel.names) for kernel in kernels), ""]
+        return tuple((words, code.body) for words, code in zip(names, codes, strict=True))
+
+    def adopt(self, specs: Sequence[KernelSpec], kept: Sequence[tuple[str, bytes]]) -> None:
+        """Take what `blobs` told of these kernels, where this process has no code of theirs yet: sooner than from the cache."""
+        if not (blob.USABLE and kept):
+            return
+        with self._lock, contextlib.suppress(OSError):
+            missing = [number for number, spec in enumerate(specs) if spec not in self._ready]
+            missing += [len(specs)] if self._walks is None else []
+            codes = blob.loaded([kept[number][1] for number in missing]) if missing else []
+            for number, code in zip(missing, codes, strict=True):
+                if number < len(specs):
+                    self._ready[specs[number]] = CompiledKernel(Awaited(code), tuple(kept[number][0].split()))
+                else:
+                    self._walks = Awaited(code)
+            self._engines += codes
+            self.loaded += len(codes)
+
     def runner(self, isa: Isa) -> Runner:
         """The functions that walk a program."""
         code = self._walking(isa).get()
@@ -205,7 +231,7 @@ class Kernels:
 
 def _blob(body: bytes) -> blob.Blob | None:
     with contextlib.suppress(OSError):
-        return blob.Blob(body) if body else None
+        return blob.loaded([body])[0] if body else None
     return None
 
 
