@@ -115,13 +115,13 @@ def _by(pair: TensorPair) -> str:
 _NAME_COLUMNS = [
     Column("#", right=True),
     Column("tensor", shrink=2),
-    Column("op", optional=3),
-    Column("type", optional=4),
+    Column("op", optional=4),
+    Column("type", optional=5),
 ]
 _SIZE_COLUMNS = [
-    Column("max step", right=True),
-    Column("max abs", right=True, optional=2),
-    Column("SQNR", right=True, optional=1),
+    Column("max step", right=True, optional=1),
+    Column("max abs", right=True, optional=3),
+    Column("SQNR", right=True, optional=2),
     Column("cause"),
 ]
 _CAUSE_COLUMNS = [
@@ -144,7 +144,7 @@ def _differing(found: Comparison, top: int | None) -> Block:
     if any(_own(t) for t in rows):
         title += " (in brackets: elements that differ by themselves)"
     bits = any(t.pair.other_bits > t.pair.difference.differing for t in rows)
-    shares = [Column("beyond" if told else "differ", right=True), Column("other bits", right=True, optional=3)]
+    shares = [Column("beyond" if told else "differ", right=True), Column("other bits", right=True, optional=4)]
     grid = Grid([*_NAME_COLUMNS, *shares, *_SIZE_COLUMNS], [_row(t, op(t.node)) for t in rows])
     return Block(title, grid if bits else grid.without(len(_NAME_COLUMNS) + 1), more=more, folds=True)
 

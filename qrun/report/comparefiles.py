@@ -151,7 +151,12 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
         shown = later[:top]
         if later:
             blocks.append(
-                Block("Others", _change_grid(shown), more=more(len(later) - len(shown), "tensor"), folds=True)
+                Block(
+                    "Others, of which at least so much differs",
+                    _change_grid(shown),
+                    more=more(len(later) - len(shown), "tensor"),
+                    folds=True,
+                )
             )
     blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
     told = _record_verdict(found, len(changed))
@@ -218,9 +223,9 @@ def _change_grid(changes: Sequence[TensorChange]) -> Grid:
         Column("tensor", shrink=2),
         Column("op", optional=2),
         Column("type", optional=1),
-        Column("differ at least", right=True),
-        Column("by at least", right=True),
-        Column("inputs"),
+        Column("elements", right=True),
+        Column("by", right=True),
+        Column("inputs", optional=3),
         Column("verdict"),
     ]
     states = {True: "equal", False: "other bits", None: "-"}

@@ -135,7 +135,9 @@ class Grid:
         cells = [[row[at] for row in self.rows] for at in range(len(self.columns))]
         for at, column in enumerate(self.columns):
             if column.shrink and limits[at] < widths[at]:
-                cells[at] = shorten_all(cells[at], limits[at], ellipsis)
+                lines = [cell.split("\n") for cell in cells[at]]
+                short = iter(shorten_all([line for each in lines for line in each], limits[at], ellipsis))
+                cells[at] = ["\n".join(next(short) for _ in each) for each in lines]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
 
