@@ -26,6 +26,7 @@ from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
 from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
+from qrun.running.images import Images
 from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
 from qrun.running.versions import SUFFIX
 
@@ -271,6 +272,18 @@ def test_an_image_brings_its_machine_code(model: Path, tmp_path: Path) -> None:
     assert session._engine is not None
     assert not session._engine.kernels.compiled or not blob.USABLE
     assert not [entry for entry in cache.iterdir() if entry.suffix == ".blob"]
+
+
+@pytest.mark.parametrize("form", ["qdq", "float"])
+def test_a_program_is_kept_once(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the runs that make it, not by those that use it."""
+    path, kept = DIGITS / form / "model.onnx", []
+    monkeypatch.setattr(Images, "keep", lambda self, made, serves, *_: kept.append(serves))
+    session = qrun.Session(path, cache=tmp_path / "cache")
+    feeds = {qrun.load(path).inputs[0].name: np.load(DIGITS / "x.npy")}
+    for _ in range(6):
+        session.run(feeds)
+    assert 1 <= len(kept) <= 2
 
 
 def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path, tmp_path: Path) -> None:

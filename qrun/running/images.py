@@ -130,7 +130,7 @@ class KeptPrograms:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
-        self._awaited: dict[tuple[Any, ...], None] = {}
+        self._awaited: dict[tuple[Any, ...], bool] = {}
         self._opened = False
         self._lock = threading.Lock()
 
@@ -158,16 +158,21 @@ class KeptPrograms:
         """Whether the program for these is to be made and kept at once: after a session's first run without one. Other shapes
         may never come again; theirs is made when they do."""
         with self._lock:
-            while len(self._awaited) >= KEPT:
+            key = _key(keep, False, feeds)
+            while key not in self._awaited and len(self._awaited) >= KEPT:
                 del self._awaited[next(iter(self._awaited))]
-            self._awaited[_key(keep, False, feeds)] = None
+            self._awaited.setdefault(key, True)
             first, self._opened = not self._opened, True
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
         """Whether a program for these is to be kept that is not kept yet; true once."""
         with self._lock:
-            return self._awaited.pop(_key(keep, False, feeds), self) is None
+            key = _key(keep, False, feeds)
+            wanted = self._awaited.get(key, False)
+            if wanted:
+                self._awaited[key] = False
+            return wanted
 
     def add(
         self,

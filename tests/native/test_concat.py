@@ -11,10 +11,10 @@ import onnx
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
-from helpers.placed import same_everywhere, same_refusal
+from helpers.placed import run_placed, same_everywhere, same_refusal, schedules
 from helpers.pointwise import FILL, Rows, guarded, rows_of
 from helpers.support import MS, assert_equal, node_model
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import qrun
 from qrun.native.errors import Declined
@@ -194,6 +194,51 @@ def test_refusals_are_those_of_the_reference() -> None:
     )
     with pytest.raises(qrun.OperatorError, match="axis 2 is out of range"):
         qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).run(feeds)
+
+
+@every_isa
+@pytest.mark.parametrize("at_end", [True, False])
+def test_wide_elements_in_either_order(isa: str, at_end: bool) -> None:
+    rng = np.random.default_rng(32)
+    for threads, dtype in product((1, 2), (F, np.float64, np.int64)):
+        arrays = [rng.normal(0, 9, (2, n, 3, 5)).astype(dtype) for n in (5, 0, 33)]
+        types, shapes = [x.dtype for x in arrays], [x.shape for x in arrays]
+        operation = Concat(engine(isa, threads), shapes, 1, [None] * 3, x_types=types, y_type=np.dtype(dtype))
+        want, each = np.concatenate(arrays, 1), np.dtype(dtype).itemsize
+        assert operation.order == "any"
+        assert_equal(np.ascontiguousarray(engine(isa, threads).run(operation, arrays)), want)
+        for order in ("channels", "plain"):
+            lying = operation.lying(order)
+            assert lying.parts == tuple(np.cumsum([0, 5, 0]) * each * (1 if order == "channels" else 15))
+            for strides in [(0,) * 4] + [(7 * each, 0, 40 * each, 41 * each)] * (order == "channels"):
+                got = run_placed(engine(isa, threads), lying, arrays, strides, at_end)
+                assert_equal(np.ascontiguousarray(got), want, f"{order} {strides}")
+
+
+def test_convolutions_write_into_a_concatenation_of_floats() -> None:
+    """No copy is made, and a convolution reads the parts where they lie; tensors in C order stay in it."""
+    rng, shape = np.random.default_rng(33), (1, 16, 9, 8)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "v"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "u"], ["d"]),
+        helper.make_node("Concat", ["d", "c"], ["e"], axis=1),
+        helper.make_node("Conv", ["e", "t"], ["y"]),
+    ]
+    sizes = {"w": (24, 16, 3, 3), "v": (10, 16, 1, 1), "u": (7, 34, 1, 1), "t": (5, 41, 1, 1)}
+    constants = [numpy_helper.from_array(rng.normal(0, 1, s).astype(F), n) for n, s in sizes.items()]
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", (1, 5, 9, 8)))]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], constants))
+    feeds = {"x": rng.normal(0, 1, shape).astype(F)}
+    same_everywhere(model, feeds)
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    for _ in range(3):
+        session.run(feeds)
+    (schedule,) = schedules(session)
+    copies = [call for call in schedule.calls if call.section.spec.kind in ("runs", "blocks", "elements")]
+    assert {type(call.placed.operation).__name__ for call in copies} <= {"Copy"}
+    assert len(copies) <= 2, "the input's and the output's own"
 
 
 def network(equal: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:

@@ -25,7 +25,8 @@ class Concat(Planned):
             is, which tables that change nothing are taken for.
     x_types, y_type: of the inputs and the result, of 1, 2, 4 or 8 bytes.
 
-    Raises Declined for other types, and for very many tensors.
+    Wider elements that are joined along the channels may lie in either order: convolutions are not the only ones that make
+    them. Raises Declined for other types, and for very many tensors.
     """
 
     def __init__(
@@ -46,20 +47,17 @@ class Concat(Planned):
             raise ValueError(f"axis {axis} of {places}")
         axis %= rank
         _check(tables, x_types, y_type)
-        channels = axis == 1 and y_type in TYPES
-        self.order: Order = "rows" if axis == rank - 1 else "channels" if channels else "plain"
+        order: Order = "rows" if axis == rank - 1 else "plain"
+        if axis == 1 and order == "plain":
+            order = "channels" if y_type in TYPES else "any"
         joined = sum(p[axis] for p in places)
         shape = (*places[0][:axis], joined, *places[0][axis + 1 :])
         self.operands = (
             *(Operand(p, np.dtype(t)) for p, t in zip(places, x_types, strict=True)),
             Operand(shape, np.dtype(y_type)),
         )
-        inner = size(shape[axis + 1 :]) if self.order == "plain" else 1
-        self.rows = size(shape) // max(joined * inner, 1)
-        self.itemsize = y_type.itemsize
-        self.columns = tuple(p[axis] * inner * self.itemsize for p in places)
-        """Bytes of a row of each tensor."""
-        self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
+        self.axis, self.itemsize = axis, y_type.itemsize
+        self._lie(order)
         codes = np.arange(256, dtype=np.uint8)
         self.copied = tuple(
             table is None or (x == y_type and np.array_equal(table.view(np.uint8), codes))
@@ -70,7 +68,24 @@ class Concat(Planned):
             for copied, table, x in zip(self.copied, tables, x_types, strict=True)
         )
 
+    def _lie(self, order: Order) -> None:
+        """Set what follows from the order in memory; in ``any`` it is C order."""
+        self.order: Order = order
+        shape, axis = self.result.shape, self.axis
+        inner = size(shape[axis + 1 :]) if order in ("plain", "any") else 1
+        self.rows = size(shape) // max(shape[axis] * inner, 1)
+        self.columns = tuple(x.shape[axis] * inner * self.itemsize for x in self.operands[:-1])
+        """Bytes of a row of each tensor."""
+        self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
+
+    def lying(self, order: Order) -> Concat:
+        made = self.again()
+        made._lie(order)
+        return made
+
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
+        if self.order == "any" and any(strides):
+            return self.lying("channels").sections(strides, skip)
         made = super().sections(strides)
         return tuple(section for section in made if not any(section.extents[place] for place in skip))
 
