@@ -15,10 +15,10 @@ import numpy as np
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import RunOutput
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode
 from qrun.errors import CallError
-from qrun.ir.types import shape_text
 
 KINDS = ("profile", "run", "check")
 HOW = "qrun run, qrun profile and qrun check write such a file with --json"
@@ -128,61 +128,48 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
 
 def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedRuns:
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
-    pairs = tuple(_outputs(name, left[name], right[name]) for name in left if name in right)
+    pairs = tuple(_outputs(left[name], right[name]) for name in left if name in right)
     only_a, only_b = (tuple(n for n in x if n not in y) for x, y in ((left, right), (right, left)))
     return SavedRuns(a, b, settings(first, second), pairs, only_a, only_b)
 
 
-def _by_name(items: Item) -> dict[str, Item]:
-    found: dict[str, Item] = {}
+def _by_name(items: Item) -> dict[str, tuple[RunOutput, Item]]:
+    found: dict[str, tuple[RunOutput, Item]] = {}
     for item in items:
-        name = item["name"].text
-        if name in found:
-            raise damaged(item.source, f"{item.place}: a new name", f"{name!r} again")
-        found[name] = item
+        output = decode(RunOutput, item)
+        if output.name in found:
+            raise damaged(item.source, f"{item.place}: a new name", f"{output.name!r} again")
+        found[output.name] = output, item
     return found
 
 
-def _outputs(name: str, a: Item, b: Item) -> OutputPair:
-    shape = a["shape"].shape
-    form, other = (f"{item['type'].text} {shape_text(item['shape'].shape)}" for item in (a, b))
-    equal = form == other and a["sha256"].text == b["sha256"].text
+def _outputs(first: tuple[RunOutput, Item], second: tuple[RunOutput, Item]) -> OutputPair:
+    (a, item), (b, other) = first, second
+    equal, total = a.form == b.form and a.sha256 == b.sha256, prod(a.shape)
+    low, high, mean = (a.min, b.min), (a.max, b.max), (a.mean, b.mean)
     pair = OutputPair(
-        name,
-        form,
-        other,
-        equal,
-        prod(shape),
-        0 if equal else None,
-        low=_both(a, b, "min"),
-        high=_both(a, b, "max"),
-        mean=_both(a, b, "mean"),
+        a.name, str(a.form), str(b.form), equal, total, 0 if equal else None, low=low, high=high, mean=mean
     )
-    if form != other or a.find("values") is None or b.find("values") is None:
+    if a.form != b.form or a.values is None or b.values is None:
         return pair
-    left, right = _flat(a, prod(shape)), _flat(b, prod(shape))
+    left, right = _flat(a, item), _flat(b, other)
     places = [at for at, (x, y) in enumerate(zip(left, right, strict=True)) if x != y and not (x != x and y != y)]
     steps = [abs(left[at] - right[at]) for at in places if not isinstance(left[at], str)]
     largest = max((float(step) for step in steps if isfinite(step)), default=0.0)
     if not places:
         return replace(pair, differing=0, largest=largest)
-    index = tuple(int(i) for i in np.unravel_index(places[0], shape))
+    index = tuple(int(i) for i in np.unravel_index(places[0], a.shape))
     return replace(pair, differing=len(places), largest=largest, first=(index, left[places[0]], right[places[0]]))
 
 
-def _both(a: Item, b: Item, key: str) -> tuple[float | None, float | None]:
-    one, other = a.find(key), b.find(key)
-    return None if one is None else one.real, None if other is None else other.real
-
-
-def _flat(output: Item, total: int) -> list[Any]:
+def _flat(output: RunOutput, item: Item) -> list[Any]:
     """The elements of the nested lists ``values``: numbers, or for element types that are none, texts."""
-    texts = output["type"].text in ("string", "complex64", "complex128")
-    pending = [output["values"]]
-    for _ in range(max(len(output["shape"].shape), 1)):
-        pending = [inner for item in pending for inner in item]
-    if len(pending) != total:
-        raise damaged(output.source, f"{output.place}.values: {total} elements", str(len(pending)))
+    texts = output.type in ("string", "complex64", "complex128")
+    pending = [item["values"]]
+    for _ in range(max(len(output.shape), 1)):
+        pending = [inner for outer in pending for inner in outer]
+    if len(pending) != prod(output.shape):
+        raise damaged(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
     return [json.dumps(i.value) if texts else int(i.value) if isinstance(i.value, bool) else i.number for i in pending]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted, unwritten
@@ -242,6 +243,32 @@ class FedInput:
     shape: tuple[int, ...]
     source: str = ""
     sha256: str = omitted("")
+
+
+@frozen
+class RunOutput:
+    """An output of a run.
+
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows. values: nested lists; None
+    of large arrays. None also stands for what a saved run does not tell.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    min: float | None
+    max: float | None
+    mean: float | None
+    nan: int | None
+    inf: int | None
+    argmax: tuple[int, ...] | None
+    argmax_rows: tuple[int | None, ...] | None
+    sha256: str
+    values: Any = None
+
+    @property
+    def form(self) -> TensorForm:
+        return TensorForm(self.name, self.type, self.shape)
 
 
 @frozen

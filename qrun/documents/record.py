@@ -88,6 +88,8 @@ _hints = cache(get_type_hints)
 def _value(hint: Any, item: Item, finite: bool) -> Any:
     arguments = get_args(hint)
     if get_origin(hint) in (Union, UnionType):
+        if item.value is None:
+            return None
         if int in arguments and float in arguments:
             return item.number
         hint = next(each for each in arguments if each is not NoneType)

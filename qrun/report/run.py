@@ -32,7 +32,7 @@ from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
-    from qrun.documents.answers import RunNode
+    from qrun.documents.answers import RunNode, RunOutput
 
 TOP = 3
 JSON_VALUES = 64
@@ -197,7 +197,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         },
         "inputs": input_fields(report.feeds, report.sources, hashes=True),
         "symbols": dict(report.symbols),
-        "outputs": output_fields(result.outputs),
+        "outputs": output_records(result.outputs),
         "time_ms": result.duration_ns / 1e6,
         "runs": result.runs,
         "first_ms": result.first_ns / 1e6 if result.first_ns else None,
@@ -209,27 +209,17 @@ def run_fields(report: RunReport) -> dict[str, Any]:
     }
 
 
-def output_fields(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """What the JSON report tells of each output, or of the tensors in it."""
-    return [_output_fields(name, array) for name, array in tensors(arrays).items()]
+def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
+    """What the JSON report tells of each output."""
+    from qrun.documents.answers import RunOutput
 
-
-def _output_fields(name: str, array: Array) -> dict[str, Any]:
-    s = stats(array)
-    return {
-        "name": name,
-        "type": type_name(array.dtype),
-        "shape": array.shape,
-        "min": s.low,
-        "max": s.high,
-        "mean": s.mean,
-        "nan": s.nan,
-        "inf": s.inf,
-        "argmax": s.argmax,
-        "argmax_rows": None if s.rows is None else s.rows[:JSON_VALUES],
-        "sha256": digest(array),
-        "values": listed(array, JSON_VALUES),
-    }
+    made = []
+    for name, array in arrays.items():
+        s, values = stats(array), listed(array, JSON_VALUES)
+        rows = None if s.rows is None else s.rows[:JSON_VALUES]
+        form = name, type_name(array.dtype), tuple(array.shape)
+        made.append(RunOutput(*form, s.low, s.high, s.mean, s.nan, s.inf, s.argmax, rows, digest(array), values))
+    return made
 
 
 def _node(model: Model, event: NodeEvent) -> RunNode:

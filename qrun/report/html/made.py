@@ -20,7 +20,7 @@ from qrun.report.html.page import html
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.profilejson import profile_fields
 from qrun.report.profilerows import ProfileReport, judged_by
-from qrun.report.run import output_fields
+from qrun.report.run import output_records
 from qrun.running.session import Session
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def observed(
         "rules": rules,
         "findings": findings,
     }
-    made = [] if result is None else [document("outputs", {"outputs": output_fields(result.outputs)})]
+    made = [] if result is None else [document("outputs", {"outputs": output_records(result.outputs)})]
     edges = [
         [node.index, reader.index]
         for node in model.nodes
