@@ -151,3 +151,20 @@ def test_commands_take_them(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         answer = call(*words)
         assert "Traceback" not in answer.err, answer.err
         assert answer.code == 0, f"{words}: {answer.code}\n{answer.out[-2000:]}{answer.err[-2000:]}"
+
+
+@pytest.mark.parametrize("name", ["merged decoder", "translator", "LSTM tagger", "GRU tagger"])
+def test_a_quantized_model_is_compared_with_the_float_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where graphs inside nodes differ, which are then computed with what is around them."""
+    monkeypatch.chdir(tmp_path)
+    case = built(name)
+    onnx.save(case.model, "m.onnx")
+    onnx.save(built(f"{name}, 8 bits").model, "q.onnx")
+    np.savez("x.npz", **case.feeds[0])  # type: ignore[arg-type]
+    answer = call("compare", "m.onnx", "q.onnx", "-i", "x.npz", "--json")
+    assert answer.code in (0, 1), answer.err
+    assert "Traceback" not in answer.err
+    outputs = answer.json["outputs"]
+    assert [row["name"] for row in outputs] == [value.name for value in case.model.graph.output]

@@ -13,8 +13,9 @@ from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
-from qrun.ops import Context, find
+from qrun.ops import Body, Context, find
 from qrun.running.plan import located
+from qrun.running.steps import bodies_of
 
 Path = tuple[int, ...]
 """Quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""
@@ -196,10 +197,14 @@ class Reals:
 
     # Computing
 
-    def compute(self, place: int, args: Sequence[Array | None]) -> tuple[Array, ...]:
-        """The outputs of a node with the reference kernel. Raises RunError."""
+    def compute(
+        self, place: int, args: Sequence[Array | None], around: Mapping[str, Array] | None = None
+    ) -> tuple[Array, ...]:
+        """The outputs of a node with the reference kernel. around: what graphs inside it take from outside. Raises RunError."""
+        node = self.nodes[place]
         try:
-            return _call(self.nodes[place], args, self.budget)
+            bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}
+            return _call(node, args, self.budget, bodies)
         except OperatorError as error:
             raise located(error, self.model, self.nodes[place]) from None
         except MemoryLimitError as error:
@@ -252,11 +257,13 @@ def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer
     return _call(node, [codes, scale, zero])[0]
 
 
-def _call(node: Node, args: Sequence[Array | None], budget: Budget | None = None) -> tuple[Array, ...]:
+def _call(
+    node: Node, args: Sequence[Array | None], budget: Budget | None = None, bodies: Mapping[str, Body] | None = None
+) -> tuple[Array, ...]:
     definition = find(node.domain, node.op_type, node.version)
     assert definition is not None, node.op
     wanted = tuple(bool(name) for name in node.outputs)
-    ctx = Context("exact", node.version, len(node.outputs), wanted, False, budget or Budget())
+    ctx = Context("exact", node.version, len(node.outputs), wanted, False, budget or Budget(), bodies=bodies or {})
     with np.errstate(all="ignore"):
         made = definition.compute(args, definition.bind(node), ctx)
     return made if isinstance(made, tuple) else (made,)
@@ -290,4 +297,5 @@ def region(reals: Reals, value: str, known: set[str]) -> Region:
                 inputs[source.value] = None
             else:
                 pending.append(source.value)
-    return Region(tuple(sorted(found)), tuple(inputs), whole)
+    inside = any(any(reals.nodes[place].subgraphs) for place in found)  # which may read anything
+    return Region(tuple(sorted(found)), tuple(inputs), whole and not inside)

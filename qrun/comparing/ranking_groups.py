@@ -187,7 +187,7 @@ class Mixed:
         values = dict(feeds)
         for place in self.a.running:
             node = self.a.nodes[place]
-            made = self.a.compute(place, [self._value(name, values) for name in node.inputs])
+            made = self._computed(place, values)
             for name, array in zip(node.outputs, made, strict=False):
                 if name:
                     values[name] = array
@@ -215,8 +215,8 @@ class Mixed:
             values = ChainMap(now, clean)  # type: ignore[arg-type]
             if group_here is not None:
                 now[group_here.target] = self.made(group_here, values, known)
-            elif any(name in now for name in node.inputs) and not needed.isdisjoint(node.outputs):
-                made = self.a.compute(place, [self._value(name, values) for name in node.inputs])
+            elif any(name in now for name in _read(node)) and not needed.isdisjoint(node.outputs):
+                made = self._computed(place, values)
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
@@ -237,13 +237,24 @@ class Mixed:
             if needed.isdisjoint(node.outputs):
                 continue
             group = next((at[name] for name in node.outputs if name in at), None)
-            needed.update(node.inputs if group is None else group.inputs.values())
+            needed.update(_read(node) if group is None else group.inputs.values())
         return needed
+
+    def _computed(self, place: int, values: Mapping[str, Array]) -> tuple[Array, ...]:
+        """What a node of the first model makes of these values."""
+        node = self.a.nodes[place]
+        around = {name: array for name in node.captured if (array := self._value(name, values)) is not None}
+        return self.a.compute(place, [self._value(name, values) for name in node.inputs], around)
 
     def _value(self, name: str, values: Mapping[str, Array]) -> Array | None:
         if not name:
             return None
         return values[name] if name in self.a.sources else self.a.constant(name)
+
+
+def _read(node: Node) -> tuple[str, ...]:
+    """What a node reads, the graphs inside it too."""
+    return (*node.inputs, *node.captured)
 
 
 def rounded(b: Reals, group: RoundingGroup, made: Array) -> Array:

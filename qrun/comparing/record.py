@@ -24,6 +24,7 @@ from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node
+from qrun.ir.compound import is_compound, numbers
 from qrun.ir.types import describe
 from qrun.native.emit.isa import available
 
@@ -87,8 +88,10 @@ class Made:
     fixed: bool
 
     def entry(self) -> RecordEntry:
-        bare = RecordEntry.bare(self.name, self.array, self.node)
-        return bare if self.fixed else filled(bare, self.array, self.node, self.values)
+        array = numbers(self.array)
+        values = None if any(v is not None and is_compound(v) for v in self.values or ()) else self.values
+        bare = RecordEntry.bare(self.name, array, self.node)
+        return bare if self.fixed else filled(bare, array, self.node, values)
 
 
 def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator[Made]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from qrun.errors import CallError
 from qrun.io.sizes import Sizes
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.compound import maps, sequence
 from qrun.ir.types import integer_range, type_name
 from qrun.memory import Budget
 from qrun.shapes import MOST_AXES
@@ -21,7 +23,7 @@ def random_feeds(
 ) -> tuple[dict[str, Array], list[str]]:
     """Random arrays for the `wanted` inputs, and the symbols that were set to 1 for want of a size.
 
-    Floats are uniform in [-1, 1), 8-bit and smaller integers full range, other integers 0 or 1 (safe as indices),
+    A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), 8-bit and smaller integers full range, other integers 0 or 1 (safe as indices),
     booleans both. An input's values depend on the seed and its place only. Raises CallError for an input of unknown
     type or rank, MemoryLimitError.
     """
@@ -34,17 +36,40 @@ def random_feeds(
     made: dict[str, Array] = {}
     places = {v.name: place for place, v in enumerate(model.inputs)}
     for value in wanted:
-        shape = sizes.shapes.get(value.name)
-        if shape is None:
-            shape = _sizes_of(model, value, symbols, unset)
-        if len(shape) > MOST_AXES:
-            raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
-        if value.kind != "tensor" or value.dtype is None:
-            raise _not_random(model, value, f"a {value.kind}" if value.kind != "tensor" else "an unknown element type")
-        budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
-        made[value.name] = _random(model, value, shape, np.random.default_rng([seed, places[value.name]]))
+        rng = np.random.default_rng([seed, places[value.name]])
+
+        def tensor(value: TensorType, rng: np.random.Generator = rng) -> Array:
+            shape = sizes.shapes.get(value.name)
+            if shape is None:
+                shape = _sizes_of(model, value, symbols, unset)
+            if len(shape) > MOST_AXES:
+                raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
+            if value.dtype is None:
+                raise _not_random(model, value, "an unknown element type")
+            budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
+            return _random(model, value, shape, rng)
+
+        made[value.name] = _value(model, value, tensor)
         budget.hold(made[value.name])
     return made, list(unset)
+
+
+def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array]) -> Array:
+    """A tensor, an optional's value, two tensors in a sequence, or a map from two keys; two maps in a sequence."""
+    if value.kind == "tensor":
+        return tensor(value)
+    held = value.element and replace(value.element, name=value.name)
+    if held is not None and value.kind == "optional":
+        return _value(model, held, tensor)
+    if held is not None and value.kind == "sequence" and held.kind == "tensor":
+        return sequence([tensor(held), tensor(held)])
+    single = value.kind == "map"
+    stated, rows = (value, 1) if single else (held, 2)
+    if stated is None or stated.kind != "map" or stated.key is None or stated.element is None:
+        raise _not_random(model, value, f"a {value.kind}")
+    keys = np.array(["a", "b"] if stated.key.kind == "O" else [0, 1]).astype(stated.key)
+    drawn = tensor(TensorType(value.name, stated.element.dtype, (rows, keys.size)))
+    return maps(keys, drawn[0] if single else drawn)
 
 
 def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int], unset: dict[str, None]) -> tuple[int, ...]:

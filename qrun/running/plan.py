@@ -86,6 +86,14 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
     return Plan(model, tuple(steps), kept)
 
 
+def step_of(model: Model, node: Node) -> Step:
+    """A node of a model, or one made of it, as a step of its own. Raises OperatorError as `plan`."""
+    definition = find(node.domain, node.op_type, node.version)
+    assert definition is not None
+    bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
+    return Step(node, definition, definition.bind(node), definition.formals(node.version), (), bodies=bodies)
+
+
 def _body(model: Model, node: Node, name: str) -> Plan:
     """The plan of a graph inside a node; constants that it takes from outside are its own."""
     graph = node.attributes[name]

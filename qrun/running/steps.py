@@ -16,7 +16,7 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation
 from qrun.ops._native import NativeSection
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
-from qrun.running.plan import Plan, Step, located
+from qrun.running.plan import Plan, Step, located, step_of
 from qrun.running.times import Clock, Inside
 
 
@@ -162,6 +162,13 @@ def event(
         run.groups.get(node.index, (node.index,)),
         node,
     )
+
+
+def bodies_of(model: Model, node: Node, around: Mapping[str, Array], budget: Budget) -> dict[str, Body]:
+    """The graphs inside a node of a model, for the reference kernels, where these values and the constants are around them."""
+    step = step_of(model, node)
+    run = Run("exact", budget, False, None, Clock(), {})
+    return run.bodies(step, {**model.constants, **around})
 
 
 def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> Body:

@@ -20,6 +20,10 @@ from google.protobuf.message import DecodeError, Message
 
 from helpers import mutator_models
 from helpers.graphs import empty, random_graph
+from helpers.whole_heads import detector, pipeline
+from helpers.whole_recurrent import tagger, translator, voice_activity
+from helpers.whole_transformers import merged_decoder
+from helpers.whole_values import texts
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
@@ -53,9 +57,21 @@ FLOATS = [0.0, -0.0, 1e-45, 1e38, -1.0, float("inf"), float("nan"), 0.5, 1e9]
 
 
 def seeds() -> list[bytes]:
-    """The committed models below 200 kB, and networks with axes without elements."""
+    """The committed models below 200 kB, networks with axes without elements, and models with graphs inside, recurrent nodes,
+    texts, sequences, optional values and maps."""
     committed = [p.read_bytes() for p in sorted(MODELS.rglob("*.onnx")) if p.stat().st_size < 200_000]
-    return committed + [random_graph(seed).SerializeToString() for seed in range(60) if empty(seed)]
+    empties = [random_graph(seed).SerializeToString() for seed in range(60) if empty(seed)]
+    cases = [
+        tagger("LSTM"),
+        tagger("GRU"),
+        voice_activity(),
+        translator(),
+        merged_decoder(),
+        detector(False),
+        pipeline(True),
+    ]
+    whole = [*(case.model for case in cases), *texts().values()]
+    return committed + empties + 2 * [model.SerializeToString() for model in whole]
 
 
 def flip(data: bytes, rng: random.Random) -> bytes:

@@ -410,6 +410,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         ["profile", "-n", "2"],
         ["compare", "--against", "reference"],
         ["compare", "--against", "ort"],
+        ["compare", "--against", "ort", "--record", "kept"],
         ["report", "-o", "p.html"],
         ["check"],
         ["inspect", "--nodes"],
