@@ -2,55 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops._context import refuse
-from qrun.ops._ml import singles
+from qrun.ops._ml import Floats, singles
+from qrun.ops._signature import Attributes
 from qrun.ops._trees import LEAF, Forest, keyed, modes_of
 
 Ints = tuple[int, ...]
-_NODES = (
-    "nodes_treeids", "nodes_nodeids", "nodes_modes", "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids",
-)  # fmt: skip
+Votes = tuple[Ints | None, Ints | None, Ints | None, Array]
+"""Of each vote of a leaf: tree, node, target, weight."""
 
 
-def forest_of(given: Mapping[str, Any], votes: str) -> Forest:
-    """The trees of TreeEnsembleRegressor and TreeEnsembleClassifier; votes: what the attributes of leaves begin with."""
-    thresholds = numbers_of(given["nodes_values"], given["nodes_values_as_tensor"])
-    weights = numbers_of(given[f"{votes}_weights"], given[f"{votes}_weights_as_tensor"])
-    leaf = (given[f"{votes}_treeids"], given[f"{votes}_nodeids"], given[f"{votes}_ids"])
-    nodes = tuple(given[name] for name in _NODES)
-    return keyed_forest(nodes, thresholds, given["nodes_missing_value_tracks_true"], leaf, weights)
+@frozen
+class Trees(Attributes):
+    """The attributes of both operators whose nodes are numbered within their trees."""
+
+    base_values: Floats | None = None
+    base_values_as_tensor: Array | None = None
+    nodes_falsenodeids: Ints | None = None
+    nodes_featureids: Ints | None = None
+    nodes_hitrates: Floats | None = None
+    nodes_hitrates_as_tensor: Array | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: tuple[str, ...] | None = None
+    nodes_nodeids: Ints | None = None
+    nodes_treeids: Ints | None = None
+    nodes_truenodeids: Ints | None = None
+    nodes_values: Floats | None = None
+    nodes_values_as_tensor: Array | None = None
+    post_transform: str = "NONE"
+
+    @property
+    def base(self) -> Array:
+        """What scores begin with, float64."""
+        return _numbers(self.base_values, self.base_values_as_tensor)
+
+    def forest(self, votes: Votes) -> Forest:
+        trees, numbers = keyed(self.nodes_treeids, self.nodes_nodeids, "nodes_treeids")
+        count, modes = len(trees), modes_of(self.nodes_modes or ())
+        thresholds = _numbers(self.nodes_values, self.nodes_values_as_tensor)
+        given = self.nodes_featureids, self.nodes_truenodeids, self.nodes_falsenodeids
+        lists = (*given, self.nodes_missing_value_tracks_true)
+        features, holds, fails, tracks = (np.asarray(v or (0,) * count, np.int64) for v in lists)
+        if any(len(v) != count for v in (modes, features, holds, fails, tracks, thresholds)):
+            raise refuse("the nodes differ in number", "nodes_modes", f"{count} of each", str(len(modes)), code="QR204")
+        order = np.lexsort((numbers, trees))
+        ranked = np.stack([trees[order], numbers[order]], axis=1)
+        if count > 1 and (ranked[1:] == ranked[:-1]).all(axis=1).any():
+            raise refuse(
+                "a tree has two nodes of one number", "nodes_nodeids", "each number once", "twice", code="QR204"
+            )
+        inner = modes != LEAF
+        ahead = [np.where(inner, _places(ranked, order, trees, v, inner), 0) for v in (holds, fails)]
+        tree, node = keyed(votes[0], votes[1], "target_treeids")
+        targets, weights = np.asarray(votes[2] or (), np.int64), votes[3]
+        if len(targets) != len(tree) or len(weights) != len(tree):
+            got = str(len(weights))
+            raise refuse("the weights differ in number", "target_weights", str(len(tree)), got, code="QR204")
+        voters = _places(ranked, order, tree, node, np.ones(len(tree), bool))
+        by_voter = np.argsort(voters, kind="stable")
+        roots = np.sort(np.unique(trees, return_index=True)[1])
+        cast = voters[by_voter], targets[by_voter], weights[by_voter]
+        return Forest(roots, modes, features, thresholds, ahead[0], ahead[1], tracks, *cast, {})
 
 
-def ensemble_of(given: Mapping[str, Any]) -> Forest:
-    """The trees of TreeEnsemble, whose leaves are told apart from nodes."""
-    modes = given["nodes_modes"].reshape(-1).astype(np.int64)
-    count, ends = len(given["nodes_featureids"]), len(given["leaf_targetids"])
-    splits, weights = given["nodes_splits"].reshape(-1), given["leaf_weights"].reshape(-1)
-    ahead = [given[f"nodes_{name}"] for name in ("trueleafs", "truenodeids", "falseleafs", "falsenodeids")]
-    lists = (modes, splits, *ahead)
-    if any(len(v) != count for v in lists) or weights.size != ends or (modes.size and modes.max() >= LEAF):
-        raise refuse("the nodes differ in number", "nodes_modes", f"{count} of each, modes 0 to 6", str([len(v) for v in lists]),
-                     code="QR204")  # fmt: skip
-    none, missing = np.zeros(ends, np.int64), given["nodes_missing_value_tracks_true"] or (0,) * count
-    return Forest(
-        _within(np.asarray(given["tree_roots"], np.int64), count, "tree_roots"),
-        np.concatenate([modes, none + LEAF]),
-        np.concatenate([np.asarray(given["nodes_featureids"], np.int64), none]),
-        np.concatenate([np.asarray(splits, np.float64), none]),
-        np.concatenate([_next(ahead[0], ahead[1], count, ends), none]),
-        np.concatenate([_next(ahead[2], ahead[3], count, ends), none]),
-        np.concatenate([np.asarray(missing, np.int64), none]),
-        count + np.arange(ends),
-        np.asarray(given["leaf_targetids"], np.int64),
-        np.asarray(weights, np.float64),
-        _members(modes, given["membership_values"]),
-    )
+@frozen
+class Targets(Attributes):
+    """What leaves say for the targets of a regression."""
+
+    target_ids: Ints | None = None
+    target_nodeids: Ints | None = None
+    target_treeids: Ints | None = None
+    target_weights: Floats | None = None
+    target_weights_as_tensor: Array | None = None
+
+    @property
+    def votes(self) -> Votes:
+        weights = _numbers(self.target_weights, self.target_weights_as_tensor)
+        return self.target_treeids, self.target_nodeids, self.target_ids, weights
+
+
+@frozen
+class Classes(Attributes):
+    """What leaves say for classes."""
+
+    class_ids: Ints | None = None
+    class_nodeids: Ints | None = None
+    class_treeids: Ints | None = None
+    class_weights: Floats | None = None
+    class_weights_as_tensor: Array | None = None
+
+    @property
+    def votes(self) -> Votes:
+        weights = _numbers(self.class_weights, self.class_weights_as_tensor)
+        return self.class_treeids, self.class_nodeids, self.class_ids, weights
+
+
+@frozen
+class Ensemble(Attributes):
+    """The attributes of TreeEnsemble, whose leaves are told apart from nodes."""
+
+    leaf_targetids: Ints
+    leaf_weights: Array
+    nodes_falseleafs: Ints
+    nodes_falsenodeids: Ints
+    nodes_featureids: Ints
+    nodes_modes: Array
+    nodes_splits: Array
+    nodes_trueleafs: Ints
+    nodes_truenodeids: Ints
+    tree_roots: Ints
+    membership_values: Array | None = None
+    nodes_hitrates: Array | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+
+    @property
+    def forest(self) -> Forest:
+        modes = self.nodes_modes.reshape(-1).astype(np.int64)
+        count, ends = len(self.nodes_featureids), len(self.leaf_targetids)
+        splits, weights = self.nodes_splits.reshape(-1), self.leaf_weights.reshape(-1)
+        ahead = (self.nodes_trueleafs, self.nodes_truenodeids, self.nodes_falseleafs, self.nodes_falsenodeids)
+        lists = (modes, splits, *ahead)
+        if any(len(v) != count for v in lists) or weights.size != ends or (modes.size and modes.max() >= LEAF):
+            got = str([len(v) for v in lists])
+            expected = f"{count} of each, modes 0 to 6"
+            raise refuse("the nodes differ in number", "nodes_modes", expected, got, code="QR204")
+        none, missing = np.zeros(ends, np.int64), self.nodes_missing_value_tracks_true or (0,) * count
+        return Forest(
+            _within(np.asarray(self.tree_roots, np.int64), count, "tree_roots"),
+            np.concatenate([modes, none + LEAF]),
+            np.concatenate([np.asarray(self.nodes_featureids, np.int64), none]),
+            np.concatenate([np.asarray(splits, np.float64), none]),
+            np.concatenate([_next(ahead[0], ahead[1], count, ends), none]),
+            np.concatenate([_next(ahead[2], ahead[3], count, ends), none]),
+            np.concatenate([np.asarray(missing, np.int64), none]),
+            count + np.arange(ends),
+            np.asarray(self.leaf_targetids, np.int64),
+            np.asarray(weights, np.float64),
+            _members(modes, self.membership_values),
+        )
 
 
 def _next(leafs: Ints, ids: Ints, count: int, ends: int) -> Array:
@@ -81,39 +176,8 @@ def _members(modes: Array, values: Array | None) -> dict[int, Array]:
     return dict(zip(nodes, sets, strict=True)) if nodes else {}
 
 
-def numbers_of(values: Sequence[float] | None, tensor: Array | None) -> Array:
+def _numbers(values: Sequence[float] | None, tensor: Array | None) -> Array:
     return singles(values) if tensor is None else np.asarray(tensor.reshape(-1), np.float64)
-
-
-def keyed_forest(
-    nodes: tuple[Any, ...], thresholds: Array, missing: Ints | None, leaf: tuple[Any, ...], weights: Array
-) -> Forest:
-    """nodes: tree, number, mode, feature, true and false number of each. leaf: tree, node and target of each weight."""
-    trees, numbers = keyed(nodes[0], nodes[1], "nodes_treeids")
-    count = len(trees)
-    modes = modes_of(nodes[2] or ())
-    features, holds, fails = (np.asarray(v or (0,) * count, np.int64) for v in nodes[3:])
-    tracks = np.asarray(missing or (0,) * count, np.int64)
-    if any(len(v) != count for v in (modes, features, holds, fails, tracks, thresholds)):
-        raise refuse("the nodes differ in number", "nodes_modes", f"{count} of each", str(len(modes)), code="QR204")
-    order = np.lexsort((numbers, trees))
-    ranked = np.stack([trees[order], numbers[order]], axis=1)
-    if count > 1 and (ranked[1:] == ranked[:-1]).all(axis=1).any():
-        raise refuse("a tree has two nodes of one number", "nodes_nodeids", "each number once", "twice", code="QR204")
-    inner = modes != LEAF
-    ahead = [np.where(inner, _places(ranked, order, trees, v, inner), 0) for v in (holds, fails)]
-    tree, node = keyed(leaf[0], leaf[1], "target_treeids")
-    targets = np.asarray(leaf[2] or (), np.int64)
-    if len(targets) != len(tree) or len(weights) != len(tree):
-        raise refuse("the weights differ in number", "target_weights", str(len(tree)), str(len(weights)), code="QR204")
-    voters = _places(ranked, order, tree, node, np.ones(len(tree), bool))
-    by_voter = np.argsort(voters, kind="stable")
-    first = np.unique(trees, return_index=True)[1]
-    roots = np.sort(first)
-    return Forest(
-        roots, modes, features, thresholds, ahead[0], ahead[1], tracks, voters[by_voter], targets[by_voter],
-        weights[by_voter], {},
-    )  # fmt: skip
 
 
 def _places(ranked: Array, order: Array, trees: Array, numbers: Array, asked: Array) -> Array:

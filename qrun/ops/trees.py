@@ -9,7 +9,6 @@ from qrun.ops._ml import (
     ML,
     NUMBERS,
     TRANSFORMS,
-    Floats,
     labels_of,
     logistic,
     one_of_two,
@@ -20,7 +19,7 @@ from qrun.ops._ml import (
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_trees import forest_kernel, sums_kernel
 from qrun.ops._op import Array, Context, op, refuse
-from qrun.ops._treenodes import ensemble_of, forest_of, keyed_forest, numbers_of
+from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
 from qrun.ops._trees import AGGREGATES, based, leaves, votes
 
 Ints = tuple[int, ...]
@@ -30,27 +29,10 @@ Ints = tuple[int, ...]
 def tree_ensemble_regressor(
     X: Array,
     *,
+    trees: Trees,
+    targets: Targets,
     aggregate_function: str = "SUM",
-    base_values: Floats | None = None,
-    base_values_as_tensor: Array | None = None,
     n_targets: int = 1,
-    nodes_falsenodeids: Ints | None = None,
-    nodes_featureids: Ints | None = None,
-    nodes_hitrates: Floats | None = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: tuple[str, ...] | None = None,
-    nodes_nodeids: Ints | None = None,
-    nodes_treeids: Ints | None = None,
-    nodes_truenodeids: Ints | None = None,
-    nodes_values: Floats | None = None,
-    nodes_values_as_tensor: Array | None = None,
-    post_transform: str = "NONE",
-    target_ids: Ints | None = None,
-    target_nodeids: Ints | None = None,
-    target_treeids: Ints | None = None,
-    target_weights: Floats | None = None,
-    target_weights_as_tensor: Array | None = None,
     ctx: Context,
 ) -> Array:
     """What the leaves that a row reaches say for each target, aggregated, plus base_values: float32 [N,n_targets].
@@ -64,51 +46,27 @@ def tree_ensemble_regressor(
     if aggregate_function not in AGGREGATES:
         raise refuse(f"aggregate_function is {aggregate_function}", "aggregate_function", ", ".join(AGGREGATES),
                      aggregate_function, code="QR204")  # fmt: skip
-    nodes = (nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, nodes_truenodeids, nodes_falsenodeids)
-    thresholds = numbers_of(nodes_values, nodes_values_as_tensor)
-    weights = numbers_of(target_weights, target_weights_as_tensor)
-    forest = keyed_forest(
-        nodes, thresholds, nodes_missing_value_tracks_true, (target_treeids, target_nodeids, target_ids), weights
-    )
-    base = numbers_of(base_values, base_values_as_tensor)
-    scores = votes(forest, leaves(forest, rows_of(X), ctx), n_targets, aggregate_function, base, ctx)
-    return single_results(transformed(scores, post_transform), ctx)
+    forest = trees.forest(targets.votes)
+    scores = votes(forest, leaves(forest, rows_of(X), ctx), n_targets, aggregate_function, trees.base, ctx)
+    return single_results(transformed(scores, trees.post_transform), ctx)
 
 
 @tree_ensemble_regressor.native
 def _lower_regressor(site: LoweringContext) -> NativeKernel:
     given = site.attributes
-    forest = site.memo.once("forest", lambda: forest_of(given, "target"))
-    aggregate, post = given["aggregate_function"], given["post_transform"]
-    base = numbers_of(given["base_values"], given["base_values_as_tensor"])
-    return sums_kernel(site, forest, given["n_targets"], aggregate, base, post)
+    trees = Trees.of(given)
+    forest = site.memo.once("forest", lambda: trees.forest(Targets.of(given).votes))
+    return sums_kernel(site, forest, given["n_targets"], given["aggregate_function"], trees.base, trees.post_transform)
 
 
 @op("TreeEnsembleClassifier", since=1, domain=ML, types={"T1": (NUMBERS, "X")})
 def tree_ensemble_classifier(
     X: Array,
     *,
-    base_values: Floats | None = None,
-    base_values_as_tensor: Array | None = None,
-    class_ids: Ints | None = None,
-    class_nodeids: Ints | None = None,
-    class_treeids: Ints | None = None,
-    class_weights: Floats | None = None,
-    class_weights_as_tensor: Array | None = None,
+    trees: Trees,
+    classes: Classes,
     classlabels_int64s: Ints | None = None,
     classlabels_strings: tuple[str, ...] | None = None,
-    nodes_falsenodeids: Ints | None = None,
-    nodes_featureids: Ints | None = None,
-    nodes_hitrates: Floats | None = None,
-    nodes_hitrates_as_tensor: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: tuple[str, ...] | None = None,
-    nodes_nodeids: Ints | None = None,
-    nodes_treeids: Ints | None = None,
-    nodes_truenodeids: Ints | None = None,
-    nodes_values: Floats | None = None,
-    nodes_values_as_tensor: Array | None = None,
-    post_transform: str = "NONE",
     ctx: Context,
 ) -> tuple[Array, Array]:
     """The class with the greatest sum of the leaves that a row reaches, its label [N], and all scores, float32 [N,classes].
@@ -120,26 +78,22 @@ def tree_ensemble_classifier(
     Source: ONNX-ML operators, TreeEnsembleClassifier-3.
     """
     labels = labels_of(classlabels_strings, classlabels_int64s, "classlabels")
-    nodes = (nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, nodes_truenodeids, nodes_falsenodeids)
-    thresholds = numbers_of(nodes_values, nodes_values_as_tensor)
-    weights = numbers_of(class_weights, class_weights_as_tensor)
-    forest = keyed_forest(
-        nodes, thresholds, nodes_missing_value_tracks_true, (class_treeids, class_nodeids, class_ids), weights
-    )
-    base, at = numbers_of(base_values, base_values_as_tensor), leaves(forest, rows_of(X), ctx)
+    forest, base = trees.forest(classes.votes), trees.base
+    at = leaves(forest, rows_of(X), ctx)
     voted = np.unique(forest.targets)
     if len(labels) == 2 and len(voted) == 1:
         sums = votes(forest, at, 2, "SUM", np.zeros(0), ctx)[:, voted[0]] + (base[-1] if base.size else 0.0)
-        return _classes(labels, sums, bool((weights >= 0).all()), post_transform, ctx)
-    return _classes(labels, votes(forest, at, len(labels), "SUM", base, ctx), False, post_transform, ctx)
+        return _classes(labels, sums, bool((forest.weights >= 0).all()), trees.post_transform, ctx)
+    return _classes(labels, votes(forest, at, len(labels), "SUM", base, ctx), False, trees.post_transform, ctx)
 
 
 @tree_ensemble_classifier.native
 def _lower_classifier(site: LoweringContext) -> NativeKernel:
     given = site.attributes
     labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"], "classlabels")
-    forest = site.memo.once("forest", lambda: forest_of(given, "class"))
-    base, post = numbers_of(given["base_values"], given["base_values_as_tensor"]), given["post_transform"]
+    trees = Trees.of(given)
+    forest = site.memo.once("forest", lambda: trees.forest(Classes.of(given).votes))
+    base, post = trees.base, trees.post_transform
     voted, positive = np.unique(forest.targets), bool((forest.weights >= 0).all())
     transformed(np.zeros((0, 1)), post)
 
@@ -176,22 +130,10 @@ def _one_of_two(sums: Array, positive: bool, post_transform: str) -> tuple[Array
 def tree_ensemble(
     X: Array,
     *,
+    nodes: Ensemble,
     aggregate_function: int = 1,
-    leaf_targetids: Ints,
-    leaf_weights: Array,
-    membership_values: Array | None = None,
     n_targets: int = 1,
-    nodes_falseleafs: Ints,
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
-    nodes_hitrates: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: Array,
-    nodes_splits: Array,
-    nodes_trueleafs: Ints,
-    nodes_truenodeids: Ints,
     post_transform: int = 0,
-    tree_roots: Ints,
     ctx: Context,
 ) -> Array:
     """As TreeEnsembleRegressor, of X's type, with leaves that are told apart from nodes: [N,n_targets].
@@ -202,21 +144,7 @@ def tree_ensemble(
     """
     _check_number("aggregate_function", aggregate_function, 3)
     _check_number("post_transform", post_transform, 4)
-    given = {
-        "leaf_targetids": leaf_targetids,
-        "leaf_weights": leaf_weights,
-        "membership_values": membership_values,
-        "nodes_falseleafs": nodes_falseleafs,
-        "nodes_falsenodeids": nodes_falsenodeids,
-        "nodes_featureids": nodes_featureids,
-        "nodes_missing_value_tracks_true": nodes_missing_value_tracks_true,
-        "nodes_modes": nodes_modes,
-        "nodes_splits": nodes_splits,
-        "nodes_trueleafs": nodes_trueleafs,
-        "nodes_truenodeids": nodes_truenodeids,
-        "tree_roots": tree_roots,
-    }
-    forest = ensemble_of(given)
+    forest = nodes.forest
     at = leaves(forest, rows_of(X), ctx)
     scores = votes(forest, at, n_targets, AGGREGATES[aggregate_function], np.zeros(0), ctx)
     return narrow(transformed(scores, TRANSFORMS[post_transform]), X.dtype)
@@ -227,7 +155,7 @@ def _lower_ensemble(site: LoweringContext) -> NativeKernel:
     given = site.attributes
     for name, most in (("aggregate_function", 3), ("post_transform", 4)):
         _check_number(name, given[name], most)
-    forest = site.memo.once("forest", lambda: ensemble_of(given))
+    forest = site.memo.once("forest", lambda: Ensemble.of(given).forest)
     aggregate, post = AGGREGATES[given["aggregate_function"]], TRANSFORMS[given["post_transform"]]
     return sums_kernel(site, forest, given["n_targets"], aggregate, np.zeros(0), post)
 
