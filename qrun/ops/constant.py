@@ -1,11 +1,17 @@
-"""Constant, ConstantOfShape, Shape, Size."""
+"""Tensors made from a few numbers: Constant, ConstantOfShape, Shape, Size, Range, EyeLike, OneHot."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import DTYPES, type_name
+from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._op import Array, Context, op, refuse
-from qrun.ops._shape import claim, ints
+from qrun.ops._shape import claim, ints, scalar
 
 
 @op("Constant", since=1)
@@ -82,3 +88,94 @@ def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
 def size(data: Array) -> Array:
     """The number of data's elements, an int64 scalar. Source: ONNX operators, Size-25."""
     return np.array(data.size, np.int64)
+
+
+@op("Range", since=11)
+def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx: Context) -> Array:
+    """start + i * delta for i from 0 to ceil((limit - start) / delta) - 1; scalars of one type to a vector.
+
+    Integers: exact. Floating point: in float64 and rounded once, which is at least as precise as every stash_type.
+    Raises OperatorError for inputs that are not scalars, a delta of 0, and numbers that are not finite.
+    Source: ONNX operators, Range-27.
+    """
+    return _range(start, limit, delta, ctx)
+
+
+def _range(start: Array, limit: Array, delta: Array, ctx: Context) -> Array:
+    dtype = start.dtype
+    wide = [x if is_integer(dtype) else widen(x) for x in (start, limit, delta)]
+    low, high, step = (scalar(x, name) for x, name in zip(wide, ("start", "limit", "delta"), strict=True))
+    if step == 0:
+        raise refuse("delta is 0", "delta", "a number other than 0", "0")
+    count = -((low - high) // step) if is_integer(dtype) else _ceil((high - low) / step, (low, high, step))
+    claim(ctx, (max(count, 0),), np.dtype(np.int64), "limit")
+    steps = np.arange(max(count, 0))
+    if is_integer(dtype):
+        return (np.int64(low) + steps * np.int64(step)).astype(dtype)
+    return narrow(low + steps * step, dtype)
+
+
+def _ceil(quotient: float, numbers: tuple[float, ...]) -> int:
+    if not math.isfinite(quotient):
+        shown = ", ".join(map(str, numbers))
+        raise refuse("the range has no finite length", "limit", "finite start, limit and delta", shown)
+    return math.ceil(quotient)
+
+
+@op("EyeLike", since=9)
+def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context) -> Array:
+    """A matrix of input's shape with ones at [i,i+k] and zeros elsewhere, of element type number dtype or input's type.
+
+    Raises OperatorError for another rank than 2 and for a type that this version of EyeLike does not have.
+    Source: ONNX operators, EyeLike-22.
+    """
+    known = schema("", "EyeLike", min(ctx.version, OPSETS[-1]))
+    allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
+    kind = input.dtype if dtype is None else DTYPES.get(dtype)
+    if kind is None or kind not in allowed:
+        raise refuse(
+            "the element type does not exist here",
+            "dtype",
+            ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
+            f"{dtype} {type_name(kind)}" if kind else dtype,
+            code="QR203",
+        )
+    if input.ndim != 2:
+        raise refuse("input is not a matrix", "input", "rank 2", input, code="QR208")
+    rows, columns = claim(ctx, input.shape, kind, "input")
+    made = np.zeros((rows, columns), kind)
+    shift = max(-rows, min(columns, k))
+    place = np.arange(max(0, -shift), min(rows, columns - shift))
+    made[place, place + shift] = kind.type(1)
+    return made
+
+
+@op("OneHot", since=9)
+def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx: Context) -> Array:
+    """values[1] where the place along the new axis is the index, else values[0]; values [off, on].
+
+    indices: numbers of any type and shape, rank r, toward zero; -depth to -1 count from the end (since version 11);
+    an index that does not exist gives values[0] everywhere. depth: a scalar, 0 or more. axis: -r-1 to r.
+    Raises OperatorError for other shapes, and a negative or infinite depth.
+    Source: ONNX operators, OneHot-28.
+    """
+    if values.shape != (2,):
+        raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")
+    wide = scalar(depth, "depth")
+    if not (math.isfinite(wide) and int(wide) >= 0):
+        raise refuse("depth is out of range", "depth", "0 or more", wide)
+    size = int(wide)
+    place = axis_in(axis, indices.ndim + 1)
+    shape = claim(ctx, (*indices.shape[:place], size, *indices.shape[place:]), values.dtype, "depth")
+    index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
+    index, exists = (np.expand_dims(array, place) for array in (index, exists))
+    counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
+    return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
+
+
+def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:
+    """Indices from 0 to size - 1, int64, and which of them exist; 0 for the others."""
+    whole: Any = indices if is_integer(indices.dtype) else np.trunc(widen(indices))
+    exists = (whole >= least) & (whole < size)
+    index = np.where(exists, whole, 0).astype(np.int64)
+    return np.where(index < 0, index + size, index), np.asarray(exists)

@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax."""
+"""Softmax and LogSoftmax, NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from qrun.ops._float import axis_in, narrow
+from qrun.ir.types import shape_text
+from qrun.ops._float import axis_in, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import shares_kernel
-from qrun.ops._op import Array, op
+from qrun.ops._op import Array, Context, op, refuse
 
 
 @op("Softmax", since=1)
@@ -92,3 +93,82 @@ def _log_softmax(x: Array, axis: int) -> Array:
 def _matrix(x: Array, axis: int) -> Array:
     first = axis_in(axis, x.ndim)
     return x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
+
+
+@op("NegativeLogLikelihoodLoss", since=12)
+def negative_log_likelihood_loss(
+    input: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    ctx: Context,
+) -> Array:
+    """-weight[c] * input[n,c,...] with c = target[n,...], 0 where c is ignore_index; reduced.
+
+    input [N,C,...], target [N,...] integers 0 to C-1, weight [C]. reduction: none, sum, or mean, which divides by the sum
+    of the weights of targets that are not ignored. In float64 and rounded once.
+    Raises OperatorError for shapes, targets and reductions that do not fit.
+    Source: ONNX operators, NegativeLogLikelihoodLoss-22.
+    """
+    _check(input, target, weight, ignore_index, reduction, ("input", "target", "weight"))
+    ctx.claim(target.shape, 40)
+    return narrow(_loss(widen(input), target, weight, ignore_index, reduction), input.dtype)
+
+
+@op("SoftmaxCrossEntropyLoss", since=12)
+def softmax_cross_entropy_loss(
+    scores: Array,
+    labels: Array,
+    weights: Array | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    ctx: Context,
+) -> tuple[Array, Array]:
+    """NegativeLogLikelihoodLoss of LogSoftmax(scores) over axis 1: the loss, and those logarithms log_prob.
+
+    scores [N,C,...], labels [N,...], weights [C]. In float64, each result rounded once.
+    Raises OperatorError as NegativeLogLikelihoodLoss. Source: ONNX operators, SoftmaxCrossEntropyLoss-13.
+    """
+    _check(scores, labels, weights, ignore_index, reduction, ("scores", "labels", "weights"))
+    ctx.claim(scores.shape, 40)
+    with np.errstate(all="ignore"):
+        wide = widen(scores)
+        apart = wide - wide.max(axis=1, keepdims=True, initial=-np.inf) if wide.size else wide
+        logs = apart - np.log(np.exp(apart).sum(axis=1, keepdims=True))
+    loss = _loss(logs, labels, weights, ignore_index, reduction)
+    return narrow(loss, scores.dtype), narrow(logs, scores.dtype)
+
+
+def _loss(logs: Array, labels: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
+    kept = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+    classes = np.where(kept, labels, 0).astype(np.int64)
+    with np.errstate(all="ignore"):
+        shares = kept.astype(np.float64) if weight is None else np.where(kept, widen(weight)[classes], 0.0)
+        picked = np.take_along_axis(logs, classes[:, None], axis=1)[:, 0] if labels.size else np.zeros(labels.shape)
+        losses = np.where(kept, -picked * shares, 0.0)
+        if reduction == "none":
+            return losses
+        total = losses.sum()
+        return np.asarray(total if reduction == "sum" else total / shares.sum())
+
+
+def _check(
+    x: Array, labels: Array, weight: Array | None, ignored: int | None, reduction: str, names: tuple[str, str, str]
+) -> None:
+    if x.ndim < 2 or not x.shape[1]:
+        raise refuse(f"{names[0]} has no classes", names[0], "[N,C,...], C 1 or more", x, code="QR208")
+    wanted = (x.shape[0], *x.shape[2:])
+    if labels.shape != wanted:
+        raise refuse(f"{names[1]} does not fit {names[0]}", names[1], shape_text(wanted), labels, code="QR208")
+    if weight is not None and weight.shape != x.shape[1:2]:
+        raise refuse(f"{names[2]} does not fit {names[0]}", names[2], shape_text(x.shape[1:2]), weight, code="QR208")
+    bad = (labels < 0) | (labels >= x.shape[1])
+    bad &= True if ignored is None else labels != ignored
+    if bad.any():
+        first = int(labels[bad][0])
+        raise refuse(f"there is no class {first}", names[1], f"0 to {x.shape[1] - 1}", str(first), code="QR209")
+    if reduction not in ("none", "sum", "mean"):
+        raise refuse(f"reduction is {reduction}", "reduction", "none, sum, mean", reduction, code="QR204")

@@ -12,7 +12,7 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.kernels.normalize import Lrn
-from qrun.ops.lrn import lrn
+from qrun.ops.normalization import lrn
 
 F = np.float32
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.forest import NODE
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share
 from qrun.native.machine.memory import aligned_copy
-from qrun.native.machine.operation import Operand, Order, Planned, share
 
-Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 
 
