@@ -146,8 +146,8 @@ def _pad(
         made = np.empty(shape, data.dtype)
         made[...] = _fill(constant, data.dtype)
         inside = [(max(0, b), max(0, b, min(n + b, n + b + e))) for n, b, e in sizes]
-        made[tuple(slice(i, j) for i, j in inside)] = data[
-            tuple(slice(i - b, j - b) for (i, j), b in zip(inside, begin, strict=True))
+        made[tuple(builtins.slice(i, j) for i, j in inside)] = data[
+            tuple(builtins.slice(i - b, j - b) for (i, j), b in zip(inside, begin, strict=True))
         ]
         return made
     for axis, (n, b, e) in enumerate(sizes):

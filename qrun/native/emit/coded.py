@@ -35,6 +35,7 @@ GROUP = {2: 8, 4: 8, 8: 4}
 _INTEGERS = 2.0**23
 """float32 numbers from here on have no fraction; their low bits count."""
 _INTEGER_BITS = 0x4B000000
+"""Those of 2**23: joined with the bits of a code they are 2**23 plus the code."""
 
 
 @emitter("coded_product")

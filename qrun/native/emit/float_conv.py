@@ -47,6 +47,7 @@ weights      float64 [taps][columns], weights_row: bytes of a tap
 sizes        float64 [columns]: sums of the weights' magnitudes; known_odd: 1 if some, or what is added, are not finite
 """
 _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
+"""Bits of a float32 without its sign, which compare as the magnitudes do; those of infinity, below which numbers are finite."""
 
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:

@@ -64,6 +64,7 @@ class FunctionCall:
 
 
 _WHOLE = 2.0**23
+"""From here on float32 numbers are integers."""
 Write = Callable[[FunctionCall, list[Value]], Value]
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],

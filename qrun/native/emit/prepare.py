@@ -54,7 +54,9 @@ a_zero, b_zero  8-bit zero points (operands ``a``, ``b`` or both); a_value, b_va
 chunk        rows per tile
 """
 _ONES = 0x01010101
+"""Four weights of 1: a product with them adds activations."""
 _CODES = 16
+"""Codes that are added at once."""
 
 
 @emitter("prepare")

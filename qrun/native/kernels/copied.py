@@ -22,8 +22,9 @@ from qrun.native.proof.fold import Int8s, int8_taps, lane_bounds
 Run = tuple[int, int, int, str]
 """First channel, vectors of a panel, panels, form: see Product.panels."""
 _LEAST_BLOCKS = 8
-_UNITS_PER_THREAD = 8
-_UNIT_MACS = 1 << 20
+"""Blocks of rows of a unit, each of which reads all weights."""
+_UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 20
+"""As in tiled.py; these kernels are slower, so that units may be smaller."""
 _LEAST_ROWS = 16
 """Rows below which it matters more that 16-bit weights are twice as many bytes."""
 _FEW = 2
@@ -37,12 +38,14 @@ SMALL = 32
 CLIPPED_ROWS = {2: 4, 1: 8}
 """Rows of a block of clipped activations, by vectors of a panel."""
 _COPY = 256 << 10
+"""Bytes of copied activations that stay in the second-level cache beside weights; of widened ones, half as many."""
 _LISTED = 3 / 8
 WIDENED_ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
 """Rows of a block of widened activations, by vectors of a panel, with 32 registers."""
 _WIDENED_ROWS_16 = {3: 3, 2: 5, 1: 8}
-_NEAR = 128 << 10
-_SIZE = 2
+"""The same with 16 registers."""
+_NEAR, _SIZE = 128 << 10, 2
+"""Bytes of copied activations, and of one of them, that are widened."""
 
 
 def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[RelocatableCall]:

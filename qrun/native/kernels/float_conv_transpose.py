@@ -20,6 +20,7 @@ from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _PHASES = 64
+"""Stacks of products, each with a call of its own."""
 
 
 @frozen

@@ -16,6 +16,7 @@ from qrun.native.machine.operation import size
 from qrun.shapes import MOST_AXES
 
 _ENTRIES = 1 << 26
+"""Offsets of a table, int32: 256 MB."""
 
 
 @frozen(slots=False)
@@ -93,9 +94,11 @@ class Window:
 
 
 _UNROLLS = (4, 3, 2)
+"""Steps per turn, the best first."""
 _WHOLE, _WHOLE_ODD = 8, 20
-_TILES_PER_THREAD = 8
-_TILE_MACS = 1 << 16
+"""Up to so many steps are one turn without a loop; the latter where no unrolling divides their number."""
+_TILES_PER_THREAD, _TILE_MACS = 8, 1 << 16
+"""Tiles that even out how long threads take; and products of a tile, for each lane, beside which taking it costs little."""
 _OFFSET_LIMIT = 2**31 - 1
 
 

@@ -22,8 +22,10 @@ TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
 """Bytes of weights beyond which the next panel's are prefetched."""
 _FEW_BLOCKS = 3
-_NEAR = 16 << 10
-_GAIN = 0.6
+"""Fewer blocks of rows have no time to fetch the next panel while this one is multiplied."""
+_NEAR, _GAIN = 16 << 10, 0.6
+"""Bytes of activations that stay in the first-level cache beside weights; and what walking panels inside of such chunks must
+leave of the bytes that come from the second level, to be worth the loops."""
 
 
 @frozen

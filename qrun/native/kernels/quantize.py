@@ -17,7 +17,9 @@ from qrun.native.machine.operation import TILE_BYTES
 _EIGHT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _CODES: dict[np.dtype[Any], str] = {**_EIGHT, np.dtype(np.int32): "i32"}
 _NORMAL = (2.0**-100, 2.0**100)
+"""Scales of which no number on the way is subnormal, or infinite."""
 _NEAR = np.arange(-8, 9, dtype=np.int32)
+"""float32 numbers around a tie, by their bits: further ones are decided by more than all roundings."""
 
 
 @frozen

@@ -30,7 +30,9 @@ _TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _RESULTS: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _INT32 = np.dtype(np.int32)
 _FLIP = 0x80808080
+"""Turns four int8 into uint8 that are 128 higher, and back."""
 _CALLS = 1 << 10
+"""Pairings of matrices, each a group of the call."""
 
 
 @frozen

@@ -14,13 +14,15 @@ from qrun.native.machine.operation import TILE_BYTES
 
 SIZES = (1, 2, 4, 8)
 _SECTIONS = 64
+"""Calls that a copy along more axes than a kernel has may be."""
 _FILL = 4096
-_LINE = 64
-_VECTOR = 16
-_UNROLL = 4
+"""Bytes of a constant row that fills borders."""
+_LINE, _VECTOR, _UNROLL = 64, 16, 4
+"""Bytes of a cache line and of a block's row, vectors per turn."""
 _UNIT = 1 << 12
-_PAGE = 4096
-_WAYS = 8
+"""Bytes of a transposition that stay in the first-level cache."""
+_PAGE, _WAYS = 4096, 8
+"""Rows a page apart fall into one set of the first-level cache, which holds so many of them."""
 
 
 @frozen

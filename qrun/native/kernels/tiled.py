@@ -17,10 +17,13 @@ from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.fold import Int8s, int8_taps
 
 _WASTE = 6
+"""Tiles may do so many times the products that count; beyond, dense kernels take over."""
 _SCRATCH = 1 << 20
+"""Bytes of a thread's memory."""
 _SHARED_WEIGHTS = 512 << 10
-_UNITS_PER_THREAD = 8
-_UNIT_MACS = 1 << 22
+"""Bytes of weights beyond which threads take channels, each its own, and not rows."""
+_UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 22
+"""Units that even out how long threads take; and products of one, beside which taking it costs little."""
 
 
 @frozen

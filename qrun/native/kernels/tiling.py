@@ -14,8 +14,11 @@ from qrun.native.machine.memory import Array, Ints, aligned_copy
 
 Mode = Literal["in place", "pixels", "lines"]
 _RUN = 24
+"""k-steps of a run: its weights for 16 channels, a kilobyte a step, stay in the first-level cache."""
 _COPY = 512 << 10
+"""Bytes of copied activations that stay in the second-level cache."""
 _WORTH = 1.2
+"""What tiles in place may cost more than copied ones, for which copying pays."""
 
 
 @frozen

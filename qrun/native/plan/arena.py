@@ -9,7 +9,9 @@ from heapq import heappop, heappush
 from qrun.declare.frozen import frozen
 
 ALIGNMENT = 64
+"""Bytes of a cache line, and of the widest vector."""
 MANY = 512
+"""Buffers of which all pairs are looked at."""
 
 
 @frozen

@@ -24,13 +24,17 @@ Candidate = tuple[str, Callable[[slice], Floats], dict[str, int]]
 
 CODES = np.arange(256, dtype=np.float64)
 _LARGEST = 2.0**30
+"""Far inside int32, to which kernels convert."""
 _INT16 = 2**15 - 1
-_PAIRS = 4
-_SCALES = 6
+"""The largest weight of form int, which multiplies in 16 bits."""
+_PAIRS, _SCALES = 4, 6
+"""Pairs of such weights, and factors s of form mul, that are tried: those that miss the real numbers least."""
 _INTEGERS = 1.5 * 2.0**52
 """float64 numbers around it are integers, and their low words too."""
 _SHORT = 40
+"""Bits of factors: DOUBLES + 255 has 13 more, and a float64 53."""
 _GRIDS = (32, 36, 28, 24, 40)
+"""Binary places to which sums are rounded, the likeliest first."""
 _SHARES = tuple(slice(first, None, 8) for first in range(8))
 """Rows of a table that are looked at together: what is wrong is so in most of them, and they stay in the cache."""
 _NUDGES = (

@@ -18,8 +18,10 @@ Words = np.ndarray[Any, np.dtype[np.uint16]]
 Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
 
 _WIDE = 1 << 23
+"""Fewer weights, of at most 255 each, have a sum that fits int32."""
 _NEAR = 1 << 17
 _NEAR_BOUNDS = 1 << 18
+"""Weights that are worked on together: what is made of them stays in the second-level cache."""
 
 
 @frozen

@@ -15,8 +15,9 @@ from qrun.native.proof.fits import CODES, CodeProduct, CodeSum, Singles, agree, 
 from qrun.native.proof.thresholds import Bools, Floats
 
 _FAR = 1e6
-_STEEPEST = 300.0
-_CUTS = 8
+"""Where a table is saturated, its line may lie so far beyond."""
+_STEEPEST, _CUTS = 300.0, 8
+"""The steepest slope that is searched, as one of 255 crosses all codes in a step; and how many slopes are tried."""
 _TRIES = ((0, False), (0, True), (1, True), (-1, True))
 """Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
 

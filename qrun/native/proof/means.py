@@ -16,7 +16,9 @@ Rule = Callable[[Ints, float], Array]
 """Sums of (x - x_zero), any shape, and the divisor to the codes that the definition gives."""
 
 _ALL = 1 << 16
+"""Up to so many sums all are looked at; of more, those where the code steps."""
 _TABLE = 1 << 22
+"""Codes of a table that is still worth its 4 MB."""
 _WHY = {
     "x32": "",
     "f64": "float32 misses a mean",
@@ -24,8 +26,10 @@ _WHY = {
     "table": "an empty window or an unusual scale",
 }
 _INSIDE = 2.0**30
+"""Far inside int32, to which kernels convert."""
 _FACTORS = np.arange(1, 65)
 _TRIALS = 1025 + 2 * (np.arange(200) * 611 % 1536)
+"""Factors of form x32, as in search.py."""
 
 
 @frozen

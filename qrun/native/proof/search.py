@@ -20,17 +20,27 @@ FloatBounds = Callable[[Floats, Floats, Floats], Floats]
 Singles = np.ndarray[Any, np.dtype[np.float32]]
 
 _CHUNK = 256
-
+"""Channels whose steps are looked at together: 255 float64 of each are half a megabyte, which stays near."""
 INSIDE = 2.0**22 - 600
+"""Rounded products below it are whole numbers beside MAGIC, also after a zero point and all steps are added."""
 SINGLE = 2**24
+"""Integers below it are float32 numbers: their product with a small factor needs no rounding."""
 RAISED = 2**22
 RAISED_ENDS = 2**26
+"""Accumulators that form y32 adds to the bits of MAGIC: below RAISED the sum is MAGIC plus the accumulator. Further on it still
+grows with it, so that of the ends, up to RAISED_ENDS, the saturated result can be tried."""
 _LONG = 2.0**31 - 600
+"""As INSIDE, of results that are converted to int32."""
 _FACTORS = (range(2, 17), range(17, 65), range(65, 257))
+"""Factors of form x32 that leave one rounding, in parts: most channels are done after the first."""
 _TRIALS = 1025 + 2 * (np.arange(400) * 611 % 1536)
+"""Factors for the rest, odd numbers between 1025 and 4095: a step of 1222 among them lies far from the one before."""
 _BATCH = 4096
+"""Pairs of channels and factors that are looked at together."""
 _PICKS = 4
+"""Likely factors of a channel that are proved before it is left to later ones."""
 _TIGHTEST = 16
+"""Accumulators that sort out nearly all wrong factors, before a proof looks at all steps."""
 
 
 class Search:

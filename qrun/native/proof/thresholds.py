@@ -20,8 +20,11 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 INT32 = (-(2**31), 2**31 - 1)
 NEVER = 2**34
 ALWAYS = -(2**34)
+"""Steps that no int32 reaches, or all have passed: as far away as float64 quotients may err by _NEAR."""
 STEPS = 255
+"""One between each two of 256 codes."""
 _NEAR = 2.0**-16
+"""4 units in the last place of numbers up to NEVER."""
 
 
 @frozen
