@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import TensorAccuracy
+from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking import Cost
-from qrun.comparing.ranking_lists import OperatorCost
 from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
@@ -54,13 +53,15 @@ def _tables(found: Accuracy, top: int | None) -> list[Block]:
             Block("Most costly nodes, each quantized alone", _costs(shown), more=rest if more else "", folds=True)
         )
     if found.suggestion is not None and found.suggestion.operators:
-        tables.append(Block("All nodes of one operator in float", _operators(found.suggestion.operators, top)))
+        tables.append(
+            Block("All nodes of one operator in float", Grid.of(_OPERATORS, found.suggestion.operators[:top]))
+        )
     tensors = worst(found.tensors, top)
     if tensors:
         more = len(found.tensors) - len(tensors)
         title = "Least accurate tensors, in graph order" if more else "Tensors, in graph order"
         left = f"{plural(more, 'more tensor')}   --top all, --json" if more else ""
-        tables.append(Block(title, _tensors(tensors), more=left, folds=True))
+        tables.append(Block(title, Grid.of(_TENSORS, tensors), more=left, folds=True))
     return tables
 
 
@@ -76,52 +77,45 @@ def _how(found: Accuracy) -> str:
 
 
 def _outputs(found: Accuracy) -> Grid:
-    columns = [
-        Column("name", shrink=1),
-        Column("SQNR", right=True),
-        Column("cosine", right=True),
-        Column("max abs", right=True),
-        Column("argmax", right=True),
-        Column("NaN/Inf", right=True, optional=1),
-    ]
-    rows = []
-    for o in found.outputs:
-        name = o.name if o.name == o.other else f"{o.name} / {o.other}"
-        same = "-" if o.decided is None else f"{o.agreed} of {o.decided}"
-        numbers = [decibel(o.noise.sqnr), f"{o.noise.cosine:.6f}", number(o.noise.largest), same, str(o.noise.odd)]
-        rows.append([name, *(["codes", "-", "-", "-", "-"] if o.codes else numbers)])
-    return Grid(columns, rows)
+    def told(text: Callable[[OutputAccuracy], str]) -> Callable[[OutputAccuracy], str]:
+        return lambda o: "-" if o.codes else text(o)
+
+    return Grid.of(
+        [
+            Column("name", shrink=1, cell=lambda o: o.name if o.name == o.other else f"{o.name} / {o.other}"),
+            Column("SQNR", right=True, cell=lambda o: "codes" if o.codes else decibel(o.noise.sqnr)),
+            Column("cosine", right=True, cell=told(lambda o: f"{o.noise.cosine:.6f}")),
+            Column("max abs", right=True, cell=told(lambda o: number(o.noise.largest))),
+            Column(
+                "argmax", right=True, cell=told(lambda o: "-" if o.decided is None else f"{o.agreed} of {o.decided}")
+            ),
+            Column("NaN/Inf", right=True, optional=1, cell=told(lambda o: str(o.noise.odd))),
+        ],
+        found.outputs,
+    )
 
 
 def _costs(costs: Sequence[Cost]) -> Grid:
     op = op_names([cost.node for cost in costs])
-    columns = [
-        Column("#", right=True),
-        Column("node", shrink=2),
-        Column("op", shrink=1, optional=2),
-        Column("output", right=True),
-        Column("share", right=True),
-        Column("local", right=True, optional=1),
-        Column("reason", wrap=True, below=True),
-    ]
-    rows = [
+    return Grid.of(
         [
-            str(c.node.index),
-            c.node.label,
-            op(c.node),
-            decibel(c.sqnr) if c.measured else f"~{decibel(c.sqnr)}",
-            percent(c.share),
-            decibel(c.local.noise.sqnr),
-            c.why,
-        ]
-        for c in costs
-    ]
-    return Grid(columns, rows)
+            Column("#", right=True, cell=lambda c: str(c.node.index)),
+            Column("node", shrink=2, cell=lambda c: c.node.label),
+            Column("op", shrink=1, optional=2, cell=lambda c: op(c.node)),
+            Column("output", right=True, cell=lambda c: ("" if c.measured else "~") + decibel(c.sqnr)),
+            Column("share", right=True, cell=lambda c: percent(c.share)),
+            Column("local", right=True, optional=1, cell=lambda c: decibel(c.local.noise.sqnr)),
+            Column("reason", wrap=True, below=True, cell=lambda c: c.why),
+        ],
+        costs,
+    )
 
 
-def _operators(operators: Sequence[OperatorCost], top: int | None) -> Grid:
-    columns = [Column("operator", shrink=1), Column("nodes", right=True), Column("output", right=True)]
-    return Grid(columns, [[row.name, str(row.nodes), decibel(row.sqnr)] for row in operators[:top]])
+_OPERATORS = [
+    Column("operator", shrink=1, cell=lambda row: row.name),
+    Column("nodes", right=True, cell=lambda row: str(row.nodes)),
+    Column("output", right=True, cell=lambda row: decibel(row.sqnr)),
+]
 
 
 def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccuracy]:
@@ -135,33 +129,16 @@ def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccu
     return list(tensors) if top is None else [tensors[i] for i in sorted(sorted(known, key=order)[:top])]
 
 
-def _tensors(tensors: Sequence[TensorAccuracy]) -> Grid:
-    columns = [
-        Column("#", right=True),
-        Column("tensor", shrink=2),
-        Column("stands for", shrink=1),
-        Column("cumulated", right=True),
-        Column("local", right=True),
-        Column("cosine", right=True, optional=1),
-        Column("max abs", right=True, optional=2),
-        Column("matched", optional=3),
-    ]
-    rows = []
-    for t in tensors:
-        noise = t.cumulated
-        rows.append(
-            [
-                "-" if t.node is None else str(t.node.index),
-                t.tensor,
-                t.reference,
-                "codes" if t.codes else decibel(noise.sqnr if noise else None),
-                decibel(t.local.noise.sqnr) if t.local else "-",
-                f"{noise.cosine:.6f}" if noise else "-",
-                number(noise.largest if noise else None),
-                FOUND_BY[t.how],
-            ]
-        )
-    return Grid(columns, rows)
+_TENSORS = [
+    Column("#", right=True, cell=lambda t: "-" if t.node is None else str(t.node.index)),
+    Column("tensor", shrink=2, cell=lambda t: t.tensor),
+    Column("stands for", shrink=1, cell=lambda t: t.reference),
+    Column("cumulated", right=True, cell=lambda t: "codes" if t.codes else decibel(t.cumulated and t.cumulated.sqnr)),
+    Column("local", right=True, cell=lambda t: decibel(t.local.noise.sqnr) if t.local else "-"),
+    Column("cosine", right=True, optional=1, cell=lambda t: f"{t.cumulated.cosine:.6f}" if t.cumulated else "-"),
+    Column("max abs", right=True, optional=2, cell=lambda t: number(t.cumulated and t.cumulated.largest)),
+    Column("matched", optional=3, cell=lambda t: FOUND_BY[t.how]),
+]
 
 
 def _advice(found: Accuracy) -> Iterator[tuple[str, list[str]]]:

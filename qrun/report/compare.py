@@ -38,7 +38,7 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         blocks.append(_differing(found, top))
     causes = _causes(found)
     if causes:
-        blocks.append(Block("Causes (qrun explain CAUSE)", Grid(_CAUSE_COLUMNS, causes), folds=False))
+        blocks.append(Block("Causes (qrun explain CAUSE)", Grid.of(_CAUSE_COLUMNS, causes.items())))
     if found.outputs:
         blocks.append(_outputs(found))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
@@ -112,26 +112,6 @@ def _by(pair: TensorPair) -> str:
     return f" by {largest(pair)}" if pair.beyond else ""
 
 
-_NAME_COLUMNS = [
-    Column("#", right=True),
-    Column("tensor", shrink=2),
-    Column("op", optional=4),
-    Column("type", optional=5),
-]
-_SIZE_COLUMNS = [
-    Column("max step", right=True, optional=1),
-    Column("max abs", right=True, optional=3),
-    Column("SQNR", right=True, optional=2),
-    Column("cause"),
-]
-_CAUSE_COLUMNS = [
-    Column("cause"),
-    Column("tensors", right=True),
-    Column("elements", right=True),
-    Column("first", shrink=1),
-]
-
-
 def _differing(found: Comparison, top: int | None) -> Block:
     rows, op = found.differing[:top], op_names(found.model.nodes)
     left, told = len(found.differing) - len(rows), _beyond(found)
@@ -144,28 +124,41 @@ def _differing(found: Comparison, top: int | None) -> Block:
     if any(_own(t) for t in rows):
         title += " (in brackets: elements that differ by themselves)"
     bits = any(t.pair.other_bits > t.pair.difference.differing for t in rows)
-    shares = [Column("beyond" if told else "differ", right=True), Column("other bits", right=True, optional=4)]
-    grid = Grid([*_NAME_COLUMNS, *shares, *_SIZE_COLUMNS], [_row(t, op(t.node)) for t in rows])
-    return Block(title, grid if bits else grid.without(len(_NAME_COLUMNS) + 1), more=more, folds=True)
-
-
-def _row(t: ComparedTensor, op: str) -> list[str]:
-    d, p = t.pair.difference, t.pair
-    cause = t.guilt.reason.cause if t.guilt else INHERITED if t.checked else "-"
-    cause += f" ({_own(t)})" if _own(t) else ""
-    missing = "" if d.form is None else "missing" if d.form[1] == "nothing" else "form"
-    return [
-        str(t.node.index),
-        t.name,
-        op,
-        p.type,
-        missing or _share(d.differing, d.total),
-        "-" if missing else _share(p.other_bits, d.total),
-        f"{d.largest:.0f}" if d.integral and not d.form else "-",
-        "-" if p.max_abs is None else number(p.max_abs),
-        decibel(p.sqnr),
-        cause,
+    columns = [
+        Column("#", right=True, cell=lambda t: str(t.node.index)),
+        Column("tensor", shrink=2, cell=lambda t: t.name),
+        Column("op", optional=4, cell=lambda t: op(t.node)),
+        Column("type", optional=5, cell=lambda t: t.pair.type),
+        Column("beyond" if told else "differ", right=True, cell=_differ),
+        Column("other bits", right=True, optional=4, cell=_other_bits) if bits else None,
+        Column("max step", right=True, optional=1, cell=_steps),
+        Column("max abs", right=True, optional=3, cell=lambda t: number(t.pair.max_abs)),
+        Column("SQNR", right=True, optional=2, cell=lambda t: decibel(t.pair.sqnr)),
+        Column("cause", cell=_cause),
     ]
+    return Block(title, Grid.of(columns, rows), more=more, folds=True)
+
+
+def _differ(t: ComparedTensor) -> str:
+    """How much of it differs; of one without elements to compare, why."""
+    d = t.pair.difference
+    if d.form is not None:
+        return "missing" if d.form[1] == "nothing" else "form"
+    return _share(d.differing, d.total)
+
+
+def _other_bits(t: ComparedTensor) -> str:
+    return "-" if t.pair.difference.form else _share(t.pair.other_bits, t.pair.difference.total)
+
+
+def _steps(t: ComparedTensor) -> str:
+    d = t.pair.difference
+    return f"{d.largest:.0f}" if d.integral and not d.form else "-"
+
+
+def _cause(t: ComparedTensor) -> str:
+    cause = t.guilt.reason.cause if t.guilt else INHERITED if t.checked else "-"
+    return f"{cause} ({own})" if (own := _own(t)) else cause
 
 
 def _share(count: int, total: int) -> str:
@@ -180,48 +173,43 @@ def _own(t: ComparedTensor) -> int:
     return 0 if own == t.pair.difference.differing else own
 
 
-def _causes(found: Comparison) -> list[list[str]]:
+def _causes(found: Comparison) -> dict[str, list[ComparedTensor]]:
+    """The tensors that differ by themselves, by cause, the most frequent first."""
     groups: dict[str, list[ComparedTensor]] = {}
     for t in found.tensors:
         if t.guilt is not None:
             groups.setdefault(t.guilt.reason.cause, []).append(t)
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    return [
-        [
-            cause,
-            str(len(ts)),
-            str(sum(t.guilt.pair.difference.differing for t in ts if t.guilt)),
-            f"#{ts[0].node.index} {ts[0].node.label}",
-        ]
-        for cause, ts in ordered
-    ]
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+
+
+_CAUSE_COLUMNS = [
+    Column("cause", cell=lambda item: item[0]),
+    Column("tensors", right=True, cell=lambda item: str(len(item[1]))),
+    Column("elements", right=True, cell=lambda item: str(sum(t.guilt.pair.difference.differing for t in item[1]))),
+    Column("first", shrink=1, cell=lambda item: f"#{item[1][0].node.index} {item[1][0].node.label}"),
+]
 
 
 def _outputs(found: Comparison) -> Block:
+    def size(value: float | None, pair: TensorPair) -> str:
+        return "0" if pair.identical else number(value)
+
     columns = [
-        Column("name", shrink=1),
-        Column("max abs", right=True),
-        Column("max rel", right=True, optional=2),
-        Column("SQNR", right=True, optional=1),
-        Column("argmax"),
-        Column("verdict"),
+        Column("name", shrink=1, cell=lambda o: o[0]),
+        Column("max abs", right=True, cell=lambda o: size(o[1].max_abs, o[1])),
+        Column("max rel", right=True, optional=2, cell=lambda o: size(o[1].max_rel, o[1])),
+        Column("SQNR", right=True, optional=1, cell=lambda o: decibel(o[1].sqnr)),
+        Column("argmax", cell=lambda o: _argmax(o[1])),
+        Column("verdict", cell=lambda o: _judged(found, o[1])),
     ]
-    return Block("Outputs", Grid(columns, [_output(found, name, pair) for name, pair in found.outputs]))
+    return Block("Outputs", Grid.of(columns, found.outputs))
 
 
-def _output(found: Comparison, name: str, p: TensorPair) -> list[str]:
+def _judged(found: Comparison, p: TensorPair) -> str:
+    if p.identical or p.difference.form:
+        return "equal" if p.identical else "missing or of another form"
     told = limit(found.tolerance, p)
-    verdict = (
-        "equal"
-        if p.identical
-        else "missing or of another form"
-        if p.difference.form
-        else f"{'within' if p.equal else 'beyond'} {told}"
-        if told
-        else "differs"
-    )
-    sizes = ("0", "0") if p.identical else ("-" if v is None else number(v) for v in (p.max_abs, p.max_rel))
-    return [name, *sizes, decibel(p.sqnr), _argmax(p), verdict]
+    return f"{'within' if p.equal else 'beyond'} {told}" if told else "differs"
 
 
 def _argmax(p: TensorPair) -> str:

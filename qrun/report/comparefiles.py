@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
 from qrun.report.comparefirst import limits
-from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
+from qrun.report.comparesaved import answer, check_sheet, profile_sheet, run_sheet
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
 from qrun.report.screen import BAD, GOOD, OPEN
@@ -81,30 +81,11 @@ def _archives(found: Archives, top: int | None) -> Sheet:
     differ = [pair for pair in found.pairs if not pair.difference.equal]
     blocks = []
     if differ:
-        columns = [
-            Column("key", shrink=2),
-            Column("type", optional=4),
-            Column("differ", right=True),
-            Column("largest", right=True),
-            Column("SQNR", right=True, optional=2),
-            Column("first", shrink=1),
-            Column("a", right=True),
-            Column("b", right=True),
-            Column("worst", optional=1),
-            Column("a", right=True, optional=1),
-            Column("b", right=True, optional=1),
-        ]
         forms = [p for p in differ if p.difference.form is not None]
         valued = [p for p in differ if p.difference.form is None]
         if valued:
-            shown = valued[:top]
-            blocks.append(
-                Block(
-                    "Arrays that differ",
-                    Grid(columns, [_pair_row(p) for p in shown]),
-                    more=more(len(valued) - len(shown), "array"),
-                )
-            )
+            left = more(len(valued) - len(valued[:top]), "array")
+            blocks.append(Block("Arrays that differ", Grid.of(_PAIR_COLUMNS, valued[:top]), more=left))
         if forms:
             grid = Grid([Column("key", shrink=1), Column("a"), Column("b")], [[p.name, p.a, p.b] for p in forms[:top]])
             blocks.append(Block("Types or shapes that differ", grid, more=more(len(forms) - len(grid.rows), "array")))
@@ -113,32 +94,41 @@ def _archives(found: Archives, top: int | None) -> Sheet:
         f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
         f"tolerance {limits(found.tolerance) or 'none'}"
     )
-    if found.equal:
-        return Sheet(blocks, f"equal: {plural(len(found.pairs), 'array')}.", GOOD, about=[title])
-    only = len(found.only_a) + len(found.only_b)
     parts = [f"{len(differ)} of {plural(len(found.pairs), 'array')}, first {differ[0].name}"] if differ else []
-    parts += [f"{plural(only, 'array')} in one file only"] if only else []
-    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
+    return answer(found, blocks, title, plural(len(found.pairs), "array"), parts, "array")
 
 
-def _pair_row(pair: ArrayPair) -> list[str]:
-    d = pair.difference
-    largest = f"{d.largest:.0f}" if d.integral else number(d.largest)
+def _largest(pair: ArrayPair) -> str:
+    return f"{pair.difference.largest:.0f}" if pair.difference.integral else number(pair.difference.largest)
+
+
+def _elements(header: str, place: Callable[[ArrayPair], ElementPair | None], optional: int = 0) -> list[Column]:
+    """The columns of an element: where it is, and both values."""
+
+    def value(v: Any) -> str:
+        return v if isinstance(v, str) else number(v)
+
     return [
-        pair.name,
-        pair.a,
-        percent(d.differing / d.total),
-        largest,
-        decibel(pair.sqnr),
-        *_place(pair.first),
-        *_place(pair.worst),
+        Column(
+            header,
+            shrink=not optional,
+            optional=optional,
+            cell=lambda p: shape_text(e.index) if (e := place(p)) else "-",
+        ),
+        Column("a", right=True, optional=optional, cell=lambda p: value(e.a) if (e := place(p)) else "-"),
+        Column("b", right=True, optional=optional, cell=lambda p: value(e.b) if (e := place(p)) else "-"),
     ]
 
 
-def _place(place: ElementPair | None) -> list[str]:
-    if place is None:
-        return ["-", "-", "-"]
-    return [shape_text(place.index), *(v if isinstance(v, str) else number(v) for v in (place.a, place.b))]
+_PAIR_COLUMNS = [
+    Column("key", shrink=2, cell=lambda p: p.name),
+    Column("type", optional=4, cell=lambda p: p.a),
+    Column("differ", right=True, cell=lambda p: percent(p.difference.differing / p.difference.total)),
+    Column("largest", right=True, cell=_largest),
+    Column("SQNR", right=True, optional=2, cell=lambda p: decibel(p.sqnr)),
+    *_elements("first", lambda p: p.first),
+    *_elements("worst", lambda p: p.worst, optional=1),
+]
 
 
 def _record(found: RecordComparison, top: int | None) -> Sheet:
@@ -153,7 +143,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
             blocks.append(
                 Block(
                     "Others, of which at least so much differs",
-                    _change_grid(shown),
+                    Grid.of(_CHANGE_COLUMNS, shown),
                     more=more(len(later) - len(shown), "tensor"),
                     folds=True,
                 )
@@ -217,34 +207,17 @@ def _step(change: TensorChange) -> str:
     return f", one by at least {plural(round(change.step), 'step') if steps else number(change.step)}"
 
 
-def _change_grid(changes: Sequence[TensorChange]) -> Grid:
-    columns = [
-        Column("#", right=True),
-        Column("tensor", shrink=2),
-        Column("op", optional=2),
-        Column("type", optional=1),
-        Column("elements", right=True),
-        Column("by", right=True),
-        Column("inputs", optional=3),
-        Column("verdict"),
-    ]
-    states = {True: "equal", False: "other bits", None: "-"}
-    rows = [
-        [
-            str(c.now.node),
-            c.now.name,
-            c.now.op,
-            _form(c),
-            str(c.elements),
-            number(c.step) if c.step else "-",
-            states[c.inputs_equal],
-            VERDICTS.get(c.verdict, c.verdict),
-        ]
-        for c in changes
-    ]
-    return Grid(columns, rows)
-
-
+_INPUTS = {True: "equal", False: "other bits", None: "-"}
+_CHANGE_COLUMNS = [
+    Column("#", right=True, cell=lambda c: str(c.now.node)),
+    Column("tensor", shrink=2, cell=lambda c: c.now.name),
+    Column("op", optional=2, cell=lambda c: c.now.op),
+    Column("type", optional=1, cell=_form),
+    Column("elements", right=True, cell=lambda c: str(c.elements)),
+    Column("by", right=True, cell=lambda c: number(c.step) if c.step else "-"),
+    Column("inputs", optional=3, cell=lambda c: _INPUTS[c.inputs_equal]),
+    Column("verdict", cell=lambda c: VERDICTS.get(c.verdict, c.verdict)),
+]
 _KINDS: Mapping[type, tuple[str, Callable[[Any, int | None], Sheet]]] = {
     Archives: ("npz", _archives),
     SavedRuns: ("runs", run_sheet),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from qrun.comparing.archives import Archives
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
-from qrun.comparing.savedprofiles import LEAST, Change, Lone, NodeChange, SavedProfiles
+from qrun.comparing.savedprofiles import LEAST, Change, Lone, SavedProfiles
 from qrun.ir.types import shape_text
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, OPEN
@@ -27,21 +29,17 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
         f"before: {found.a}, after: {found.b}; a change exceeds the spread if the interquartile ranges do not overlap"
     )
     blocks = settings_block(found.settings, "before", "after")
-    blocks.append(Block("Whole run", Grid(_times(), [_change(found.whole)])))
+    blocks.append(Block("Whole run", Grid.of(_times(lambda change: change), [found.whole])))
     ordered = sorted(found.nodes, key=lambda n: -abs(n.change.after - n.change.before))
     shown = sorted(found.nodes, key=lambda n: n.index) if top is None else ordered[:top]
     if shown:
-        columns = [
-            Column("#", right=True),
-            Column("node", shrink=2),
-            Column("op", shrink=1, optional=2),
-            *_times(),
-            Column("note", optional=1),
-        ]
-        rows = [_node(node) for node in shown]
-        grid = Grid(columns, rows) if any(row[-1] for row in rows) else Grid(columns, rows).without(len(columns) - 1)
+        columns = [*_NODE_COLUMNS, *_times(lambda n: n.change)]
+        if any(node.note for node in shown):
+            columns.append(Column("note", optional=1, cell=lambda n: n.note))
         heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
-        blocks.append(Block(heading, grid, more=more(len(found.nodes) - len(shown), "node"), folds=True))
+        blocks.append(
+            Block(heading, Grid.of(columns, shown), more=more(len(found.nodes) - len(shown), "node"), folds=True)
+        )
     blocks += _lone("Only before", found.only_a, top) + _lone("Only after", found.only_b, top)
     ways = {"slower": BAD, "faster": GOOD} if found.same_work else {found.whole.verdict: BAD}
     return Sheet(blocks, _outcome(found), ways.get(found.whole.verdict, OPEN), about=[title])
@@ -68,12 +66,13 @@ def _nodes(found: SavedProfiles) -> str:
     return f"; {' and '.join(told)}, more than the spread" if told else ""
 
 
-def _times() -> list[Column]:
-    return [Column("before", right=True), Column("after", right=True), Column("change", right=True), Column("verdict")]
-
-
-def _change(c: Change) -> list[str]:
-    return [duration(c.before * 1e6), duration(c.after * 1e6), _relative(c), VERDICTS[c.verdict]]
+def _times(change: Callable[[Any], Change]) -> list[Column]:
+    return [
+        Column("before", right=True, cell=lambda row: duration(change(row).before * 1e6)),
+        Column("after", right=True, cell=lambda row: duration(change(row).after * 1e6)),
+        Column("change", right=True, cell=lambda row: _relative(change(row))),
+        Column("verdict", cell=lambda row: VERDICTS[change(row).verdict]),
+    ]
 
 
 def _relative(c: Change) -> str:
@@ -83,16 +82,19 @@ def _relative(c: Change) -> str:
     return f"{c.relative * 100:+.1f}%" if c.relative < 9 else f"{c.relative + 1:.0f} x"
 
 
-def _node(node: NodeChange) -> list[str]:
-    return [str(node.index), node.name or f"{node.op}_{node.index}", node.op, *_change(node.change), node.note]
+_NODE_COLUMNS = [
+    Column("#", right=True, cell=lambda n: str(n.index)),
+    Column("node", shrink=2, cell=lambda n: n.name or f"{n.op}_{n.index}"),
+    Column("op", shrink=1, optional=2, cell=lambda n: n.op),
+]
+_LONE_COLUMNS = [*_NODE_COLUMNS, Column("median", right=True, cell=lambda n: duration(n.median * 1e6))]
 
 
 def _lone(title: str, nodes: Sequence[Lone], top: int | None) -> list[Block]:
     if not nodes:
         return []
-    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("median", right=True)]
-    rows = [[str(n.index), n.name or f"{n.op}_{n.index}", n.op, duration(n.median * 1e6)] for n in nodes[:top]]
-    return [Block(title, Grid(columns, rows), more=more(len(nodes) - len(rows), "node"), folds=True)]
+    grid = Grid.of(_LONE_COLUMNS, nodes[:top])
+    return [Block(title, grid, more=more(len(nodes) - len(grid.rows), "node"), folds=True)]
 
 
 def run_sheet(found: SavedRuns, top: int | None) -> Sheet:
@@ -101,37 +103,51 @@ def run_sheet(found: SavedRuns, top: int | None) -> Sheet:
     differ = [pair for pair in found.outputs if not pair.equal]
     blocks = settings_block(found.settings, "a", "b")
     if differ:
-        columns = [
-            Column("output", shrink=1),
-            Column("a"),
-            Column("b", optional=4),
-            Column("differ", right=True),
-            Column("largest", right=True),
-            Column("first", optional=1),
-            Column("min", optional=3),
-            Column("max", optional=3),
-            Column("mean", optional=2),
-        ]
-        shown = [_output(pair) for pair in differ[:top]]
-        blocks.append(Block("Outputs that differ", Grid(columns, shown), more=more(len(differ) - len(shown), "output")))
+        left = more(len(differ) - len(differ[:top]), "output")
+        blocks.append(Block("Outputs that differ", Grid.of(_OUTPUT_COLUMNS, differ[:top]), more=left))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    if found.equal:
-        return Sheet(blocks, f"equal: {plural(len(found.outputs), 'output')}, bit for bit.", GOOD, about=[title])
-    only = len(found.only_a) + len(found.only_b)
     parts = [f"{len(differ)} of {plural(len(found.outputs), 'output')}, first {differ[0].name}"] if differ else []
-    parts += [f"{plural(only, 'output')} in one file only"] if only else []
-    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
+    same = f"{plural(len(found.outputs), 'output')}, bit for bit"
+    return answer(found, blocks, title, same, parts, "output")
 
 
-def _output(pair: OutputPair) -> list[str]:
-    ranges = [number(x) if x == y else f"{number(x)} / {number(y)}" for x, y in (pair.low, pair.high, pair.mean)]
-    count = "?" if pair.differing is None else f"{pair.differing} of {pair.total}"
-    first = "-"
-    if pair.first is not None:
-        index, a, b = pair.first
-        values = [v if isinstance(v, str) else number(v) for v in (a, b)]
-        first = f"{shape_text(index)} {values[0]} / {values[1]}"
-    return [pair.name, pair.a, pair.b, count, number(pair.largest), first, *ranges]
+def answer(
+    found: Archives | SavedRuns | SavedChecks,
+    blocks: Sequence[Block],
+    title: str,
+    same: str,
+    parts: Sequence[str],
+    noun: str,
+) -> Sheet:
+    """The report of two files. same: what is equal; parts: what differs, besides each `noun` that only one file has."""
+    only = len(found.only_a) + len(found.only_b)
+    told = [*parts, *([f"{plural(only, noun)} in one file only"] if only else [])]
+    verdict = f"equal: {same}." if found.equal else f"differ: {'; '.join(told)}."
+    return Sheet(blocks, verdict, GOOD if found.equal else BAD, about=[title])
+
+
+def _first(pair: OutputPair) -> str:
+    if pair.first is None:
+        return "-"
+    index, *values = pair.first
+    return f"{shape_text(index)} {' / '.join(v if isinstance(v, str) else number(v) for v in values)}"
+
+
+def _both(ends: tuple[Any, Any]) -> str:
+    return number(ends[0]) if ends[0] == ends[1] else f"{number(ends[0])} / {number(ends[1])}"
+
+
+_OUTPUT_COLUMNS = [
+    Column("output", shrink=1, cell=lambda p: p.name),
+    Column("a", cell=lambda p: p.a),
+    Column("b", optional=4, cell=lambda p: p.b),
+    Column("differ", right=True, cell=lambda p: "?" if p.differing is None else f"{p.differing} of {p.total}"),
+    Column("largest", right=True, cell=lambda p: number(p.largest)),
+    Column("first", optional=1, cell=_first),
+    Column("min", optional=3, cell=lambda p: _both(p.low)),
+    Column("max", optional=3, cell=lambda p: _both(p.high)),
+    Column("mean", optional=2, cell=lambda p: _both(p.mean)),
+]
 
 
 def check_sheet(found: SavedChecks, top: int | None) -> Sheet:
@@ -144,25 +160,20 @@ def check_sheet(found: SavedChecks, top: int | None) -> Sheet:
         rows = [list(row) for row in found.vectors[:top]]
         blocks.append(Block("Vectors", Grid(columns, rows), more=more(len(found.vectors) - len(rows), "vector")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    if found.equal:
-        return Sheet(blocks, f"equal: {plural(found.kept, 'finding')}.", GOOD, about=[title])
     parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
     parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
-    only = len(found.only_a) + len(found.only_b)
-    parts += [f"{plural(only, 'model')} in one file only"] if only else []
-    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
+    return answer(found, blocks, title, plural(found.kept, "finding"), parts, "model")
 
 
 def _findings(title: str, found: Sequence[Found], top: int | None) -> list[Block]:
     if not found:
         return []
     columns = [
-        Column("level"),
-        Column("rule"),
-        Column("model", shrink=1, optional=1),
-        Column("node", shrink=3),
-        Column("tensor", shrink=2),
-        Column("message", wrap=True, below=True),
+        Column("level", cell=lambda f: f.level),
+        Column("rule", cell=lambda f: f"{f.rule} {f.name}"),
+        Column("model", shrink=1, optional=1, cell=lambda f: f.model),
+        Column("node", shrink=3, cell=lambda f: f.node),
+        Column("tensor", shrink=2, cell=lambda f: f.tensor),
+        Column("message", wrap=True, below=True, cell=lambda f: f.message),
     ]
-    rows = [[f.level, f"{f.rule} {f.name}", f.model, f.node, f.tensor, f.message] for f in found[:top]]
-    return [Block(title, Grid(columns, rows), more=more(len(found) - len(rows), "finding"))]
+    return [Block(title, Grid.of(columns, found[:top]), more=more(len(found) - len(found[:top]), "finding"))]

@@ -15,7 +15,7 @@ from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
-from qrun.report.modelfacts import ModelFacts
+from qrun.report.modelfacts import ModelFacts, OperatorFacts
 from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
 from qrun.report.stats import SHOWN, listed, stats
@@ -105,32 +105,20 @@ def _quantized(facts: ModelFacts) -> str:
 
 
 def _print_operators(screen: Screen, facts: ModelFacts) -> None:
+    def inputs(f: OperatorFacts) -> str:
+        return (f.inputs[0] if f.inputs else "-") + (f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else "")
+
     columns = [
-        Column("op", wrap=True),
-        Column("nodes", right=True),
-        Column("version", right=True, optional=2),
-        Column("inputs", wrap=True),
-        Column("weights", right=True, optional=1),
-        Column("supported"),
+        Column("op", wrap=True, cell=lambda f: f.op),
+        Column("nodes", right=True, cell=lambda f: str(f.nodes)),
+        Column("version", right=True, optional=2, cell=lambda f: ", ".join(map(str, f.versions))),
+        Column("inputs", wrap=True, cell=inputs),
+        Column("weights", right=True, optional=1, cell=lambda f: file_size(f.weights) if f.weights else "-"),
+        Column("supported", cell=lambda f: f.support),
     ]
-    rows: list[list[str]] = []
-    styles: dict[tuple[int, int], str] = {}
-    for f in facts.operators:
-        if not f.supported:
-            styles[len(rows), 5] = "bold red"
-        inputs = f.inputs[0] if f.inputs else "-"
-        inputs += f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else ""
-        rows.append(
-            [
-                f.op,
-                str(f.nodes),
-                ", ".join(map(str, f.versions)),
-                inputs,
-                file_size(f.weights) if f.weights else "-",
-                f.support,
-            ]
-        )
-    screen.grid(Grid(columns, rows, styles))
+    grid = Grid.of(columns, facts.operators)
+    grid.styles.update({(at, 5): "bold red" for at, f in enumerate(facts.operators) if not f.supported})
+    screen.grid(grid)
 
 
 # Nodes

@@ -76,7 +76,7 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
     }
 
 
-NODE_COLUMNS = (
+NODE_COLUMNS = [
     "index",
     "name",
     "domain",
@@ -100,8 +100,8 @@ NODE_COLUMNS = (
     "roof_share",
     "bound",
     "outputs",
-)
-GROUP_COLUMNS = ("nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by")
+]
+GROUP_COLUMNS = ["nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by"]
 
 
 def profile_csv(report: ProfileReport) -> str:

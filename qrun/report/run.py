@@ -139,31 +139,17 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
 def _time_grid(
     screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int, with_kernels: bool = False
 ) -> Grid:
+    op, model = op_names(report.model.nodes), report.model
     columns = [
-        Column("#", right=True),
-        Column("node", shrink=2),
-        Column("op", shrink=1),
-        Column("time", right=True),
-        Column("share", right=True),
-        Column("output", optional=1),
+        Column("#", right=True, cell=lambda e: str(e.index)),
+        Column("node", shrink=2, cell=lambda e: node_of(model, e).label),
+        Column("op", shrink=1, cell=lambda e: _op_text(model, e, op)),
+        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
+        Column("share", right=True, cell=lambda e: percent(e.duration_ns / total if total else 0)),
+        Column("output", optional=1, cell=output_text),
+        Column("kernel", shrink=1, cell=lambda e: ran(model, e).kernel_text) if with_kernels else None,
     ]
-    nodes = report.model.nodes
-    op = op_names(nodes)
-    rows = [
-        [
-            str(e.index),
-            node_of(report.model, e).label,
-            _op_text(report.model, e, op),
-            duration(e.duration_ns),
-            percent(e.duration_ns / total if total else 0),
-            output_text(e),
-        ]
-        for e in events
-    ]
-    if with_kernels:
-        columns.append(Column("kernel", shrink=1))
-        rows = [[*row, ran(report.model, e).kernel_text] for row, e in zip(rows, events, strict=True)]
-    return fold_prefix(screen, Grid(columns, rows))
+    return fold_prefix(screen, Grid.of(columns, events))
 
 
 def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:

@@ -113,7 +113,7 @@ def test_the_default_name_and_quiet(folder: Path) -> None:
 def test_a_page_on_stdout(folder: Path) -> None:
     ended = call("report", "m.onnx", *RUN, "-o", "-")
     assert ended.raw.startswith(b"<!DOCTYPE html>")
-    assert ended.raw.endswith(b"</html>")
+    assert ended.raw.endswith(b"</html>\n")
     assert "profile  3 runs" in ended.err
     assert sorted(os.listdir()) == ["m.onnx", "x.npy"]
 

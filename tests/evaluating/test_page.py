@@ -23,7 +23,7 @@ def test_scores_are_a_section_of_the_page(digits: Digits) -> None:
         "No significant difference",
         "dynamic/model.onnx",
         "argmax agreement",
-        "Samples that differ most from float/model.onnx",
+        "Samples on which qdq/model.onnx",
     ):
         assert words in page
     check = saved("check.json", "check", model)

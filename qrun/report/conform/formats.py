@@ -12,11 +12,12 @@ from qrun.conform.results import CaseResult, Judgement, RuntimeResult
 from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
 from qrun.report.conform.sheet import conform_sheet
-from qrun.report.formats.sarif import REGION, SCHEMA
-from qrun.report.json import document, text
+from qrun.report.formats.junit import xml_text
+from qrun.report.formats.sarif import REGION, sarif_text, tool
+from qrun.report.json import document
 from qrun.report.screen import Out, Screen
 from qrun.report.sheet import markdown_lines, print_sheet
-from qrun.report.text import BRACKETS, safe
+from qrun.report.text import safe
 
 LEVELS = {
     "wrong": "error",
@@ -73,10 +74,7 @@ def _junit(found: Judgement, argv: Sequence[str]) -> str:
             elif case.verdict != "exact":
                 Tree.SubElement(test, "system-out").text = safe(headline(case))
         suite.attrib |= {"failures": str(failures), "errors": "0", "skipped": str(skipped)}
-    Tree.indent(root)
-    return (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n{BRACKETS.sub("#&#35;", Tree.tostring(root, encoding="unicode"))}\n'
-    )
+    return xml_text(root)
 
 
 def headline(case: CaseResult) -> str:
@@ -94,27 +92,22 @@ def elements_text(case: CaseResult) -> str:
 
 def _sarif(found: Judgement, argv: Sequence[str]) -> str:
     """A run for each runtime; a result for each case that is not exact."""
-    return (
-        text({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(each, found) for each in found.runtimes]}, indent=1)
-        + "\n"
-    )
+    return sarif_text([_run(each, found) for each in found.runtimes])
 
 
 def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
-    from qrun import __version__
-
     told = [case for case in each.cases if case.verdict != "exact"]
-    rules = sorted({case.cause or case.verdict for case in told})
-    driver = {
-        "name": "qrun", "fullName": f"qrun conform: {each.title}", "version": __version__, "semanticVersion": __version__,
-        "rules": [{"id": rule, "name": rule, "shortDescription": {"text": rule}, "defaultConfiguration": {"level": "error"}} for rule in rules],
-    }  # fmt: skip
+    ids = sorted({case.cause or case.verdict for case in told})
+    rules = [
+        {"id": id, "name": id, "shortDescription": {"text": id}, "defaultConfiguration": {"level": "error"}}
+        for id in ids
+    ]
     return {
-        "tool": {"driver": driver},
+        "tool": tool(f"qrun conform: {each.title}", rules),
         "automationDetails": {"id": f"qrun-conform/{each.name if each.name in RUNTIMES else 'cmd'}/"},
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(found.failed)}],
-        "results": [_result(each, case, rules.index(case.cause or case.verdict)) for case in told],
+        "results": [_result(each, case, ids.index(case.cause or case.verdict)) for case in told],
     }
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
 
 from qrun.conform.results import VERDICTS, CaseResult, Judgement, RuntimeResult
 from qrun.report.conform.sheet import (
@@ -18,20 +15,23 @@ from qrun.report.conform.sheet import (
     summary,
     verdict_grid,
 )
-from qrun.report.grid import Column, Grid
-from qrun.report.html.tags import NEWLINE, HtmlColumn, Markup, join, table, tag, void
+from qrun.report.grid import Grid
+from qrun.report.html.frame import facts, framed, grid_table
+from qrun.report.html.tags import Markup, join, tag
 from qrun.report.screen import GOOD
 
 
 def conform_page(found: Judgement, argv: Sequence[str]) -> str:
     """The HTML document: no address outside of it is asked for anything."""
     sheet = conform_sheet(found)
-    rows = [tag("dt", "suite"), tag("dd", f"{found.suite}, {found.selected} cases"), tag("dt", "again"),
-            tag("dd", tag("code", shlex.join(["qrun", *argv])))]  # fmt: skip
+    rows = [
+        ("suite", f"{found.suite}, {found.selected} cases"),
+        ("again", tag("code", shlex.join(["qrun", *argv]))),
+    ]
     tiles = [tag("div", tag("b", _share(each), class_="good" if sheet.style == GOOD else None),
                  tag("span", f"exact: {each.title}"), class_="tile") for each in found.runtimes]  # fmt: skip
     head = tag(
-        "header", tag("h1", "Conformance"), tag("dl", rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
+        "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )
     return framed("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
 
@@ -53,33 +53,3 @@ def _section(each: RuntimeResult) -> Markup:
     if messages:
         parts += [tag("h3", "Refused and unsupported"), grid_table("messages", Grid.of(MESSAGE_COLUMNS, messages))]
     return tag("section", parts)
-
-
-def grid_table(label: str, grid: Grid) -> Markup:
-    """A Grid as a table of the page."""
-    columns = [_column(column, place) for place, column in enumerate(grid.columns)]
-    return table(label, columns, grid.rows, sortable=True)
-
-
-def _column(column: Column, place: int) -> HtmlColumn:
-    return HtmlColumn(
-        column.header, lambda row: str(row[place]), number=column.right, name=bool(column.shrink), wide=column.wrap
-    )
-
-
-def framed(title: str, body: Sequence[Markup]) -> str:
-    """A page with this body, in the style of `qrun report`, and its script, which sorts tables."""
-    script = _resource("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    head = [
-        void("meta", charset="utf-8"), NEWLINE, void("meta", http_equiv="Content-Security-Policy", content=policy), NEWLINE,
-        void("meta", name="viewport", content="width=device-width, initial-scale=1"), NEWLINE, tag("title", title), NEWLINE,
-        tag("style", Markup(_resource("style.css"))),
-    ]  # fmt: skip
-    content = tag("body", join(body, "\n"), NEWLINE, tag("script", Markup(script)))
-    return "<!DOCTYPE html>\n" + tag("html", tag("head", head), NEWLINE, content, NEWLINE, lang="en") + "\n"
-
-
-def _resource(name: str) -> str:
-    return files("qrun.report.html").joinpath(name).read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
-from qrun.report.conform.page import framed, grid_table
 from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, found_causes
 from qrun.report.grid import Column, Grid
+from qrun.report.html.frame import framed, grid_table
 from qrun.report.html.tags import join, tag
 from qrun.report.markdown import cell, code, table
 from qrun.report.screen import OPEN

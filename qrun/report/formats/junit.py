@@ -26,9 +26,14 @@ def junit(report: Report, asked: Asked) -> str:
     suites = [_suite(report, model) for model in report.models]
     root = Tree.Element("testsuites", {"name": "qrun check", **_sums(suites)})
     root.extend(suites)
+    return xml_text(root)
+
+
+def xml_text(root: Tree.Element) -> str:
+    """The document; nothing in it is a command to a runner that has it in its log."""
     Tree.indent(root)
     made = Tree.tostring(root, encoding="unicode")
-    made = _COLONS.sub(r"\1&#58;", BRACKETS.sub("#&#35;", made))  # no command to a runner that has it in its log
+    made = _COLONS.sub(r"\1&#58;", BRACKETS.sub("#&#35;", made))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{made}\n'
 
 

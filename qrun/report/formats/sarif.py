@@ -7,6 +7,7 @@ apart by fingerprints of its own.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,8 +25,6 @@ REGION = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
 
 @check_format("sarif", suffix=".sarif")
 def sarif(report: Report, asked: Asked) -> str:
-    from qrun import __version__
-
     ids = dict.fromkeys(id for model in report.models for id in model.rules)
     ids |= dict.fromkeys(finding.rule for _, finding in report.findings)
     places = {id: number for number, id in enumerate(sorted(ids))}
@@ -33,21 +32,26 @@ def sarif(report: Report, asked: Asked) -> str:
         _result(model, finding, places[finding.rule], fingerprint)
         for (model, finding), fingerprint in zip(report.findings, fingerprints(report), strict=True)
     ]
-    driver = {
-        "name": "qrun",
-        "fullName": "qrun check",
-        "version": __version__,
-        "semanticVersion": __version__,
-        "rules": [_rule(entry(id)) for id in places],
-    }
     run = {
-        "tool": {"driver": driver},
+        "tool": tool("qrun check", [_rule(entry(id)) for id in places]),
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(report.failed)}],
         "artifacts": [{"location": _location(model)} for model in report.models],
         "results": results,
     }
-    return text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+    return sarif_text([run])
+
+
+def tool(name: str, rules: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What made a run: this version of a command, and the rules that it knows."""
+    from qrun import __version__
+
+    driver = {"name": "qrun", "fullName": name, "version": __version__, "semanticVersion": __version__, "rules": rules}
+    return {"driver": driver}
+
+
+def sarif_text(runs: Sequence[Mapping[str, Any]]) -> str:
+    return text({"$schema": SCHEMA, "version": "2.1.0", "runs": runs}, indent=1) + "\n"
 
 
 def _rule(found: CatalogEntry) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qrun.documents.item import Item
+from qrun.report.html.frame import section
 from qrun.report.html.models import items
-from qrun.report.html.tags import HtmlColumn, Markup, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, table
 from qrun.report.html.timing import TimeUnit
 
 WORDS = {
@@ -39,8 +40,8 @@ def beside_section(against: Item | None) -> Markup:
         HtmlColumn(f"{runtime.partition(' ')[0]} {unit.name}", lambda g: unit(_time(g, "other_ms")), number=True),
         HtmlColumn("ratio", _ratio, number=True, about="Of its time to qrun's"),
     ]
-    head = tag("h2", f"Beside {runtime}", id="beside"), tag("p", about, class_="about")
-    return tag("section", *head, table(f"times beside {runtime}", columns, rows, sortable=True, box="tall"))
+    shown = table(f"times beside {runtime}", columns, rows, sortable=True, box="tall")
+    return section("beside", f"Beside {runtime}", about, shown)
 
 
 def _time(group: Item, key: str) -> float | None:

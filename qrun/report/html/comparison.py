@@ -22,16 +22,18 @@ from qrun.report.html.cells import (
     text_cell,
 )
 from qrun.report.html.collect import MOST
+from qrun.report.html.frame import facts, section
 from qrun.report.html.models import items
-from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural
 
 
 def comparison_section(found: Item) -> Markup:
     """found: a document of qrun compare."""
-    parts = [tag("h2", "Comparison", id="comparison"), tag("p", _about(found), class_="about")]
-    return tag("section", parts, _runtimes(found) if _is_of_runtimes(found) else _models(found))
+    return section(
+        "comparison", "Comparison", _about(found), _runtimes(found) if _is_of_runtimes(found) else _models(found)
+    )
 
 
 def _is_of_runtimes(found: Item) -> bool:
@@ -141,8 +143,7 @@ def _begins(found: Item) -> list[Markup]:
         ("inputs", read),
         ("cause", f"{own['cause'].text}: {text_cell('text')(own)}" if own and own.find("cause") else "inherited"),
     ]
-    parts = [join([tag("dt", label), tag("dd", value)]) for label, value in rows if value]
-    return [tag("h3", "First difference"), tag("dl", parts)]
+    return [tag("h3", "First difference"), facts(rows)]
 
 
 def accuracies(found: Item) -> dict[int, float]:

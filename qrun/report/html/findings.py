@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from qrun.checking.rules import LEVELS, RULES, Finding
 from qrun.report.catalog import entry
 from qrun.report.html.collect import CheckedModel
+from qrun.report.html.frame import facts, section
 from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
 from qrun.report.message import counted
 from qrun.report.text import plural
@@ -20,7 +21,7 @@ NAMES = ("tensor",)
 def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
     """rows: places in the graph of the nodes that the page has a row for."""
     found = list(zip(checked.findings, checked.paths, strict=True))
-    parts = [tag("h2", "Findings", id="findings"), tag("p", _judged(checked), class_="about")]
+    parts: list[Markup] = []
     for level in LEVELS:
         of_level = [pair for pair in found if pair[0].level == level]
         if of_level:
@@ -29,7 +30,7 @@ def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
             _block([pair for pair in of_level if pair[0].rule == rule], rows)
             for rule in dict.fromkeys(f.rule for f, _ in of_level)
         ]
-    return tag("section", parts)
+    return section("findings", "Findings", _judged(checked), parts)
 
 
 def counts(checked: CheckedModel) -> str:
@@ -61,10 +62,10 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     single = len(found) == 1
     shared = [key for key in LABELS if len({getattr(f, key) for f, _ in found}) == 1]
     parts = [tag("h4", title, "" if single else f" · {len(found)}×")]
-    pairs = [(key, getattr(first, key), key in NAMES) for key in shared if getattr(first, key)]
+    pairs = [(key, _told(getattr(first, key), key)) for key in shared if getattr(first, key)]
     if single:
         parts.append(tag("p", first.message))
-        pairs = [*([("node", _node(found[0], rows), True)] if first.node or path else []), *pairs]
+        pairs = [*([("node", tag("code", _node(found[0], rows)))] if first.node or path else []), *pairs]
     else:
         columns = [
             HtmlColumn("node", lambda pair: _node(pair, rows), name=True),
@@ -73,17 +74,12 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
         columns += [_column(key) for key in LABELS if key not in shared]
         parts.append(table(f"findings of {first.rule}", columns, found))
     if pairs:
-        parts.append(
-            tag(
-                "dl",
-                (
-                    [tag("dt", label), tag("dd", value, class_="k" if name else None)][at]
-                    for label, value, name in pairs
-                    for at in (0, 1)
-                ),
-            )
-        )
+        parts.append(facts(pairs))
     return tag("article", parts, class_=f"finding {first.level}")
+
+
+def _told(value: str, key: str) -> str:
+    return tag("code", value) if key in NAMES else value
 
 
 def _column(key: str) -> HtmlColumn:
@@ -104,8 +100,7 @@ def rules_section(checked: CheckedModel) -> Markup:
     fired = sorted({f.rule for f in checked.findings})
     if not fired:
         return Markup()
-    head = tag("h2", "Rules", id="rules"), tag("p", "What the rules above mean, as in qrun explain.", class_="about")
-    return tag("section", head, (_rule(id) for id in fired))
+    return section("rules", "Rules", "What the rules above mean, as in qrun explain.", (_rule(id) for id in fired))
 
 
 def _rule(id: str) -> Markup:

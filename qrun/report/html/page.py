@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 
 from qrun.documents.answers import Environment, FedInput, ModelFile
 from qrun.ir.types import shape_text
@@ -16,12 +13,13 @@ from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
 from qrun.report.html.evaluation import evaluation_section
 from qrun.report.html.findings import counts, findings_section, rules_section
+from qrun.report.html.frame import facts, framed
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
 from qrun.report.html.several import names_of, several_sections, verdicts
 from qrun.report.html.summary import outputs_section, verdict
-from qrun.report.html.tags import NEWLINE, Markup, join, tag, void
+from qrun.report.html.tags import Markup, join, tag
 from qrun.report.html.timing import Palette, nodes_section, time_section
 from qrun.report.json import text as json_text
 from qrun.report.text import duration, file_size, plural
@@ -54,23 +52,9 @@ def _document(
     body = [
         tag("header", header, tiles, tag("nav", join(links, "\n"), aria_label="Sections")),
         tag("main", join(sections, "\n")),
+        tag("script", _data(pages), type="application/json", id="data"),
     ]
-    script = Markup(_resource("script.js"))
-    return "<!DOCTYPE html>\n" + tag(
-        "html",
-        tag("head", _head(title, script)),
-        NEWLINE,
-        tag(
-            "body",
-            join(body, "\n"),
-            NEWLINE,
-            tag("script", _data(pages), type="application/json", id="data"),
-            NEWLINE,
-            tag("script", script),
-        ),
-        NEWLINE,
-        lang="en",
-    )
+    return framed(f"{title} · qrun report", body)
 
 
 def _sections(page: PageContent) -> list[Markup]:
@@ -104,32 +88,6 @@ def _link(section: Markup) -> Markup:
     return tag("a", Markup(rest.partition("<")[0]), href=f"#{id}")
 
 
-def _resource(name: str) -> str:
-    return files("qrun.report.html").joinpath(name).read_text(encoding="utf-8")
-
-
-def _head(title: str, script: str) -> list[str]:
-    from qrun import __version__
-
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return [
-        NEWLINE,
-        void("meta", charset="utf-8"),
-        NEWLINE,
-        void("meta", http_equiv="Content-Security-Policy", content=policy),
-        NEWLINE,
-        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        NEWLINE,
-        void("meta", name="generator", content=f"qrun {__version__}"),
-        NEWLINE,
-        tag("title", f"{title} · qrun report"),
-        NEWLINE,
-        tag("style", Markup(_resource("style.css"))),
-        NEWLINE,
-    ]
-
-
 def _data(pages: Sequence[PageContent]) -> Markup:
     """JSON in which no sign can end the script element; qrun/schemas/report-1.0.json is its schema."""
     from qrun import __version__
@@ -149,7 +107,7 @@ def _header(page: PageContent) -> list[Markup]:
     model = page.model
     rows = [
         ("model", _model(model)),
-        ("sha256", model.sha256 or ""),
+        ("sha256", tag("code", model.sha256 or "") if model.sha256 else ""),
         *(("input", _input(i, page.told.symbols)) for i in page.told.inputs),
         ("run by", _runner(page.told.environment or Environment())),
     ]
@@ -166,13 +124,9 @@ def _made(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
     ]
     cpus = plural(env.cpus, "CPU") if env.cpus else ""
     made = ", ".join(filter(None, [f"qrun {__version__}", *versions, cpus, env.machine, page.date]))
-    parts = [
-        join([tag("dt", label), tag("dd", value, class_="k" if label == "sha256" else None)])
-        for label, value in (*rows, ("made by", made), ("again", tag("code", shlex.join(page.command))))
-        if value
-    ]
+    about = facts([*rows, ("made by", made), ("again", tag("code", shlex.join(page.command)))])
     summary = tag("summary", (rows and _model(page.model)) or "About this page")
-    return tag("details", summary, tag("dl", parts), class_="about-page")
+    return tag("details", summary, about, class_="about-page")
 
 
 def _model(model: ModelFile) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qrun.documents.answers import TensorCodes
 from qrun.ir.types import shape_text
+from qrun.report.html.frame import section
 from qrun.report.html.tags import HtmlColumn, Markup, shape, table, tag
 from qrun.report.html.timing import search
 from qrun.report.text import number, plural
@@ -42,13 +43,9 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
         HtmlColumn("at low", lambda t: _part(t.at_low, t.size), number=True),
         HtmlColumn("at high", lambda t: _part(t.at_high, t.size), number=True),
     ]
-    return tag(
-        "section",
-        tag("h2", "Quantization", id="quantization"),
-        tag("p", about, class_="about"),
-        search("tensor-table", "Filter by name, kind or type", "1 3 4"),
-        tag("div", table("quantized tensors", columns, tensors, sortable=True, box="tall"), id="tensor-table"),
-    )
+    shown = table("quantized tensors", columns, tensors, sortable=True, box="tall")
+    box = search("tensor-table", "Filter by name, kind or type", "1 3 4")
+    return section("quantization", "Quantization", about, box, tag("div", shown, id="tensor-table"))
 
 
 def _parameter(ends: Sequence[float] | None) -> str:

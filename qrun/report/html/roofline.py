@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.memory import human
 from qrun.report.html.collect import PageContent
+from qrun.report.html.frame import section
 from qrun.report.html.tags import Markup, shape, tag
 from qrun.report.html.timing import Palette, label
 from qrun.report.text import plural
@@ -61,10 +62,10 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
     machine = page.told.machine
-    return tag(
-        "section",
-        tag("h2", "Roofline", id="roofline"),
-        tag("p", about, class_="about"),
+    return section(
+        "roofline",
+        "Roofline",
+        about,
         tag(
             "figure",
             tag(

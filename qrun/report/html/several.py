@@ -16,6 +16,7 @@ from qrun.report.html.cells import real, text_cell
 from qrun.report.html.collect import MOST, PageContent
 from qrun.report.html.comparison import headline
 from qrun.report.html.findings import counts
+from qrun.report.html.frame import section
 from qrun.report.html.summary import output_facts
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import TimeUnit
@@ -146,7 +147,7 @@ def _section(id: str, title: str, about: str, what: str, names: Sequence[str], r
     for place, name in enumerate(names):
         columns.append(HtmlColumn(name, partial(Row.cell, place=place), number=numbers, wide=not numbers))
     made = table(title.lower(), columns, shown, sortable=numbers, box="tall")
-    return tag("section", tag("h2", title, id=id), tag("p", about, class_="about"), made)
+    return section(id, title, about, made)
 
 
 def _facts(pages: Sequence[PageContent]) -> Iterator[Row]:

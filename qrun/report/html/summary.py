@@ -10,6 +10,7 @@ from qrun.report.evaluation import verdict_of
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import told
 from qrun.report.html.findings import counts
+from qrun.report.html.frame import section
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
 from qrun.report.text import duration, number, plural
 
@@ -50,12 +51,7 @@ def outputs_section(outputs: Sequence[Item]) -> Markup:
     if not outputs:
         return Markup()
     about = "Of the first run. argmax: the place of the largest element, or of the largest in each row."
-    return tag(
-        "section",
-        tag("h2", "Outputs", id="outputs"),
-        tag("p", about, class_="about"),
-        table("outputs of the run", COLUMNS, outputs),
-    )
+    return section("outputs", "Outputs", about, table("outputs of the run", COLUMNS, outputs))
 
 
 def output_facts(output: Item) -> Iterator[tuple[str, str, str, str]]:

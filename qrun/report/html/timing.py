@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import OperatorTimes, ProfileNode
 from qrun.report.html.collect import PageContent
+from qrun.report.html.frame import section
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, join, table, tag, void
 from qrun.report.text import duration, plural
 
@@ -45,15 +46,16 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
         else ""
     )
     about = f"One block for each node, as wide as its time{rest}. Point at a block to see the node's name."
-    parts = [
-        tag("h2", "Time, in graph order", id="time"),
-        tag("p", about, class_="about"),
+    return section(
+        "time",
+        "Time, in graph order",
+        about,
         _strip(page.nodes, spent, whole, palette),
         tag("div", tag("span", "0 ms"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
         _operators(page.nodes, whole, palette, TimeUnit.of(spent)),
-    ]
-    return tag("section", parts, (tag("p", f"Note: {note}") for note in page.told.notes))
+        (tag("p", f"Note: {note}") for note in page.told.notes),
+    )
 
 
 def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Palette) -> Markup:
@@ -137,13 +139,9 @@ def nodes_section(page: PageContent) -> Markup:
     nodes, count = page.nodes, page.all_nodes
     some = f"The slowest {len(nodes):,} of {count:,} nodes" if count > len(nodes) else "All nodes"
     about = f"{some}, slowest first; # is a node's place in the graph. Median and p90 are over all runs."
-    return tag(
-        "section",
-        tag("h2", "Nodes", id="nodes"),
-        tag("p", about, class_="about"),
-        search("node-table", "Filter by name or operator", "1 2"),
-        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"),
-        *_inside(page),
+    shown = tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table")
+    return section(
+        "nodes", "Nodes", about, search("node-table", "Filter by name or operator", "1 2"), shown, _inside(page)
     )
 
 
