@@ -29,7 +29,8 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 LEFT_OUT = "..."
 TIMED = ("Time", "Whole model", "Slowest nodes", "By operator")
 """How sections, and lines, begin that hold times and what follows from them."""
-UNSTEADY = re.compile(r"\d[\d.,]* (ms|us|s|runs?|CPUs?|threads?)\b|\d[\d.]* [kM]B(?=, no network)|\b\d\d\.\d KiB")
+UNSTEADY = re.compile(r"\d[\d.,]* (ms|us|s|runs?|rules|CPUs?|threads?)\b|\d[\d.]* [kM]B(?=, no network)|\b\d\d\.\d KiB")
+"""Times, what follows from them, and how many rules there are: one more leaves the pages as they are."""
 BUSY = re.compile(r"\n+note: the machine is busy.*?(?=\n\n|\Z)", re.S)
 FAILED = re.compile(r"^(error |failed:|too noisy:|differ\b|differ:)", re.M)
 

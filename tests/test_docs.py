@@ -51,6 +51,8 @@ def test_screens_that_differ_are_seen() -> None:
     assert screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "c"], printed)
     assert screens.same(["...", "b", "c"], printed)
     assert screens.same(["a 7 us", "...", "Time", "...", "c"], printed)
+    assert screens.same(["x (61 rules, 2 nodes)"], "x (62 rules, 2 nodes)")
+    assert not screens.same(["x (61 rules, 2 nodes)"], "x (61 rules, 3 nodes)")
     assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b"], printed)
     assert not screens.same(["a 7 us", "", "b", "c"], printed)
     assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "d"], printed)
