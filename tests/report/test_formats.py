@@ -178,7 +178,7 @@ def test_annotations_are_capped() -> None:
     lines = workflow_commands(report(*[finding()] * 25, *[finding("warning")] * MOST)).splitlines()
     errors = [line for line in lines if line.startswith("::error ")]
     assert len(errors) == MOST + 1
-    assert errors[-1].startswith("::error title=qrun check::16 errors more")
+    assert errors[-1].startswith("::error title=qrun check::16 more errors:")
     assert len(lines) - len(errors) == MOST
     assert len(workflow_commands(report(*[finding("note")] * 30), notes=True).splitlines()) == MOST + 1
     assert workflow_commands(report(*[finding("note")] * 30)) == ""
@@ -191,7 +191,7 @@ def test_markdown_is_cut() -> None:
     shown = text("markdown", report(*[finding()] * (MOST_ROWS + 5)))
     assert shown.startswith("### qrun check failed: 205 errors in 2 models")
     assert shown.count("| error |") == MOST_ROWS
-    assert "5 findings more" in shown
+    assert "5 more findings: " in shown
 
 
 def test_markdown_names_stay_names() -> None:

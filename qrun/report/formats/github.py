@@ -31,7 +31,7 @@ def workflow_commands(report: Report, notes: bool = False) -> str:
         found = [pair for pair in visible(report, notes) if pair[1].level == level]
         lines += [_annotation(command, model, finding) for model, finding in found[:MOST]]
         if len(found) > MOST:
-            more = f"{plural(len(found) - MOST, level)} more; the log and the job summary have them"
+            more = f"{plural(len(found) - MOST, f'more {level}')}: the log and the job summary have all of them"
             lines.append(f"::{command} title=qrun check::{_data(more)}")
     return "\n".join(lines)
 

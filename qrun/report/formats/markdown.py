@@ -31,7 +31,8 @@ def markdown(report: Report, asked: Asked) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     if len(ordered) > MOST:
-        lines += ["", f"{plural(len(ordered) - MOST, 'finding')} more: the log and the other reports have all of them."]
+        left = plural(len(ordered) - MOST, "more finding")
+        lines += ["", f"{left}: the log and the other reports have all of them."]
     skipped = unexplained(report)
     if skipped:
         lines += ["", *(f"- {code(m.name)}: {cell(v.name)} skipped: {cell(v.reason)}" for m, v in skipped[:MOST])]

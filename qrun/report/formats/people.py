@@ -80,7 +80,7 @@ def _table(screen: Screen, report: Report) -> None:
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)
     if reasons[TABLE:]:
-        screen.line(f"{screen.ellipsis} {len(reasons) - TABLE} more vectors skipped")
+        screen.line(f"{screen.ellipsis} {plural(len(reasons) - TABLE, 'more skipped vector')}")
 
 
 def _count(model: Checked, level: str) -> str:
