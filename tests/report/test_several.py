@@ -1,0 +1,88 @@
+"""Several models side by side: which documents go together, what the models are called, and what is marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.page import Read, check, collected, finding, models, node, profile
+
+from qrun.documents.item import Item
+from qrun.report.html.models import by_model
+from qrun.report.html.page import side_by_side
+from qrun.report.html.several import CellValue, Row, names_of
+
+A, B = ({"path": f"{name}.onnx", "sha256": name * 64} for name in "ab")
+
+
+def document(kind: str, body: dict[str, Any], source: str) -> tuple[str, Item]:
+    return kind, Item(body, source)
+
+
+def test_each_document_goes_to_its_model() -> None:
+    both = {"models": [{**check([], model["path"])["models"][0], **model} for model in (A, B)]}
+    given = [
+        document("check", both, "both.json"),
+        document("profile", profile([], model=A), "a.json"),
+        document("profile", profile([], model=B), "b.json"),
+        document("run", profile([], model=B), "b-run.json"),
+        document("profile", profile([], model=A), "a-later.json"),
+    ]
+    sources = [[item.source for _, item in group] for group in by_model(given)]
+    assert sources == [["a.json", "both.json"], ["b.json", "b-run.json", "both.json"], ["a-later.json", "both.json"]]
+    assert [[item.source for _, item in group] for group in by_model(given[:1])] == [["both.json"]]
+
+
+def test_ranked_candidates_are_one_comparison_each() -> None:
+    ranked = {"kind": "candidates", "candidates": [{**models(), "quantized": model} for model in (A, B)]}
+    groups = by_model([document("compare", ranked, "ranked.json")])
+    assert [item["quantized"]["path"].text for ((_, item),) in groups] == ["a.onnx", "b.onnx"]
+    assert {item["kind"].text for ((_, item),) in groups} == {"models"}
+
+
+def test_names_tell_the_models_apart() -> None:
+    def named(*paths: str, sources: tuple[str, ...] = ("x.json", "y.json")) -> list[str]:
+        return names_of([collected(profile=profile([], model={"path": path})) for path in paths], sources)
+
+    assert named("q/a.onnx", "q/b.onnx") == ["a.onnx", "b.onnx"]
+    assert named("q/a.onnx", "f/a.onnx") == ["q/a.onnx", "f/a.onnx"]
+    assert named("q/a.onnx", "q/a.onnx") == ["a.onnx (x.json)", "a.onnx (y.json)"]
+    assert named("a.onnx", "a.onnx", sources=("x.json", "x.json")) == ["1: a.onnx (x.json)", "2: a.onnx (x.json)"]
+
+
+@pytest.mark.parametrize(
+    ("first", "own", "better", "slack", "shown"),
+    [
+        (CellValue("2", 2), CellValue("3", 3), -1, 0.0, '<td><b class="error">3</b></td>'),
+        (CellValue("2", 2), CellValue("3", 3), 1, 0.0, '<td><b class="good">3</b></td>'),
+        (CellValue("2", 2), CellValue("3", 3), 0, 0.0, "<td><b>3</b></td>"),
+        (CellValue("20", 20), CellValue("21", 21), -1, 0.1, "21"),
+        (CellValue("20", 20), CellValue("23", 23), -1, 0.1, '<td><b class="error">23</b></td>'),
+        (CellValue("a"), CellValue("b"), 1, 0.0, "<td><b>b</b></td>"),
+        (CellValue("a"), CellValue("a"), 1, 0.0, "a"),
+        (CellValue("a…", whole="ab"), CellValue("a…", whole="ac"), 0, 0.0, "<td><b>a…</b></td>"),
+        (CellValue(), CellValue("3", 3), 1, 0.0, "3"),
+        (CellValue("3", 3), CellValue(), 1, 0.0, "–"),
+    ],
+)
+def test_what_differs_is_marked(first: CellValue, own: CellValue, better: int, slack: float, shown: str) -> None:
+    assert Row("x", [first, own], better, slack).cell(1) == shown
+
+
+def test_a_finding_that_only_one_model_has_is_none_in_the_other() -> None:
+    pages = [
+        collected(check=check(found, path))
+        for path, found in (("a.onnx", []), ("b.onnx", [finding(), finding()]), ("c.onnx", [finding()]))
+    ]
+    read = Read(side_by_side(pages, ["a.json", "b.json", "c.json"]))
+    assert read.table("rule")[1] == ["QR301 scale-shape (error)", "0", "2", "1"]
+
+
+def test_nodes_that_differ_most_come_first() -> None:
+    pages = [
+        collected(profile=profile([node(n, name=f"n{n}", median_ms=time) for n, time in enumerate(times)], model=model))
+        for model, times in ((A, (1.0, 5.0, 2.0)), (B, (1.5, 1.0, 2.0)))
+    ]
+    rows = Read(side_by_side(pages, ["a.json", "b.json"])).table("node")
+    assert [row[0] for row in rows] == ["node", "n1", "n0", "n2"]
+    assert rows[1][1:] == ["5.000", "1.000"]
