@@ -68,9 +68,9 @@ def _computed(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
 )
 def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, where the real
-    value rounded once is due. Which steps, and in which order, is the runtime's: every element must be within what rounding
-    can do to the formula, with functions right to 8 units in the last place, or Sigmoid, Tanh and Erf of rounded values
-    to 2^-21.
+    value rounded once is due. The steps and their order are the runtime's, so none are recomputed: every element must
+    lie within the bound on the formula's rounding errors, with functions within 8 units in the last place, or Sigmoid,
+    Tanh and Erf of rounded values within 2^-21.
 
     To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts what is
     nearly equal: a variance far smaller than the square of the mean, Elu or Softplus near their bends.

@@ -148,7 +148,7 @@ def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
 
     To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse
-    the graph as written. Each group may differ by a step of its result, which later ones can make more of: --lsb 1 with
+    the graph as written. Each group may differ by a step of its result, which later groups may enlarge: --lsb 1 with
     --isolate allows for that; without --isolate it does where nothing adds up.
     """
     for made, text in s.formed("fused-requantization"):

@@ -20,7 +20,7 @@ def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: Use the same scale for all channels: the difference is gone.
 
-    To do: Use one scale per tensor for this node, or a layout that the runtime applies scales to rightly; report it
+    To do: Use one scale per tensor for this node, or a layout whose scales the runtime applies rightly; report it
     to the runtime.
     """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):

@@ -28,8 +28,8 @@ SUMS = {
     source="Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1: gamma_n bounds every order",
 )
 def float_order(s: Suspect) -> Iterator[Hypothesis]:
-    """A float32 sum in another order. No order is due, so none is recomputed: every element must be within what rounding
-    can do to a sum of these terms, in whatever order.
+    """A float32 sum in another order. The specification fixes no order, so none is recomputed: every element must lie
+    within the bound on the rounding errors of such a sum in any order.
 
     To confirm: The largest difference is a few units in the last place of the largest term; it changes with the
     number of threads, the CPU or the library.
