@@ -32,17 +32,16 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
     if len(needs) > MANY:
         return _in_time(needs)
     offsets = [0] * len(needs)
-    placed: list[int] = []
+    placed: list[tuple[int, int, int, int]] = []
     for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, needs[i].first)):
-        need = needs[i]
-        at = 0
-        rivals = (j for j in placed if needs[j].first <= need.last and need.first <= needs[j].last)
-        for j in sorted(rivals, key=lambda j: offsets[j]):
-            if at + need.nbytes <= offsets[j]:
+        need, at = needs[i], 0
+        first, last = need.first, need.last
+        for start, end in sorted((a, b) for begun, ended, a, b in placed if begun <= last and first <= ended):
+            if at + need.nbytes <= start:
                 break
-            at = max(at, aligned_up(offsets[j] + needs[j].nbytes))
+            at = max(at, end)
         offsets[i] = at
-        placed.append(i)
+        placed.append((first, last, at, aligned_up(at + need.nbytes)))
     return offsets, max((o + aligned_up(n.nbytes) for o, n in zip(offsets, needs, strict=True)), default=0)
 
 

@@ -69,6 +69,7 @@ class Instance:
         self.plan[:walked, 2:5] = listing.counts[:, :3]
         row, word, first, _ = listing.parts.T
         self.structs[row, word] = self.starts[0] + ENTRY * first
+        self.doubtful = np.array(listing.doubtful, np.int64)
         self.forget()
         self.views: dict[Key, Array] = {}
         self.kept = [self._point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
@@ -190,10 +191,10 @@ class Instance:
         plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
-        doubtful = [number for number in self.listing.doubtful if self.structs[number, DOUBT // 8]]
-        if doubtful:
-            self.structs[doubtful, DOUBT // 8] = 0
-            raise self.listing.undecided(doubtful[0])
+        doubts = self.structs[self.doubtful, DOUBT // 8]
+        if doubts.any():
+            self.structs[self.doubtful, DOUBT // 8] = 0
+            raise self.listing.undecided(int(self.doubtful[doubts.argmax()]))
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

@@ -128,6 +128,7 @@ class Schedule:
         self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
+        self._spans: dict[Storage, Span] = {}
         self.calls = self._calls()
         self.rows, self.parts = self._rows()
         self.barriers, self.since = self._barriers()
@@ -137,6 +138,13 @@ class Schedule:
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
         self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
+
+    def _span(self, storage: Storage) -> Span:
+        """Where a storage is, found out once."""
+        found = self._spans.get(storage)
+        if found is None:
+            found = self._spans[storage] = Span.of(storage)
+        return found
 
     def _calls(self) -> tuple[PlannedCall, ...]:
         calls = []
@@ -148,7 +156,7 @@ class Schedule:
             skip = frozenset(joined)
             made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
             if not skip and not any(whole.operand.border):
-                must_reach(made, Span.of(whole).end - whole.place)
+                must_reach(made, self._span(whole).end - whole.place)
             calls += [PlannedCall(section, placed) for section in made]
         return tuple(calls)
 
@@ -171,8 +179,8 @@ class Schedule:
             placed = call.placed
             if placed is not before:
                 before = placed
-                inputs = [Span.of(s) for s in placed.storages[:-1] if s.root.key is None]
-                output = Span.of(placed.storages[-1])
+                inputs = [self._span(s) for s in placed.storages[:-1] if s.root.key is None]
+                output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
                 if number and (clash or self._apart(number)):
                     marks[number - 1] = True
