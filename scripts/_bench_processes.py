@@ -23,6 +23,26 @@ session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProv
 print([y.shape for y in session.run(None, {session.get_inputs()[0].name: numpy.load(sys.argv[2])})])
 """
 """What somebody would write who wants the same answer of onnxruntime."""
+SESSION = """
+import sys, time
+import numpy
+from qrun import Session
+x = numpy.load(sys.argv[2])
+start, used = time.perf_counter(), time.process_time()
+session = Session(sys.argv[1])
+session.run({session.inputs[0].name: x})
+print(time.perf_counter() - start, time.process_time() - used)
+"""
+PEER_SESSION = """
+import sys, time
+import numpy, onnxruntime
+x = numpy.load(sys.argv[2])
+start, used = time.perf_counter(), time.process_time()
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+session.run(None, {session.get_inputs()[0].name: x})
+print(time.perf_counter() - start, time.process_time() - used)
+"""
+"""Session and first run of a program that has imported what it needs; both print their seconds, wall and CPU."""
 NETWORKS = (("squeezenet", "qdq"), ("resnet50", "qop"), ("densenet121", "qdq"), ("transformer", "dynamic"))
 DIGITS = Path(__file__).resolve().parents[1] / "models/digits"
 QRUN, EMPTY, PEER, IMPORT = "qrun", "qrun, empty cache", "onnxruntime script", "import onnx"
@@ -36,12 +56,14 @@ class Process:
     name:   who answers it.
     words:  arguments of Python.
     empty:  with a new, empty cache each time, instead of the one that stays.
+    within: what counts is a part of the process, whose seconds, wall and CPU, it prints.
     """
 
     job: str
     name: str
     words: Sequence[str | Path]
     empty: bool = False
+    within: bool = False
 
 
 @dataclass(slots=True)
@@ -78,7 +100,7 @@ class Processes:
         return min(pair[place] for pair in self.taken[job, name])
 
     def _once(self, process: Process) -> tuple[float, float]:
-        """Wall and CPU seconds of one whole process."""
+        """Wall and CPU seconds of one whole process, or of the part that it times."""
         # in a folder of its own, where no configuration file is found
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
             words = [sys.executable, *map(str, process.words)]
@@ -93,6 +115,10 @@ class Processes:
                 lines = said.read().decode(errors="replace").split("\n")
                 told = [line for line in lines if line.strip()] or ["it ended without a word"]
                 raise BenchError(f"{process.job}, {process.name}: {told[-1][:200]}")
+            if process.within:
+                said.seek(0)
+                wall, cpu = map(float, said.read().split()[-2:])
+                return wall, cpu
         return taken, used.ru_utime + used.ru_stime
 
 
@@ -103,10 +129,14 @@ def environment(cache: str, given: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def runs(title: str, model: Path, x: Path, peer: bool) -> list[Process]:
-    """One run of a model, with the whole screen, by a filled and an empty cache; if `peer`, onnxruntime's script too."""
-    words = ["-c", COMMAND, model.resolve(), "--inputs", x.resolve()]
+    """One run of a model, with the whole screen, by a filled and an empty cache; the session and first run of a program in
+    Python; if `peer`, onnxruntime's script and session too."""
+    model, x, python = model.resolve(), x.resolve(), f"{title}, session and first run"
+    words = ["-c", COMMAND, model, "--inputs", x]
     found = [Process(title, QRUN, words), Process(title, EMPTY, words, empty=True)]
-    return [*found, Process(title, PEER, ["-c", SCRIPT, model.resolve(), x.resolve()])] if peer else found
+    found += [Process(title, PEER, ["-c", SCRIPT, model, x])] if peer else []
+    found += [Process(python, QRUN, ["-c", SESSION, model, x], within=True)]
+    return found + ([Process(python, PEER, ["-c", PEER_SESSION, model, x], within=True)] if peer else [])
 
 
 def look_ups() -> list[Process]:

@@ -33,8 +33,9 @@ resident set of a process that imports one engine, loads the network and runs it
 the first model, the first format and number of threads. --startup also starts whole processes in turn, from the shell to
 the answer: `qrun MODEL --inputs X` with its cache filled and empty beside a script of five lines that asks onnxruntime, on
 the network of models/digits and on squeezenet qdq, resnet50 qop, densenet121 qdq and transformer dynamic (those asked
-for, or else the first model and format); and commands that compute nothing, `qrun check` beside `import onnx`. Their
-minima and ratios of minima are told, of wall and of CPU time. --rounds 0 measures nothing else.
+for, or else the first model and format); of each also session and first run in Python, beside onnxruntime's; and commands
+that compute nothing, `qrun check` beside `import onnx`. Their minima and ratios of minima are told, of wall and of CPU
+time. --rounds 0 measures nothing else.
 """
 
 from __future__ import annotations

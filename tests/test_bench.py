@@ -113,10 +113,12 @@ def test_startup_and_memory(tmp_path: Path) -> None:
         assert row["process_ms"] > row["imports_ms"] + row["create_ms"] + row["first_run_ms"]
     started = {(row["job"], row["process"]): row for row in found["processes"]}
     check = "qrun check, one small model"
-    assert [job for job, _ in started] == [*["digits qop"] * 2, *["tiny qop"] * 2, "qrun --help", "qrun explain QR301",
-                                           "qrun ops", check, check]  # fmt: skip
+    python = "tiny qop, session and first run"
+    assert [job for job, _ in started] == [*["digits qop"] * 2, "digits qop, session and first run", *["tiny qop"] * 2,
+                                           python, "qrun --help", "qrun explain QR301", "qrun ops", check, check]  # fmt: skip
     for kind in ("wall", "cpu"):
         assert started["tiny qop", "qrun, empty cache"][f"{kind}_ms"] > started["qrun --help", "qrun"][f"{kind}_ms"] > 1
+        assert 0 < started[python, "qrun"][f"{kind}_ms"] < started["tiny qop", "qrun"][f"{kind}_ms"]
         ours, theirs = started[check, "qrun"], started[check, "import onnx"]
         assert ours[f"{kind}_ratio"] == pytest.approx(ours[f"{kind}_ms"] / theirs[f"{kind}_ms"])
         assert f"{kind}_ratio" not in theirs
