@@ -258,6 +258,23 @@ def test_the_first_run_of_all_is_a_program(
             assert served(later)
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic", "float"])
+def test_keeping_a_program_compiles_nothing(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = qrun.Session(DIGITS / form / "model.onnx", cache=tmp_path / "cache")
+    assert session._engine is not None
+    kernels, keep, counts = session._engine.kernels, Images.keep, []
+
+    def counted(*given: Any, **more: Any) -> None:
+        counts.append(kernels.compiled)
+        keep(*given, **more)
+        counts.append(kernels.compiled)
+
+    monkeypatch.setattr(Images, "keep", counted)
+    session.measured({session.inputs[0].name: np.load(DIGITS / "x.npy")})
+    before, after = counts
+    assert before == after > 0
+
+
 def test_an_image_brings_its_machine_code(model: Path, tmp_path: Path) -> None:
     """Nothing is looked for among the kernels that are kept one by one, which others may have evicted."""
     cache, feeds = tmp_path / "cache", {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}

@@ -91,7 +91,9 @@ def makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]
         if bound is None or bound.kernel is None:
             continue
         for stage, made in enumerate(bound.kernel.stages):
-            for call, section in enumerate(made.operation.tight):
+            for call, section in enumerate(
+                vars(made.operation).get("tight", ())
+            ):  # others have no kernels of their own
                 for number, recheck in enumerate(section.rechecks):
                     yield id(recheck), (item, stage, call, number)
                     yield id(getattr(recheck, "exact", recheck)), (item, stage, call, number)
