@@ -13,7 +13,7 @@ import numpy as np
 from qrun.native.emit.float_winograd import LINE
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
-from qrun.native.kernels.float_tiles import aligned_up, block, even
+from qrun.native.kernels.float_tiles import aligned_up, even
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
@@ -93,8 +93,8 @@ def winograd_call(
     left, lanes, corners = stack.left, engine.isa.lanes // 2, _corners(window)
     depth, number = left.depth, len(stack.starts)
     most = _PATCHES if len(corners) <= _PATCHES else max(min(_PATCHES, _NEAR // (8 * TWO.side**2 * depth)), _FEW)
-    rows, vectors = block(engine.isa, max(min(len(corners), most), 9), stack.columns, True)
-    rows, width = min(rows, len(corners)), vectors * lanes
+    rows, vectors = _strip(engine.isa, len(corners), stack.columns)
+    width = vectors * lanes
     panels = -(-stack.columns // width)
     patches, panel_block = _cut(number, (len(corners), stack.columns, depth), (rows, width, most), engine.threads)
     starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
@@ -138,6 +138,20 @@ def winograd_call(
     spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
     fields = {"channels": stack.columns, "scratch": scratch, "decides": False, "rechecks": (recheck,)}
     return engine.kernels.call(spec, ("a*", "y*"), words, extents, held, sparse=True, **fields)
+
+
+def _strip(isa: Isa, patches: int, columns: int) -> tuple[int, int]:
+    """Rows by vectors of a strip: what loads, empty columns and patches made twice cost together is least; weights are read and
+    transformed faster where panels are wide."""
+    need = -(-columns // (isa.lanes // 2))
+
+    def cost(size: tuple[int, int]) -> float:
+        high, vectors = size
+        made = -(-need // vectors) * vectors * -(-patches // high) * high
+        return made * (1 + 0.3 * (high + vectors) / (high * vectors) + 0.2 / vectors)
+
+    rows = ((v, range(most, most - most // 3 - 1, -1)) for v, most in isa.real_rows.items())
+    return min(((min(high, patches), v) for v, highs in rows for high in highs), key=cost)
 
 
 def _cut(number: int, size: tuple[int, int, int], strip: tuple[int, int, int], threads: int) -> tuple[int, int]:
