@@ -104,6 +104,17 @@ def _two_tables(w: Flow, values: list[Value]) -> Value:
     return found
 
 
+def _one_table(w: Flow, values: list[Value]) -> Value:
+    """VPERMPS: entry number x1[i], modulo how many there are, of x0."""
+    table, places = values
+    wrapped, found = places & table.lanes - 1, w.value(table.kind, "poison")
+    memory = w.let("ptr", "alloca [64 x i8], align 64")
+    memory.store(table, 64)
+    for i in range(table.lanes):
+        found = found.insert((memory + wrapped.extract(i).zext("i64") * 4).load(table.element), i)
+    return found
+
+
 def _refuse(w: Flow, fault: Value) -> None:
     with w.when(fault):
         w.run("llvm.trap")
@@ -238,6 +249,7 @@ INSTRUCTIONS = {
     "x86.avx512.vpdpwssd.256": _dot("avxvnni", 8, 16),
     "x86.avx512.vpermi2var.qi.512": Instruction("avx512vbmi", _two_tables, BYTES, (BYTES,) * 3),
     "x86.avx512.vpermi2var.pd.512": Instruction("avx512f", _two_tables, DOUBLES, (DOUBLES, LONGS, DOUBLES)),
+    "x86.avx512.permvar.sf.512": Instruction("avx512f", _one_table, "<16 x float>", ("<16 x float>", "<16 x i32>")),
     "x86.ldtilecfg": Instruction("amx-tile", _configure, "void", ("ptr",)),
     "x86.tilerelease": Instruction("amx-tile", _release, "void", ()),
     "x86.tileloadd64": Instruction("amx-tile", _load, "void", _MEMORY),

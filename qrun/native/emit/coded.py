@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from qrun.native.emit.floats import DEPTH, FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
+from qrun.native.emit.values import real
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth
@@ -36,6 +37,10 @@ _INTEGERS = 2.0**23
 """float32 numbers from here on have no fraction; their low bits count."""
 _INTEGER_BITS = 0x4B000000
 """Those of 2**23: joined with the bits of a code they are 2**23 plus the code."""
+_LOOKED_UP = 4
+"""Bits of a code that a vector of sixteen numbers is looked up with."""
+_FEW = 8
+"""Up to so many sums wait for each other: then even and odd k have sums of their own."""
 
 
 @emitter("coded_product")
@@ -83,16 +88,32 @@ class CodedProductEmitter(FloatProductEmitter):
         if self.zeros == "half":
             minus = w.value(kind, _INTEGERS + 2 ** (self.bits - 1))
         elif self.zeros == "bytes":
-            minus = (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("float") + _INTEGERS
+            minus = (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("float")
+            minus = minus if self._looks_up(lanes) else minus + _INTEGERS
         else:
             minus = (a.zeros + place * 4).load(kind, 4)
         return minus, (a.scales + place * 4).load(kind, 4)
 
     def _weights(self, words: Value, minus: Value, scale: Value) -> Value:
         """The weights of the lowest code of each word, float32."""
-        code = (words & (2**self.bits - 1) | _INTEGER_BITS).bitcast("float")
-        number: Value = code - _INTEGERS - minus if self.zeros == "floats" else code - minus
+        if self._looks_up(words.lanes):
+            number = self._numbers(words)
+            number = number if self.zeros == "half" else number - minus
+        else:
+            code = (words & (2**self.bits - 1) | _INTEGER_BITS).bitcast("float")
+            number = code - _INTEGERS - minus if self.zeros == "floats" else code - minus
         return number * scale
+
+    def _looks_up(self, lanes: int) -> bool:
+        """Whether one instruction makes numbers of the lowest four bits of so many words."""
+        return self.w.permutes and self.bits == _LOOKED_UP and lanes == 1 << _LOOKED_UP
+
+    def _numbers(self, words: Value) -> Value:
+        """The lowest code of each word as float32; less its zero point, if that is the middle of the codes."""
+        less = 2 ** (self.bits - 1) if self.zeros == "half" else 0
+        table = ", ".join(f"float {real(code - less)}" for code in range(1 << _LOOKED_UP))
+        numbers = self.w.value(f"<{1 << _LOOKED_UP} x float>", f"<{table}>")
+        return self.w.call(numbers.kind, "llvm.x86.avx512.permvar.sf.512", numbers, words)
 
     def _turns(self, carried: Sequence[Value]) -> Iterator[tuple[Value, Iterator[list[Value]], list[Value]]]:
         """The body for each group of the panel's block of k: its first k, its weights as float64 [k][vectors], and
@@ -132,8 +153,13 @@ class CodedProductEmitter(FloatProductEmitter):
         self.keep_squares(self._last)
 
     def _sums_direct(self) -> list[Value]:
-        for first, weights, sums in self._turns([self.w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)):
-            left = self.converted + first * 8
+        count = self.spec.rows * self.spec.vectors
+        sets = 2 if count <= _FEW else 1
+        for first, weights, held in self._turns([self.w.zero(self.kind)] * (count * sets)):
+            left, sums = self.converted + first * 8, [held[n : n + count] for n in range(0, count * sets, count)]
             for step, b in enumerate(weights):
-                self._multiply(left + 8 * step, b, sums)
-        return self._last
+                self._multiply(left + 8 * step, b, sums[step % sets])
+            held[:] = [total for one in sums for total in one]
+        if sets == 1:
+            return self._last
+        return [one + other for one, other in zip(self._last[:count], self._last[count:], strict=True)]
