@@ -57,7 +57,9 @@ from _engines import ENGINES, installed
 from _workers import WorkerError
 
 MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121",
-          "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes")  # fmt: skip
+          "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes",
+          "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1",
+          "4bit-level0-128", "trees-1", "trees-1000")  # fmt: skip
 FORMATS = ("qop", "qdq", "dynamic", "float")
 PROFILED = 300
 """Rounds of --profiling."""

@@ -5,7 +5,8 @@
 The graphs come from the onnx wheel (backend/test/data/light: the shapes of the trained networks, without their
 weights), MobileNetV2 from this file, and transformers' encoders from _transformer.py: `transformer` is two layers of the
 size of BERT's, `encoder-BxL` six layers of 384 channels, as sentence encoders have, for B texts of L tokens. `small-nodes`
-is 500 nodes on small tensors, from _small_nodes.py. Weights are random with a fixed seed and scaled so that activations keep their
+is 500 nodes on small tensors, from _small_nodes.py; taggers, a product with 4-bit weights and an ensemble of trees are
+those of _sequence_networks.py. Weights are random with a fixed seed and scaled so that activations keep their
 size through all layers. NAME-float.onnx is the network, NAME-x.npy an input; onnxruntime's static quantizer makes
 NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx, and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger).
 Needs the `dev` extra. Nothing is downloaded.
@@ -22,6 +23,10 @@ from typing import Any
 import numpy as np
 import onnx
 from _quantizer import IR_VERSION, dynamic, static
+from _sequence_networks import NAMES as SEQUENCES
+from _sequence_networks import formats as formats_of_sequences
+from _sequence_networks import network as sequence_network
+from _sequence_networks import shape as shape_of_sequences
 from _small_nodes import small_nodes
 from _transformer import Encoder
 from onnx import TensorProto, helper, numpy_helper, version_converter
@@ -43,6 +48,7 @@ NAMES = (
     "transformer",
     *ENCODERS,
     "small-nodes",
+    *SEQUENCES,
 )
 DYNAMIC = ("resnet50", "mobilenetv2")
 """The convolutional networks that are also quantized dynamically, and measured as floats."""
@@ -86,6 +92,8 @@ def formats_of(name: str) -> tuple[str, ...]:
     """The formats that are made of a network."""
     if name == "small-nodes":
         return ("float",)
+    if name in SEQUENCES:
+        return formats_of_sequences(name)
     all_four = name in DYNAMIC or name in ENCODERS or name == "transformer"
     return ("qop", "qdq", "dynamic", "float") if all_four else ("qop", "qdq")
 
@@ -93,13 +101,15 @@ def formats_of(name: str) -> tuple[str, ...]:
 def takes_batches(name: str, kind: str) -> bool:
     """Whether N inputs in one run must give what N runs give: dynamic scales are of the whole batch, and some networks
     have one size only."""
-    return kind != "dynamic" and name not in ENCODERS and name != "small-nodes"
+    return kind != "dynamic" and name not in (*ENCODERS, *SEQUENCES, "small-nodes")
 
 
 def image(name: str, size: int, index: int) -> np.ndarray:
     """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance; random rows
     for other networks: [1,LENGTH,size] for the transformer."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), index])
+    if name in SEQUENCES:
+        return rng.standard_normal(shape_of_sequences(name)).astype(np.float32)
     rows = {"transformer": (1, LENGTH, size), "small-nodes": (1, 16, 32)} | {n: (*s, 384) for n, s in ENCODERS.items()}
     if name in rows:
         return rng.standard_normal(rows[name]).astype(np.float32)
@@ -113,7 +123,7 @@ def image(name: str, size: int, index: int) -> np.ndarray:
 def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    if name == "transformer" or name in ENCODERS or name == "small-nodes":
+    if name in ("transformer", "small-nodes", *ENCODERS, *SEQUENCES):
         made = rows_network(name, size, rng)
         made.ir_version = IR_VERSION
         return made
@@ -141,6 +151,8 @@ def rows_network(name: str, size: int, rng: np.random.Generator) -> onnx.ModelPr
     """A network of rows: an encoder, or the one of small nodes."""
     if name == "small-nodes":
         return small_nodes(OPSET, rng)
+    if name in SEQUENCES:
+        return sequence_network(name, OPSET, rng)
     if name == "transformer":
         return Encoder(2, size, size // 64, LENGTH, rng).model(OPSET)
     batch, length = ENCODERS[name]

@@ -1,0 +1,98 @@
+"""Networks beside those of images and texts: taggers with a recurrent layer, one product with 4-bit weights, an ensemble of trees."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+STEPS, INPUTS, UNITS, CLASSES = 64, 64, 128, 16
+"""Of a tagger."""
+SIDE, BLOCK = 4096, 32
+"""Rows and columns of 4-bit weights, and how many share a scale."""
+TREES, DEPTH, FEATURES = 100, 8, 20
+NAMES = (
+    "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1", "4bit-level0-128",
+    "trees-1", "trees-1000",
+)  # fmt: skip
+"""What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level."""
+_GATES = {"lstm": 4, "gru": 3}
+
+
+def formats(name: str) -> tuple[str, ...]:
+    """Only products of a graph are quantized dynamically, and LSTM, which GRU is not."""
+    return ("dynamic", "float") if name.startswith("tagger-lstm") else ("float",)
+
+
+def shape(name: str) -> tuple[int, ...]:
+    """Of the input."""
+    rows = int(re.findall(r"\d+$", name)[0])
+    return {"tagger": (STEPS, rows, INPUTS), "4bit": (rows, SIDE), "trees": (rows, FEATURES)}[name.split("-")[0]]
+
+
+def network(name: str, opset: int, rng: np.random.Generator) -> onnx.ModelProto:
+    """The network of this name, with random weights."""
+    kind, form, *_ = name.split("-")
+    made = {"tagger": _tagger, "4bit": _coded, "trees": _trees}[kind](form, rng)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape(name))
+    sizes = {"tagger": (*shape(name)[:-1], CLASSES), "4bit": shape(name), "trees": (*shape(name)[:-1], 1)}
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes[kind])
+    graph = helper.make_graph(made[0], name, [x], [y], made[1])
+    domains = [("", opset), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*domain) for domain in domains], producer_name="qrun"
+    )
+
+
+Parts = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
+
+
+def _tagger(op: str, rng: np.random.Generator) -> Parts:
+    """A recurrent layer of one direction, as PyTorch writes and initializes it, and a product that makes classes."""
+    reach, columns = 1 / np.sqrt(UNITS), _GATES[op] * UNITS
+    shapes = {"W": (1, columns, INPUTS), "R": (1, columns, UNITS), "B": (1, 2 * columns), "P": (UNITS, CLASSES)}
+    tensors = [
+        numpy_helper.from_array(rng.uniform(-reach, reach, size).astype(np.float32), n) for n, size in shapes.items()
+    ]
+    tensors.append(numpy_helper.from_array(np.array([1], np.int64), "axes"))
+    more = {"linear_before_reset": 1} if op == "gru" else {}
+    nodes = [
+        helper.make_node(op.upper(), ["x", "W", "R", "B"], ["states"], name="layer", hidden_size=UNITS, **more),
+        helper.make_node("Squeeze", ["states", "axes"], ["rows"], name="squeeze"),
+        helper.make_node("MatMul", ["rows", "P"], ["y"], name="classes"),
+    ]
+    return nodes, tensors
+
+
+def _coded(level: str, rng: np.random.Generator) -> Parts:
+    blocks = SIDE // BLOCK
+    codes = rng.integers(0, 256, (SIDE, blocks, BLOCK // 2)).astype(np.uint8)
+    scales = rng.uniform(0.001, 0.02, (SIDE, blocks)).astype(np.float32)
+    sizes = {"K": SIDE, "N": SIDE, "bits": 4, "block_size": BLOCK, "accuracy_level": int(level[-1])}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "codes", "scales"], ["y"], name="product", domain="com.microsoft", **sizes
+    )
+    return [node], [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales, "scales")]
+
+
+def _trees(_: str, rng: np.random.Generator) -> Parts:
+    """Complete trees, whose nodes ask whether a feature is at most a number."""
+    size, inner = 2 ** (DEPTH + 1) - 1, 2**DEPTH - 1
+    ids = np.tile(np.arange(size), TREES)
+    trees, leaf = np.repeat(np.arange(TREES), size), ids >= inner
+    values = np.where(leaf, 0, rng.standard_normal(len(ids))).astype(np.float32)
+    weights = rng.standard_normal(int(leaf.sum())).astype(np.float32)
+    attributes = {
+        "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_values": values,
+        "nodes_featureids": np.where(leaf, 0, rng.integers(0, FEATURES, len(ids))),
+        "nodes_truenodeids": np.where(leaf, 0, 2 * ids + 1), "nodes_falsenodeids": np.where(leaf, 0, 2 * ids + 2),
+        "target_treeids": trees[leaf], "target_nodeids": ids[leaf], "target_ids": np.zeros(len(weights), np.int64),
+        "target_weights": weights,
+    }  # fmt: skip
+    lists = {name: array.tolist() for name, array in attributes.items()}
+    modes = ["LEAF" if end else "BRANCH_LEQ" for end in leaf.tolist()]
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], name="trees", domain="ai.onnx.ml", n_targets=1,
+                            nodes_modes=modes, **lists)  # fmt: skip
+    return [node], []
