@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._flow import start_other
+from qrun.cli._flow import read_feeds, start_other
 from qrun.cli._kinds import OWN, unfit
 from qrun.cli._options import read_model
 from qrun.declare.frozen import frozen
@@ -45,28 +45,12 @@ def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
     return model, source if isinstance(source, bytes) else None
 
 
-def _feeds(model: Model, options: Mapping[str, Any], out: Out, specs: tuple[str, ...] | None = None) -> Feeds:
-    """specs: in place of all that were given with -i."""
-    from qrun.io.inputs import read_inputs
-
-    feeds = read_inputs(
-        model,
-        options["inputs"] if specs is None else specs,
-        shapes=options["shape"],
-        random=options["random"],
-        seed=options["seed"],
-        max_memory=options["max_memory"],
-    )
-    out.notes(feeds.notes)
-    return feeds
-
-
 def _sets(model: Model, options: Mapping[str, Any], out: Out) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """The arrays of each set of inputs, and where they came from."""
     from qrun.io.sets import input_sets
 
     sets = input_sets(model, options["inputs"])
-    made = [_feeds(model, options, out, specs) for specs in sets]
+    made = [read_feeds(model, options, out, specs) for specs in sets]
     rest = f" and {len(sets) - 1} more" if len(sets) > 1 else ""
     return [feeds.arrays for feeds in made], {name: f"{source}{rest}" for name, source in made[0].sources.items()}
 
@@ -86,7 +70,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     against = options["emulate"] or options["against"] or ("" if options["arith"] else "ort")
     start_other(against)
     model, data = _model(options)
-    feeds = _feeds(model, options, out)
+    feeds = read_feeds(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
@@ -196,7 +180,7 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
         )
     start_other(against)
     model, data = _model(options)
-    feeds = _feeds(model, options, out)
+    feeds = read_feeds(model, options, out)
     arith: Any = options["arith"] or "exact"
     pair = sides(model, against or "", data=data, arith=arith, max_memory=options["max_memory"])
     return pair[1 if against or options["arith"] else 0], feeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,6 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
 
         read_ahead(options["model"])
     _import_backend(options["backend"])
-    from qrun.io.inputs import read_inputs
-
     source = read_model(options["model"], options["inputs"])
     start = perf_counter_ns()
     model = _load(source, "stdin" if options["model"] == "-" else "", kept)
@@ -63,18 +61,25 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     refused = getattr(session, "cache_refused", "")
     if refused:
         out.note(f"compiled kernels are not kept: {refused}")
+    feeds = read_feeds(model, options, out)
+    data = source if isinstance(source, bytes) else None
+    return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
+
+
+def read_feeds(model: Model, options: Mapping[str, Any], out: Out, specs: Sequence[str] | None = None) -> Feeds:
+    """The inputs; notes go to stderr. specs: in place of all that were given with -i."""
+    from qrun.io.inputs import read_inputs
+
     feeds = read_inputs(
         model,
-        options["inputs"],
+        options["inputs"] if specs is None else specs,
         shapes=options["shape"],
         random=options["random"],
         seed=options["seed"],
         max_memory=options["max_memory"],
     )
-    for note in feeds.notes:
-        out.note(note)
-    data = source if isinstance(source, bytes) else None
-    return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
+    out.notes(feeds.notes)
+    return feeds
 
 
 def _load(model: str | bytes, source: str, kept: bool) -> Model:

@@ -13,6 +13,7 @@ import click
 from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
 from qrun.cli._options import BACKENDS, arith_option, general_options, memory_option, own_backends, tolerance_options
+from qrun.cli._targets import targets, write_reports
 from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:
@@ -94,20 +95,16 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     start_other(options["backend"])
     from qrun.checking.check import find_models
     from qrun.checking.runners import runner_maker
-    from qrun.io.files import replacing
-    from qrun.report.formats import Asked, print_report, report_text, target
+    from qrun.report.formats import Asked, print_report, report_text
 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
-    targets = [target(spec) for spec in options["output"]]
-    _check_targets(targets, models)
+    found = targets(options["output"], suffixes(), {str(path): "a model of this call" for path in models})
     make = runner_maker(options["backend"], options["arith"], options["max_memory"])
     report = _checked(models, settings, make, options, out)
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
     print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
-    for format, file in targets:
-        with replacing(file) as stream:
-            stream.write(report_text(format, report, asked).encode("utf-8", "backslashreplace"))
+    write_reports(found, lambda format: report_text(format, report, asked))
     if options["format"] == "github":
         _append_summary(report_text("markdown", report, asked), out)
     return int(report.failed)
@@ -155,16 +152,6 @@ def _checked(
         else:
             checked = check_models(models, settings, make, progress=told)
     return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
-
-
-def _check_targets(targets: Sequence[tuple[str, str]], models: Sequence[Path]) -> None:
-    """CallError before the work if a report cannot go where it should."""
-    from qrun.io.outputs import check_trace
-
-    read = {str(path): "a model of this call" for path in models}
-    for _, file in targets:
-        check_trace(file, read)
-        read[file] = "another report of this call"
 
 
 def _append_summary(text: str, out: Out) -> None:

@@ -11,6 +11,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, format_options, option, print_json
 from qrun.cli._options import Distance, general_options
+from qrun.cli._targets import Target, targets, write_reports
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -102,9 +103,12 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
         for info in cases:
             out.result.line(info.id)
         return 0
-    fail_on, targets = _fail_on(options["fail_on"]), _targets(options["output"])
+    from qrun.report.conform.formats import FORMATS
+
+    read = {options["baseline"]: "the baseline of this call"} if options["baseline"] else {}
+    fail_on, files = _fail_on(options["fail_on"]), targets(options["output"], _suffixes(FORMATS), read)
     judgement = _judged(suite, cases, options, fail_on, out)
-    return _told(ctx, suite, judgement, options, targets, out)
+    return _told(ctx, suite, judgement, options, files, out)
 
 
 def _judged(
@@ -135,10 +139,9 @@ def _told(
     suite: Suite,
     judgement: Judgement,
     options: Mapping[str, Any],
-    targets: Sequence[tuple[str, str]],
+    files: Sequence[Target],
     out: Out,
 ) -> int:
-    from qrun.io.files import replacing
     from qrun.report.conform.details import details
     from qrun.report.conform.formats import FORMATS, fields
     from qrun.report.conform.sheet import conform_sheet
@@ -153,9 +156,7 @@ def _told(
         print_sheet(out, replace(sheet, blocks=[*sheet.blocks, *more], notes=() if more else sheet.notes))
     else:
         out.result.write(FORMATS[options["format"]][1](judgement, argv).rstrip("\n"))
-    for format, file in targets:
-        with replacing(file) as stream:
-            stream.write(FORMATS[format][1](judgement, argv).encode("utf-8", "backslashreplace"))
+    write_reports(files, lambda format: FORMATS[format][1](judgement, argv))
     return code
 
 
@@ -174,18 +175,16 @@ def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: 
 
 def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> int:
     from qrun.conform.baseline import saved
-    from qrun.io.files import replacing
     from qrun.report.conform.scoreboard import SCOREBOARDS, scoreboard_sheet
     from qrun.report.sheet import print_sheet
 
     if not words:
         raise _unfit("scoreboard needs saved answers", "qrun conform scoreboard ort.json openvino.json")
-    targets = _targets(options["output"], SCOREBOARDS)
+    read = dict.fromkeys(words, "a saved answer of this call")
+    files = targets(options["output"], _suffixes(SCOREBOARDS), read)
     found = [saved(word) for word in words]
     print_sheet(out, scoreboard_sheet(found))
-    for format, file in targets:
-        with replacing(file) as stream:
-            stream.write(SCOREBOARDS[format][1](found).encode("utf-8"))
+    write_reports(files, lambda format: SCOREBOARDS[format][1](found))
     return 0
 
 
@@ -201,24 +200,8 @@ def _fail_on(text: str) -> tuple[str, ...]:
     return words
 
 
-def _targets(specs: Sequence[str], formats: Mapping[str, tuple[str, Any]] | None = None) -> list[tuple[str, str]]:
-    """Format and file of each ``FILE`` or ``FORMAT=FILE``."""
-    from qrun.io.outputs import check_trace
-    from qrun.report.conform.formats import FORMATS
-
-    known, found = formats or FORMATS, []
-    for spec in specs:
-        name, sign, file = spec.partition("=")
-        if not (sign and name in known and file):
-            name, file = next((n for n, (suffix, _) in known.items() if spec.lower().endswith(suffix)), ""), spec
-        if not name:
-            raise _unfit(
-                f"-o {spec}: the format is not known",
-                f"a file with the suffix {' '.join(s for s, _ in known.values())}, or FORMAT=FILE",
-            )
-        check_trace(file, {})
-        found.append((name, file))
-    return found
+def _suffixes(formats: Mapping[str, tuple[str, Any]]) -> dict[str, str]:
+    return {name: suffix for name, (suffix, _) in formats.items()}
 
 
 def _unfit(message: str, expected: str) -> CallError:

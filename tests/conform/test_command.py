@@ -168,6 +168,21 @@ def test_calls_that_are_wrong(words: tuple[str, ...], message: str) -> None:
     assert message in done.err
 
 
+def test_reports_write_over_nothing_that_the_call_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = call("conform", "--runtime", "native", "--select", "qgemm", "--json")
+    Path("base.json").write_text(saved.out)
+    for words, message in (
+        (("--baseline", "base.json", "-o", "base.json"), "it is the baseline of this call"),
+        (("-o", "a.xml", "-o", "junit=a.xml"), "it is another report of this call"),
+        (("scoreboard", "base.json", "-o", "html=base.json"), "it is a saved answer of this call"),
+    ):
+        done = call("conform", *words)
+        assert done.code == 2
+        assert message in done.err
+    assert Path("base.json").read_text() == saved.out
+
+
 def ending_program(tmp_path: Path, lines: str) -> str:
     path = tmp_path / "mine"
     path.write_text(f"#!/bin/sh\n{lines}\n")

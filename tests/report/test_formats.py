@@ -392,10 +392,10 @@ def test_formats_are_found_without_importing_them() -> None:
     ],
 )
 def test_targets(spec: str, expected: tuple[str, str]) -> None:
-    assert target(spec) == expected
+    assert target(spec, suffixes()) == expected
 
 
 @pytest.mark.parametrize("spec", ["report", "a.html", "html=a", "sarif="])
 def test_unknown_targets(spec: str) -> None:
     with pytest.raises(CallError, match="format is not known"):
-        target(spec)
+        target(spec, suffixes())

@@ -30,19 +30,19 @@ def suffixes() -> Mapping[str, str]:
     return {name: named[name] for name in sorted(named, key=lambda name: (name != "full", name))}
 
 
-def target(spec: str) -> tuple[str, str]:
-    """Format and file of ``FILE`` or ``FORMAT=FILE``. CallError if there is no such format."""
-    known = suffixes()
+def target(spec: str, known: Mapping[str, str]) -> tuple[str, str]:
+    """Format and file of ``FILE`` or ``FORMAT=FILE``. known: suffixes by format. CallError if there is no such format."""
     name, sign, file = spec.partition("=")
     if sign and name in known and file:
         return name, file
     end = ".sarif" if spec.endswith(".sarif.json") else Path(spec).suffix.lower()
     if end in known.values() and end:
         return next(format for format, suffix in known.items() if suffix == end), spec
-    fix = f"-o sarif={spec} names the format"
+    usual = "sarif" if "sarif" in known else next(iter(known))
+    fix = f"-o {usual}={spec} names the format"
     if sign and file:
         near = get_close_matches(name, known, 1, 0.6)
-        fix = f"did you mean -o {near[0]}={file}?" if near else f"-o sarif={file}, or another format before ="
+        fix = f"did you mean -o {near[0]}={file}?" if near else f"-o {usual}={file}, or another format before ="
     expected = f"a file with the suffix {' '.join(filter(None, known.values()))}, or FORMAT=FILE"
     facts = [("expected", expected), ("formats", ", ".join(known))]
     raise CallError("QR005", f"-o {spec}: the format is not known", facts=facts, fixes=[fix])
