@@ -19,9 +19,8 @@ from qrun.ops._attention import (
     with_shape,
 )
 from qrun.ops._body import node
-from qrun.ops._decodercache import Places, keep, number, places_of, seen_places
+from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._op import Array, Context, Shape, op, refuse
-from qrun.ops._rotary import angles, rotary_width, rotated
 
 _TYPES = "float float16 bfloat16"
 _NO_QUANTIZATION = "NONE"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ops._attention import misfit, positive, split_heads, with_shape
+from qrun.ops._decoder import angles, rotary_width, rotated
 from qrun.ops._op import Array, Context, op, refuse
-from qrun.ops._rotary import angles, rotary_width, rotated
 
 _TYPES = "float float16 bfloat16"
 

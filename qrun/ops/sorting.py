@@ -1,11 +1,14 @@
-"""TopK and Unique."""
+"""Elements by their order: TopK, Unique and NonMaxSuppression."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
+from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, is_integer, widen
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import scalar
@@ -89,3 +92,154 @@ def _order(lines: Array) -> Array:
         return np.arange(len(lines))
     keys = lines.astype(np.float32) if lines.dtype.kind == "V" else lines
     return np.lexsort(tuple(keys[:, column] for column in reversed(range(keys.shape[1]))))
+
+
+_UNIT = 2.0**-53
+_STEPS = 16
+"""More than the float64 steps of a comparison of two boxes."""
+_BLOCK = 128
+"""Candidates that are compared with each other at once."""
+_KEPT = 256
+"""Selected boxes that a block is compared with at once."""
+
+
+@op("NonMaxSuppression", since=10)
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    *,
+    center_point_box: int = 0,
+    ctx: Context,
+) -> Array:
+    """Of each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
+
+    boxes [batches,n,4] float32: [y1,x1,y2,x2], any two opposite corners, or with center_point_box = 1
+    [x_center,y_center,width,height]. scores [batches,classes,n] float32. Scalars: max_output_boxes_per_class (int64; 0,
+    also where it is left out, or less selects nothing), iou_threshold (0 to 1, else 0), score_threshold (only boxes
+    with a score above it; else all). Returns int64 [selected,3]: batch, class, box, in that order of batches and classes.
+
+    Exact: intersection and union are real numbers, compared with iou_threshold as it is in float32. Of equal scores the
+    first box comes first; NaN counts as less than every number. A box with an infinite or NaN coordinate overlaps none.
+    Raises OperatorError for other shapes, another center_point_box, and an iou_threshold outside 0 to 1.
+    Source: ONNX operators, NonMaxSuppression-11.
+    """
+    _check(boxes, scores, center_point_box)
+    most = 0 if max_output_boxes_per_class is None else scalar(max_output_boxes_per_class, "max_output_boxes_per_class")
+    threshold = 0.0 if iou_threshold is None else scalar(iou_threshold, "iou_threshold")
+    if not 0 <= threshold <= 1:
+        raise refuse("iou_threshold is no share", "iou_threshold", "0 to 1", threshold)
+    least = None if score_threshold is None else scalar(score_threshold, "score_threshold")
+    found: list[tuple[int, int, Array]] = []
+    count = 0
+    for batch in range(boxes.shape[0] if most > 0 else 0):
+        pairs = min(_BLOCK, boxes.shape[1]) * min(_KEPT, boxes.shape[1])
+        ctx.claim((8 * boxes.shape[1] + 12 * pairs,), 8, "corners and pairs of boxes")
+        corners = _Boxes.of(boxes[batch], bool(center_point_box))
+        for kind in range(scores.shape[1]):
+            order = _by_score(scores[batch, kind], least)
+            ctx.claim((count + min(most, order.size), 4), 8)
+            chosen = _select(corners, order, threshold, most)
+            found.append((batch, kind, chosen))
+            count += chosen.size
+    ctx.claim((count, 3), 8)
+    rows = [np.column_stack([np.full_like(c, batch), np.full_like(c, kind), c]) for batch, kind, c in found]
+    return np.concatenate([np.empty((0, 3), np.int64), *rows])
+
+
+def _check(boxes: Array, scores: Array, center: int) -> None:
+    if boxes.ndim != 3 or boxes.shape[2] != 4:
+        raise refuse("boxes have another shape", "boxes", "[batches,n,4]", boxes, code="QR208")
+    if scores.ndim != 3 or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
+        expected = f"[{boxes.shape[0]},classes,{boxes.shape[1]}], for boxes {shape_text(boxes.shape)}"
+        raise refuse("scores do not fit the boxes", "scores", expected, scores, code="QR208")
+    if center not in (0, 1):
+        raise refuse("boxes have no such form", "center_point_box", "0, 1", center, code="QR204")
+
+
+def _by_score(scores: Array, least: float | None) -> Array:
+    """The places of the scores above `least`, or of all, by falling score."""
+    places = np.arange(scores.size) if least is None else np.flatnonzero(scores > np.float32(least))
+    return places[np.argsort(-scores[places], kind="stable")].astype(np.int64, copy=False)
+
+
+@frozen
+class _Boxes:
+    """low, high: the corners [2,n] in float64. slack: how far they may be off, 0 where they are exact. given: [n,4]."""
+
+    low: Array
+    high: Array
+    slack: Array
+    given: Array
+    center: bool
+
+    @staticmethod
+    def of(given: Array, center: bool) -> _Boxes:
+        pairs = given.T.astype(np.float64)
+        first, second = pairs[:2], pairs[2:]
+        with np.errstate(all="ignore"):
+            slack = np.zeros(given.shape[0])
+            low, high = np.minimum(first, second), np.maximum(first, second)
+            if center:
+                half = second / 2
+                low, high = first - half, first + half
+                exact = ((high - first == half) & (high - half == first)).all(axis=0)
+                exact &= ((first - low == half) & (low + half == first)).all(axis=0)
+                slack = np.where(exact, 0.0, 4 * _UNIT * np.maximum(np.abs(low), np.abs(high)).max(axis=0))
+        infinite = ~np.isfinite(given).all(axis=1)
+        low[:, infinite], high[:, infinite], slack[infinite] = 0, 0, 0
+        return _Boxes(low, high, slack, given, center)
+
+    def overlap(self, rows: Array, columns: Array, threshold: float) -> Array:
+        """Which pairs overlap by more than the threshold: bool [rows,columns]."""
+        (a_low, b_low), (a_high, b_high) = ([e[:, rows, None], e[:, None, columns]] for e in (self.low, self.high))
+        y, x = np.minimum(a_high, b_high) - np.maximum(a_low, b_low)
+        slack = self.slack[rows, None] + self.slack[columns]
+        shared = np.where((y > 0) & (x > 0), y * x, 0.0)
+        areas = np.prod(a_high - a_low, axis=0) + np.prod(b_high - b_low, axis=0)
+        above = shared - threshold * (areas - shared)
+        reach = _STEPS * _UNIT * (shared + threshold * (areas + shared))
+        doubtful = (np.abs(above) <= reach) & (shared > 0)
+        doubtful |= (slack > 0) & (np.minimum(y, x) >= -2 * slack)
+        made: Array = (above > 0) & (shared > 0)
+        for i, j in np.argwhere(doubtful).tolist():
+            made[i, j] = self._exactly(int(rows[i]), int(columns[j]), Fraction(threshold))
+        return made
+
+    def _exactly(self, a: int, b: int, threshold: Fraction) -> bool:
+        shared, areas = Fraction(1), [Fraction(1), Fraction(1)]
+        (a_low, a_high), (b_low, b_high) = (self._corners(place) for place in (a, b))
+        for axis in (0, 1):
+            shared *= max(min(a_high[axis], b_high[axis]) - max(a_low[axis], b_low[axis]), Fraction(0))
+            areas = [areas[0] * (a_high[axis] - a_low[axis]), areas[1] * (b_high[axis] - b_low[axis])]
+        return shared > threshold * (sum(areas) - shared) and shared > 0
+
+    def _corners(self, place: int) -> tuple[list[Fraction], list[Fraction]]:
+        numbers = [Fraction(v) for v in self.given[place].tolist()]
+        pairs = list(zip(numbers[:2], numbers[2:], strict=True))
+        if self.center:
+            return [c - size / 2 for c, size in pairs], [c + size / 2 for c, size in pairs]
+        return [min(pair) for pair in pairs], [max(pair) for pair in pairs]
+
+
+def _select(boxes: _Boxes, order: Array, threshold: float, most: int) -> Array:
+    """The places that stay of those in `order`, at most `most` of them."""
+    if threshold == 1:
+        return order[:most]
+    chosen: list[int] = []
+    for start in range(0, order.size, _BLOCK):
+        block = order[start : start + _BLOCK]
+        for first in range(0, len(chosen), _KEPT):
+            kept = np.array(chosen[first : first + _KEPT])
+            block = block[~boxes.overlap(kept, block, threshold).any(axis=0)]
+        gone = np.zeros(block.size, bool)
+        pairs = boxes.overlap(block, block, threshold)
+        for place, box in enumerate(block.tolist()):
+            if not gone[place]:
+                chosen.append(box)
+                gone |= pairs[place]
+                if len(chosen) == most:
+                    return np.array(chosen, np.int64)
+    return np.array(chosen, np.int64)

@@ -89,7 +89,7 @@ def test_against_the_oracle(center: int, grid: bool) -> None:
 
 def test_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are compared at once, most of which stay, or go."""
-    monkeypatch.setattr("qrun.ops.nonmaxsuppression._KEPT", 50)
+    monkeypatch.setattr("qrun.ops.sorting._KEPT", 50)
     rng = np.random.default_rng(3)
     for reach, share in ((40, 0.5), (3, 0.05)):
         corner = rng.uniform(0, reach, (1, 400, 2))
