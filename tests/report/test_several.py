@@ -61,6 +61,7 @@ def test_names_tell_the_models_apart() -> None:
         (CellValue("a"), CellValue("b"), 1, 0.0, "<td><b>b</b></td>"),
         (CellValue("a"), CellValue("a"), 1, 0.0, "a"),
         (CellValue("a…", whole="ab"), CellValue("a…", whole="ac"), 0, 0.0, "<td><b>a…</b></td>"),
+        (CellValue("2", 2), CellValue("3", 3, undecided=True), 1, 0.0, "3"),
         (CellValue(), CellValue("3", 3), 1, 0.0, "3"),
         (CellValue("3", 3), CellValue(), 1, 0.0, "–"),
     ],
@@ -86,3 +87,14 @@ def test_nodes_that_differ_most_come_first() -> None:
     rows = Read(side_by_side(pages, ["a.json", "b.json"])).table("node")
     assert [row[0] for row in rows] == ["node", "n1", "n0", "n2"]
     assert rows[1][1:] == ["5.000", "1.000"]
+
+
+@pytest.mark.parametrize(("step", "marked"), [(0.01, True), (1.0, False)])
+def test_times_within_the_spread_are_not_marked(step: float, marked: bool) -> None:
+    """As the sentence above the table says."""
+    pages = []
+    for model, median in ((A, 10.0), (B, 5.0)):
+        samples = [median + step * (n - 10) for n in range(21)]
+        pages.append(collected(profile=profile([], model=model, run={"median_ms": median, "samples_ms": samples})))
+    text = side_by_side(pages, ["a.json", "b.json"])
+    assert ("b.onnx is faster" in text, '<b class="good">5.00 ms</b>' in text) == (marked, marked)

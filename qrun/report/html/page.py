@@ -17,7 +17,8 @@ from qrun.report.html.frame import facts, framed
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
-from qrun.report.html.several import names_of, several_sections, verdicts
+from qrun.report.html.several import names_of, several_sections
+from qrun.report.html.standing import verdicts
 from qrun.report.html.summary import outputs_section, verdict
 from qrun.report.html.tags import Markup, join, tag
 from qrun.report.html.timing import Palette, nodes_section, time_section

@@ -1,40 +1,46 @@
-"""Several models, or several results of one, side by side: the answer, then facts, outputs, findings, scores and times."""
+"""Several models, or several results of one, side by side: facts, outputs, findings, scores and times, a column a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
 
-from qrun.comparing.savedprofiles import change
 from qrun.declare.frozen import frozen
 from qrun.evaluating.tally import Score
 from qrun.memory import file_size, human
 from qrun.report.evaluation import TITLES, limits_text, value_text
 from qrun.report.html.cells import real, text_cell
 from qrun.report.html.collect import MOST, PageContent
-from qrun.report.html.comparison import headline
 from qrun.report.html.findings import counts
 from qrun.report.html.frame import section
+from qrun.report.html.standing import WAYS, way_of
 from qrun.report.html.summary import output_facts
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import TimeUnit
-from qrun.report.text import duration, percent, short_names
+from qrun.report.text import duration, short_names
 
-ABOUT = "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on."
+ABOUT = (
+    "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on, "
+    "those of whole runs where the spread of the runs decides."
+)
 SLACK = 0.1
 """Part of a time up to which another one counts as the same."""
-WAYS = {"faster": "good", "slower": "error"}
 
 
 @frozen
 class CellValue:
-    """A cell: its text, the number that it tells, if it tells one, and what is compared where the text is not all of it."""
+    """A cell: its text, the number that it tells, if it tells one, and what is compared where the text is not all of it.
+
+    undecided: it is not marked, whatever it says: the runs tell no difference.
+    """
 
     text: str = "–"
     value: float | None = None
     whole: str = ""
+    undecided: bool = False
 
 
 NOTHING = CellValue()
@@ -62,7 +68,8 @@ class Row:
     def cell(self, place: int) -> str:
         """The text, marked where it is not that of the first model."""
         first, own = self.cells[0], self.cells[place]
-        if (own.text, own.whole) == (first.text, first.whole) or NOTHING.text in (own.text, first.text):
+        same = own.undecided or (own.text, own.whole) == (first.text, first.whole)
+        if same or NOTHING.text in (own.text, first.text):
             return own.text
         style = None
         if self.better and own.value is not None and first.value is not None:
@@ -80,46 +87,6 @@ def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
     files = short_names([source.replace("\\", "/") for source in sources])
     named = [f"{path.rpartition('/')[2]} ({file})" for path, file in zip(paths, files, strict=True)]
     return named if len(set(named)) == len(named) else [f"{place}: {name}" for place, name in enumerate(named, 1)]
-
-
-def verdicts(pages: Sequence[PageContent], names: Sequence[str]) -> Iterator[Markup]:
-    """Of each model but the first a sentence: how its time, outputs and findings stand to those of the first."""
-    for page, name in zip(pages[1:], names[1:], strict=True):
-        parts = [
-            *_time_told(pages[0], page, names[0], name),
-            *_accuracy_told(page),
-            *_findings_told(pages[0], page, names[0]),
-        ]
-        if parts:
-            yield tag("p", *parts, ".", class_="verdict")
-
-
-def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> list[str]:
-    if first.time is None or page.time is None or not first.time.median_ms:
-        return [tag("b", name)]
-    times = f"{duration(page.time.median_ms * 1e6)} against {duration(first.time.median_ms * 1e6)}"
-    way = change(
-        first.time.samples_ms or (first.time.median_ms,), page.time.samples_ms or (page.time.median_ms,)
-    ).verdict
-    if way in WAYS:
-        word = tag("b", f"{name} is {way}", class_=WAYS[way])
-        return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
-    why = "there are too few runs to tell" if way == "few runs" else "the difference is within the spread of the runs"
-    return [tag("b", f"{name} is neither faster nor slower"), f" than {base}: {times} a run; {why}"]
-
-
-def _accuracy_told(page: PageContent) -> list[str]:
-    found = page.comparison
-    if found is None:
-        return []
-    big, small, _ = headline(found)
-    return [f"; outputs at {big} SQNR" if found["kind"].text == "models" and big.endswith("dB") else f"; {big} {small}"]
-
-
-def _findings_told(first: PageContent, page: PageContent, base: str) -> list[str]:
-    if first.checked is None or page.checked is None:
-        return []
-    return [f"; {counts(page.checked)} ({base}: {counts(first.checked)})"]
 
 
 def several_sections(pages: Sequence[PageContent], names: Sequence[str]) -> list[Markup]:
@@ -164,9 +131,8 @@ def _facts(pages: Sequence[PageContent]) -> Iterator[Row]:
     yield row("opset", lambda p: ", ".join(f"{domain} {version}" for domain, version in p.model.opsets.items()))
     yield row("nodes", lambda p: None if p.model.nodes is None else str(p.model.nodes))
     yield row("size", lambda p: file_size(p.model.bytes) if p.model.bytes else None)
-    yield row("median of a run", lambda p: _time(p.time.median_ms if p.time else None), -1, SLACK)
-    yield row("p90 of the runs", lambda p: _time(p.time.p90_ms if p.time else None), -1, SLACK)
-    yield row("fastest run", lambda p: _time(p.time.min_ms if p.time else None), -1, SLACK)
+    for name, field in (("median of a run", "median_ms"), ("p90 of the runs", "p90_ms"), ("fastest run", "min_ms")):
+        yield row(name, partial(_run_time, pages[0], field=field), -1, SLACK)
     yield row("runs", lambda p: str(len(p.time.samples_ms)) if p.time and p.time.samples_ms else None)
     yield row("multiply-adds", lambda p: f"{p.macs:,}" if p.macs else None)
     yield row("live tensors at most", lambda p: _amount(p.told.peak_bytes, human), -1)
@@ -186,6 +152,14 @@ def _facts(pages: Sequence[PageContent]) -> Iterator[Row]:
 
 def _time(milliseconds: float | None) -> CellValue:
     return _amount(milliseconds, lambda value: duration(value * 1e6))
+
+
+def _run_time(first: PageContent, page: PageContent, field: str) -> CellValue:
+    """A statistic of whole runs; no difference where the runs decide none."""
+    shown = _time(getattr(page.time, field) if page.time else None)
+    if first.time is None or page.time is None:
+        return shown
+    return replace(shown, undecided=way_of(first.time, page.time) not in WAYS)
 
 
 def _amount(value: float | None, text: Callable[[Any], str]) -> CellValue:
