@@ -153,9 +153,9 @@ Line = list[tuple[str, str]]
 """Pieces of text, each with its style."""
 
 
-def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> Iterator[Line]:
+def plain_lines(grid: Grid) -> Iterator[Line]:
     """One line a record, or as many as its tallest cell, columns aligned, nothing cut."""
-    for lines in _drawn(grid, grid.widths(), (indent, gap, ""), "dim"):
+    for lines in _drawn(grid, grid.widths(), ("  ", "  ", ""), "dim"):
         yield from lines
 
 

@@ -37,7 +37,7 @@ class FoundCause:
         return min(self.cases, key=lambda case: (case.total, len(case.id), case.id))
 
 
-def conform_sheet(found: Judgement, notes: Sequence[str] = (), changes: bool = False) -> Sheet:
+def conform_sheet(found: Judgement, changes: bool = False) -> Sheet:
     """changes: only what changed since a baseline was looked at."""
     blocks: list[Block] = []
     for each in found.runtimes:
@@ -47,7 +47,7 @@ def conform_sheet(found: Judgement, notes: Sequence[str] = (), changes: bool = F
     verdict = several[0] if len(several) == 1 else _together(found, changes)
     about = [] if len(several) == 1 else several
     style = RED if bad else GOOD if all(_is_clean(each) for each in found.runtimes) else OPEN
-    return Sheet(blocks, verdict, style, about=about, notes=[*notes, *_next(found)], title="qrun conform")
+    return Sheet(blocks, verdict, style, about=about, notes=_next(found), title="qrun conform")
 
 
 def summary(each: RuntimeResult, changes: bool = False) -> str:
