@@ -52,6 +52,7 @@ class DenseEmitter(KernelEmitter):
     """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
 
     names = ARGUMENTS
+    named = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -62,11 +63,6 @@ class DenseEmitter(KernelEmitter):
         self.panel_weights = a.taps * a.depth * (spec.unroll * spec.vectors * self.bytes)
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
-
-    def text(self) -> str:
-        with self.w.named_tiles(self.a.tiles) as tile:
-            self.tile(tile)
-        return self.finished()
 
     def tile(self, tile: Value) -> None:
         """Make one tile: a panel of channels, for a chunk of an image's blocks."""

@@ -28,6 +28,7 @@ class DepthwiseEmitter(KernelEmitter):
     """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share what is read."""
 
     names = ARGUMENTS
+    named = True
     step = 1
     """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
 
@@ -42,11 +43,6 @@ class DepthwiseEmitter(KernelEmitter):
         self.panel_weights = a.taps // self.step * self.turn_weights
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.epilogue.by_lanes = self.step > 1
-
-    def text(self) -> str:
-        with self.w.named_tiles(self.a.tiles) as tile:
-            self.tile(tile)
-        return self.finished()
 
     def tile(self, tile: Value) -> None:
         """Make one tile: some of an image's blocks, each with all panels of channels."""

@@ -33,11 +33,13 @@ class KernelEmitter:
     """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
+    named: whether the loop over tiles is `Flow.named_tiles`.
     feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
     """
 
     names: tuple[str, ...]
     own_memory = False
+    named = False
     feature = ""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
@@ -52,7 +54,7 @@ class KernelEmitter:
 
     def text(self) -> str:
         """The LLVM IR of the kernel."""
-        with self.w.tiles(self.a.tiles) as tile:
+        with (self.w.named_tiles if self.named else self.w.tiles)(self.a.tiles) as tile:
             self.tile(tile)
         return self.finished()
 
