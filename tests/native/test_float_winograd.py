@@ -239,3 +239,11 @@ def test_nodes(number: int) -> None:
         for inputs in ([x, w, bias], [x, w]):
             model, feeds = node_model("Conv", inputs, geometry, constants=(1, 2))
             assert same_everywhere(model, feeds).events[0].backend == "native"
+
+
+@pytest.mark.parametrize("size", [(16, 32, 128), (49, 32, 128), (49, 256, 256), (784, 64, 64), (16, 512, 512)])
+def test_no_thread_is_left_without_work(size: tuple[int, int, int]) -> None:
+    """size: patches, columns and depth."""
+    for threads in (2, 3, 4):
+        patches, panels = float_winograd._cut(1, size, (4, 32, 64), threads)
+        assert -(-size[0] // patches) * -(-size[1] // (32 * panels)) >= min(threads, 2 * size[0] // 16)

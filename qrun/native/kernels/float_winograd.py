@@ -166,7 +166,7 @@ def _cut(number: int, size: tuple[int, int, int], strip: tuple[int, int, int], t
         work = cut[0] * wide * depth * TWO.side**2 * (1 + _IMAGE / wide + _FILTER / cut[0]) + _TAKE
         return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
 
-    heights = {even(patches, n, high) for n in (most, *(n for n in (48, 36, 24) if n < most))}
+    heights = {even(patches, n, high) for n in (most, *(n for n in (48, 36, 24, 12, 8) if n < most))}
     parts = (1, 2, 4, panels) if threads > 1 else (1,)
     cuts = product(sorted(heights, reverse=True), (even(panels, -(-panels // part), 1) for part in parts))
     return min(cuts, key=cost)
