@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qrun.declare.frozen import __init__ as frozen_init
 from qrun.declare.frozen import changeable, frozen
+from qrun.declare.frozen import replace as replaced
 
 
 @frozen
@@ -53,12 +55,22 @@ def told(kind: Any, *calls: tuple[tuple[Any, ...], dict[str, Any]]) -> list[obje
     return found
 
 
-def test_is_made_and_printed_as_a_dataclass() -> None:
+@pytest.mark.parametrize("before", [0, 100])
+def test_is_made_and_printed_as_a_dataclass(before: int) -> None:
+    """Whether its class has made few objects, and so has no code of its own, or many."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((), {}), ((1,), {}), ((1, 3.0), {}), ((), {"x": 1, "names": ["a"]}), ((1,), {"x": 2}), ((1,), {"z": 2}),
         ((1, 2.0, [], True), {}), ((1, 2.0, [], True, 5), {}), ((-1,), {}),
     ]  # fmt: skip
-    mine, theirs = (told(kind, *calls) for kind in both())
+    one, other = both()
+    for _ in range(before):
+        assert one(1) == one(1, 2.0, [])
+    assert ("_values" in vars(one) and one.__init__ is not frozen_init) == (before > 0)
+    theirs = told(other, *calls)
+    for call, want in zip(calls, theirs, strict=True):
+        kind = one if before else both()[0]
+        assert told(kind, call) == [want]
+    mine = told(one, *calls)
     assert mine == theirs
     assert {TypeError, ValueError, "Written(x=1, y=2.0, names=[])"} < set(mine)
 
@@ -70,6 +82,10 @@ def test_has_fields_slots_and_a_doc() -> None:
         assert is_dataclass(kind)
         assert asdict(made) == {"x": 1, "y": 2.0, "names": [], "far": False}
         assert replace(made, x=5).x == 5
+        if kind.__init__ is frozen_init:
+            assert replaced(made, x=5, y=3.0) == replace(made, x=5, y=3.0)
+            with pytest.raises(TypeError):
+                replaced(made, z=5)
         assert not hasattr(made, "__dict__")
         assert made.names is not kind(1).names
         for change in (partial(setattr, made, "x", 2), partial(setattr, made, "new", 2), partial(delattr, made, "x")):

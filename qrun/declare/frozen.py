@@ -8,6 +8,8 @@ from inspect import get_annotations
 from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+_FEW = 32
+"""Objects of a class that are made without code of its own."""
 
 
 @overload
@@ -19,7 +21,7 @@ def frozen(cls: type[Any] | None = None, *, slots: bool = True, weak: bool = Fal
     """What ``@dataclass(frozen=True, slots=True)`` makes, in a thirtieth of the time; ``replace``, ``fields``, ``asdict`` take it.
 
     dataclass writes and compiles seven methods for every class, which was a quarter of what starting qrun took. Here all
-    classes share five of them, the two that differ are written when the first object of a class is made, and dataclass's
+    classes share them, the two that can be faster are written when a class has made some objects, and dataclass's
     own description of the fields when it is asked for. No base of the class may have fields.
 
     slots: False for a class with a ``cached_property``.
@@ -47,6 +49,7 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
     made = {**methods, **cls.__dict__}
     made.pop("__dict__", None)
     made.pop("__weakref__", None)
+    made["_count"] = 0
     made["_declared"] = names, {name: made.pop(name) for name in names if name in made}
     made["__dataclass_fields__"], made["__match_args__"] = _DESCRIBED, names
     made["__qualname__"], made["__doc__"] = cls.__qualname__, cls.__doc__ or cls.__name__
@@ -79,8 +82,37 @@ _DESCRIBED = _Described()
 
 
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-    """The first object of a class: write the class's own ``__init__`` and the tuple of its values, then call it."""
+    """One of the first objects of a class. To write and compile the class's own ``__init__`` takes as long as a hundred of
+    them, and most classes of a short run have fewer."""
     made: Any = next(kind for kind in type(self).__mro__ if "_declared" in vars(kind))
+    names, defaults = made._declared
+    made._count += 1
+    values = dict(zip(names, args, strict=False))
+    right = len(args) <= len(names) and values.keys().isdisjoint(kwargs) and kwargs.keys() <= set(names)
+    values |= kwargs
+    for name in names if right and len(values) < len(names) else ():
+        if name not in values:
+            default = defaults.get(name, MISSING)
+            if isinstance(default, Field):
+                default = default.default if default.default_factory is MISSING else default.default_factory()
+            if default is MISSING:
+                break
+            values[name] = default
+    if not right or len(values) < len(names) or made._count > _FEW:
+        _write(made)
+        made.__init__(self, *args, **kwargs)
+        return
+    if "__slots__" in vars(made):
+        for name, value in values.items():
+            getattr(made, name).__set__(self, value)
+    else:
+        self.__dict__.update({name: values[name] for name in names})
+    if hasattr(made, "__post_init__"):
+        self.__post_init__()
+
+
+def _write(made: Any) -> None:
+    """The class's own ``__init__``, and the tuple of an object's values."""
     slots = "__slots__" in vars(made)
     known: dict[str, Any] = {}
     parameters, steps, values = [], [] if slots else [" __dict__ = self.__dict__"], []
@@ -103,7 +135,18 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         f"def __init__(self, {', '.join(parameters)}):\n{body}\ndef values(self):\n return ({' '.join(values)})", known
     )
     made.__init__, made._values = known["__init__"], known["values"]
-    made.__init__(self, *args, **kwargs)
+
+
+def _values(self: Any) -> tuple[Any, ...]:
+    return tuple([getattr(self, name) for name in self._declared[0]])
+
+
+def replace(record: T, /, **changes: Any) -> T:
+    """The record with other values in some fields, as `dataclasses.replace` makes it, which asks for dataclass's own
+    description of the fields. Raises TypeError for a field that there is not."""
+    kind: Any = type(record)
+    made: T = kind(**{name: getattr(record, name) for name in kind._declared[0]} | changes)
+    return made
 
 
 def __repr__(self: Any) -> str:
@@ -135,7 +178,7 @@ def _named(*methods: Callable[..., object]) -> dict[str, object]:
     return {method.__name__: method for method in methods}
 
 
-_METHODS = _named(__init__, __repr__, __reduce__)
+_METHODS = _named(__init__, __repr__, __reduce__, _values)
 _FROZEN = _named(__setattr__, __delattr__)
 _BY_VALUE = _named(__eq__, __hash__)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import zip_longest
 from typing import Any
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.report.text import shorten, shorten_all, width_of, wrap
 
 WRAPPED, FULL, LEAST = 24, 14, 8

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare.frozen import replace
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Grid

@@ -164,7 +164,7 @@ def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[
 
 
 def _cleaned(column: Any, screen: Screen) -> Any:
-    from dataclasses import replace
+    from qrun.declare.frozen import replace
 
     return replace(column, header=screen.clean(column.header))
 

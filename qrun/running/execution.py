@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors

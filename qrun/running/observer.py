@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from qrun.declare.frozen import replace
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context, Observation

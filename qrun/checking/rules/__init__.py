@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import LEVELS, RULES, Finding, Level, Rule, at, rule
+from qrun.declare.frozen import replace
 
 if TYPE_CHECKING:
     import onnx

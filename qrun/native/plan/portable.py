@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.call import KernelCall, Rechecker, undecided
 from qrun.native.machine.engine import Engine
