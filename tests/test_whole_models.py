@@ -29,6 +29,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "GRU tagger": lambda: tagger("GRU"),
     "GRU tagger, 8 bits": lambda: quantized(tagger("GRU"), 1e-5),
     "voice activity": voice_activity,
+    "voice activity, 8 bits": lambda: quantized(voice_activity(), 1e-4, inside=True),
     "translator": translator,
     "translator, 8 bits": lambda: quantized(translator(), 1e-5, inside=True),
     "merged decoder": merged_decoder,
@@ -42,10 +43,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "pipeline": lambda: pipeline(False),
     "pipeline with maps": lambda: pipeline(True),
 }
+UNIMPORTED = {"voice activity, 8 bits"}
+"""Files without an import of com.microsoft, though they have nodes of it."""
 HOLDS = {
     "LSTM tagger, 8 bits": {"DynamicQuantizeLSTM", "MatMulInteger"},
     "GRU tagger, 8 bits": {"GRU", "MatMulInteger"},
     "voice activity": {"If", "LSTM", "Conv"},
+    "voice activity, 8 bits": {"If", "DynamicQuantizeLSTM", "ConvInteger"},
     "translator": {"Loop", "GRU"},
     "merged decoder, 8 bits": {"If", "MatMulInteger", "DynamicQuantizeLinear"},
     "decoder of 4 bits": {"MatMulNBits", "GroupQueryAttention", "SimplifiedLayerNormalization"},
@@ -143,7 +147,7 @@ def test_commands_take_them(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     for words in (
         ["run", *given, "-o", "y.npz"],
         ["run", *given, "-v"],
-        ["check", "m.onnx"],
+        ["check", "m.onnx", *(["--ignore", "QR118"] if name in UNIMPORTED else [])],
         ["profile", *given, "-n", "2"],
         ["compare", *given, "--against", "reference"],
         ["compare", *given, "--against", "ort", "--rtol", "0.1", "--atol", "0.1"],
@@ -168,3 +172,19 @@ def test_a_quantized_model_is_compared_with_the_float_one(
     assert "Traceback" not in answer.err
     outputs = answer.json["outputs"]
     assert [row["name"] for row in outputs] == [value.name for value in case.model.graph.output]
+
+
+def test_nodes_of_com_microsoft_that_are_not_imported(tmp_path: Path) -> None:
+    """onnxruntime's quantizer writes them inside other nodes, and onnxruntime runs them."""
+    path = tmp_path / "m.onnx"
+    model = onnx.ModelProto()
+    model.CopyFrom(built("voice activity, 8 bits").model)
+    imports = [opset for opset in model.opset_import if opset.domain != "com.microsoft"]
+    del model.opset_import[:]
+    model.opset_import.extend(imports)
+    onnx.save(model, path)
+    np.savez(tmp_path / "x.npz", **built("voice activity, 8 bits").feeds[0])  # type: ignore[arg-type]
+    assert call("run", path, "-i", tmp_path / "x.npz").code == 0
+    told = call("check", path, "--json").json
+    (finding,) = [f for f in told["models"][0]["findings"] if f["rule"] == "QR118"]
+    assert (finding["level"], "not imported" in finding["message"]) == ("error", True)

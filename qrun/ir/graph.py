@@ -160,9 +160,10 @@ def _node(
 ) -> Node:
     domain, op_type = proto.domain, intern(proto.op_type)
     domain = "" if domain == "ai.onnx" else intern(domain)
-    if domain not in scope.opsets:
+    opset = scope.opsets.get(domain, schema.MS_OPSET if domain == schema.MS else None)
+    if opset is None:
         raise _unknown_domain(domain, op_type, label(proto, index), scope)
-    version = schema.version(domain, op_type, scope.opsets[domain])
+    version = schema.version(domain, op_type, opset)
     attributes = _attributes(proto, label(proto, index), scope) if proto.attribute else _NONE
     return Node(index, proto.name, domain, op_type, version, reads, makes, attributes)
 

@@ -15,6 +15,9 @@ from qrun.ir.types import BY_ONNX_NAME
 OPSETS = range(7, 29)
 """Versions of ai.onnx that qrun reads."""
 MS = "com.microsoft"
+MS_OPSET = 1
+"""The only version of com.microsoft, which onnxruntime also takes where a file imports none: its quantizer writes such files
+where all nodes of com.microsoft are inside other nodes."""
 ML = "ai.onnx.ml"
 ML_OPSETS = range(1, 6)
 """Versions of ai.onnx.ml that there are."""

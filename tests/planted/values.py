@@ -182,10 +182,10 @@ def a_record_too_many(n: Network) -> None:
     n.spoil = copy
 
 
-def with_a_sequence(n: Network) -> None:
-    n.graph.input.append(helper.make_tensor_sequence_value_info("several", TensorProto.FLOAT, None))
+def with_a_sparse_tensor(n: Network) -> None:
+    n.graph.input.append(helper.make_sparse_tensor_value_info("sparse", TensorProto.FLOAT, [2]))
 
 
-@planted("QR505", base=with_a_sequence)
+@planted("QR505", base=with_a_sparse_tensor)
 def a_vector_that_cannot_be_fed(n: Network) -> None:
     with_a_vector(n)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from qrun.checking.rules._ort import runtime
 from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import nodes
 from qrun.checking.rules._words import listed
 from qrun.ir import Model
-from qrun.ir.schema import MS
+from qrun.ir.schema import MS, MS_OPSET
 
 NEWEST_IR = 14
 """The last version that onnx.proto of onnx 1.23 has."""
@@ -146,13 +147,15 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
     fix="import com.microsoft with version 1",
 )
 def opset_version(model: Model) -> Iterator[Finding]:
-    """The model imports a version of an operator set that does not exist.
+    """The model imports a version of an operator set that does not exist, or has nodes of com.microsoft and imports none.
 
     com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
-    QR106.
+    QR106, other domains that are not imported QR105.
 
     Why is this bad?
-        onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it.
+        onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it. Without an import of
+        com.microsoft it is the other way round: onnxruntime takes version 1, as qrun does, and onnx.checker refuses the model.
+        onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 13]>
@@ -168,6 +171,15 @@ def opset_version(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
+    used = next((found for found in nodes(model) if found[1].domain == MS), None)
+    if used is not None and MS not in model.opsets:
+        yield Finding(
+            f"{MS} is not imported",
+            **used[0].at(used[1]),
+            expected=f"an opset_import entry of {MS}, version {MS_OPSET}",
+            got=listed([f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items()]),
+            why="ONNX IR: every node's domain needs an opset_import entry.",
+        )
     for domain, version in model.opsets.items():
         if domain and (version < 1 or (domain == MS and version != 1)):
             yield Finding(
