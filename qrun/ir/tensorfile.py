@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
 from qrun.ir.compound import Compound, absent, sequence, wrapped
@@ -18,6 +19,8 @@ from qrun.ir.types import MAP, NUMBERS, SEQUENCE
 
 _SEQUENCE = onnx.SequenceProto
 _PROTOS: dict[str, Any] = {"sequence": _SEQUENCE, "optional": onnx.OptionalProto, "map": onnx.MapProto}
+_MAKERS = {"tensor": "array", "sequence": "list", "optional": "optional", "map": "dict"}
+"""The functions of onnx.numpy_helper that make a file's message, after `from_`."""
 
 
 def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
@@ -27,10 +30,14 @@ def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
     proto, data = _PROTOS[stated.kind](), _bytes(path)
     try:
         proto.ParseFromString(data)
+        if len(
+            UnknownFieldSet(proto)
+        ):  # protobuf reads a tensor as a sequence without elements, and keeps the rest apart
+            raise ValueError("fields of another message")
         return proto.name, _value(proto, path, stated)
     except (DecodeError, RuntimeError, ValueError):
         expected = f"a {type(proto).__name__} of {stated}"
-        raise _not_a_tensor(path, f"{len(data)} bytes that are not one", expected) from None
+        raise _not_a(stated.kind, path, f"{len(data)} bytes that are not one", expected) from None
     except ModelError as error:
         raise _damaged(path, error) from None
 
@@ -63,9 +70,9 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError):
-        raise _not_a_tensor(path, f"{len(data)} bytes that are not one") from None
+        raise _not_a("tensor", path, f"{len(data)} bytes that are not one") from None
     if not proto.data_type:
-        raise _not_a_tensor(path, "a file without element type: empty, a sequence, or an optional")
+        raise _not_a("tensor", path, "a file without element type: empty, a sequence, or an optional")
     try:
         return proto.name, to_array(proto, External(path.parent), str(path))
     except ModelError as error:
@@ -146,11 +153,11 @@ def tensor_bytes(array: Array, name: str) -> bytes:
         ) from None
 
 
-def _not_a_tensor(path: Path, got: str, expected: str = "a TensorProto") -> CallError:
+def _not_a(kind: str, path: Path, got: str, expected: str = "a TensorProto") -> CallError:
     return CallError(
         "QR007",
-        f"cannot read a tensor from {path}",
+        f"cannot read {'an' if kind == 'optional' else 'a'} {kind} from {path}",
         where=[str(path)],
         facts=[("expected", expected), ("got", got)],
-        fixes=["onnx.numpy_helper.from_array(x).SerializeToString() makes one"],
+        fixes=[f"onnx.numpy_helper.from_{_MAKERS[kind]}(x).SerializeToString() makes one"],
     )

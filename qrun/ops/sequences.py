@@ -243,7 +243,6 @@ def _place(position: Array, low: int, high: int) -> int:
         raise refuse("position is not one number", "position", "a scalar", position, code="QR208")
     place = int(position.reshape(())[()])
     if not low <= place <= high:
-        raise refuse(
-            f"position {place} is outside the sequence", "position", f"{low} to {high}", str(place), code="QR209"
-        )
+        expected = f"{low} to {high}" if low <= high else "no position, as the sequence is empty"
+        raise refuse(f"position {place} is outside the sequence", "position", expected, str(place), code="QR209")
     return place - low if place < 0 else place

@@ -463,13 +463,32 @@ def sparse(folder: Path) -> list[str]:
     return ["--ignore", "QR201"]
 
 
+def tensor_for_a_sequence(folder: Path) -> list[str]:
+    given = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    at = helper.make_tensor("i", TensorProto.INT64, [], [0])
+    node = helper.make_node("SequenceAt", ["s", "i"], ["y"])
+    graph = helper.make_graph([node], "g", [given], [value("y", TensorProto.FLOAT, None)], [at])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
+    return ["--ignore", "QR201,QR007"]
+
+
 def no_model(folder: Path) -> list[str]:
     (folder / "m.onnx").write_bytes(b"")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
     return ["--ignore", "QR101"]
 
 
-WAYS = [unreadable_input, missing_input, other_input, too_much_memory, no_kernel, sparse, no_model]
+WAYS = [
+    unreadable_input,
+    missing_input,
+    other_input,
+    too_much_memory,
+    no_kernel,
+    sparse,
+    tensor_for_a_sequence,
+    no_model,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)

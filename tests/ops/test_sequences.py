@@ -12,7 +12,7 @@ import pytest
 from helpers.cli import call
 from helpers.native import OBJECTS
 from helpers.support import assert_equal, run_ort
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import MemoryLimitError, QrunError
@@ -399,7 +399,8 @@ def test_damaged_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "types.npz", **{"s[0]": X[0], "s[1]": X[0].astype(I64)})
     proto = onnx.SequenceProto(elem_type=onnx.SequenceProto.SEQUENCE)
     (tmp_path / "deep.pb").write_bytes(proto.SerializeToString())
-    for name in ("s.pb", "deep.pb", "gap.npz", "types.npz"):
+    (tmp_path / "tensor.pb").write_bytes(numpy_helper.from_array(X[0]).SerializeToString())
+    for name in ("s.pb", "deep.pb", "tensor.pb", "gap.npz", "types.npz"):
         ended = call("run", tmp_path / "m.onnx", "-i", tmp_path / name)
         assert (ended.code, "QR007" in ended.err) == (2, True), f"{name}: {ended.err}"
 
