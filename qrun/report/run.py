@@ -196,11 +196,11 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 
 
 def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
-    """What the JSON report tells of each output."""
+    """What the JSON report tells of each output, or of the tensors in it."""
     from qrun.documents.answers import RunOutput
 
     made = []
-    for name, array in arrays.items():
+    for name, array in tensors(arrays).items():
         s, values = stats(array), listed(array, JSON_VALUES)
         rows = None if s.rows is None else s.rows[:JSON_VALUES]
         form = name, type_name(array.dtype), tuple(array.shape)
