@@ -15,6 +15,8 @@ from qrun.ir.model import Array, TensorType
 from qrun.ir.types import MAP, OPTIONAL, SEQUENCE
 
 COMPOUND = frozenset({SEQUENCE, OPTIONAL, MAP})
+_UNFIT = ValueError, TypeError, OverflowError
+"""What numpy raises for values that a type cannot have."""
 
 
 class Compound(np.ndarray):
@@ -164,7 +166,8 @@ def _keys(stated: TensorType) -> np.dtype[Any] | None:
 def wrapped(value: Any, stated: TensorType) -> Array:
     """A value of Python's as one of this type: the inverse of `unwrapped`; what does not fit it is left an array.
 
-    Numbers, lists and tuples become arrays of the stated element type.
+    Numbers, lists and tuples become arrays of the stated element type, unless that would change what they are: a text is no
+    number, and 1.5 no integer.
     """
     if isinstance(value, Compound):
         return value
@@ -177,15 +180,42 @@ def wrapped(value: Any, stated: TensorType) -> Array:
         if held is not None and held.kind == "map":
             return _table(value, held)
         dtype = held.dtype if held else None
-        found = [element if isinstance(element, np.ndarray) else np.asarray(element, dtype) for element in value]
+        try:
+            found = [element if isinstance(element, np.ndarray) else _typed(element, dtype) for element in value]
+        except _UNFIT:
+            return _array(value)
         if len({element.dtype for element in found}) < 2 and not any(map(is_compound, found)):
             return sequence(found, None if found else dtype)
     if stated.kind == "map" and isinstance(value, Mapping):
         return _table([value], stated, single=True)
+    return _array(value)
+
+
+def _array(value: Any) -> Array:
     try:
         return np.asarray(value)
     except ValueError:  # of elements that make no array
         return np.empty((), object)
+
+
+def _typed(values: Any, dtype: np.dtype[Any] | None) -> Array:
+    """These values as an array of this type, or of their own if it is None. Raises one of `_UNFIT` for texts in place of numbers,
+    anything but texts in place of these, nothing, and numbers that are no such integers."""
+    own = np.asarray(values)
+    if dtype is None:
+        return own
+    with np.errstate(all="ignore"):
+        made = np.asarray(values, dtype)
+    whole = dtype.kind == "b" or "int" in dtype.name
+    if dtype.kind == "O":
+        fits = all(isinstance(text, str) for text in made.flat)
+    elif whole:
+        fits = own.dtype == dtype or (own.dtype.kind in "biuf" and made.tolist() == own.tolist())
+    else:
+        fits = own.dtype == dtype or own.dtype.kind in "biufc"
+    if not fits and own.size:
+        raise ValueError(f"not of type {dtype}")
+    return made
 
 
 def received(value: Any, stated: TensorType | None) -> Array:
@@ -206,8 +236,10 @@ def _table(rows: Iterable[Any], stated: TensorType, single: bool = False) -> Arr
         return np.empty((), object)
     held = stated.element.dtype if stated.element else None
     try:
-        keys = np.array(names, stated.key)
-        values = np.array([list(row.values()) for row in given], held).reshape(len(given), len(names))
-    except (ValueError, TypeError, OverflowError):
+        keys = _typed(names, stated.key)
+        values = _typed([list(row.values()) for row in given], held).reshape(len(given), len(names))
+    except _UNFIT:
+        return np.empty((), object)
+    if keys.ndim != 1:
         return np.empty((), object)
     return maps(keys, values[0] if single else values)

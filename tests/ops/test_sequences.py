@@ -290,6 +290,40 @@ def test_inputs_that_do_not_fit() -> None:
     assert qrun.Session(made).run({"s": [[[1, 2, 3]], X]})["n"] == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("seq(int64)", [element]) for element in (1.5, "3", None, 2**70, F(2.5), object())),
+        *(("seq(uint8)", [element]) for element in (-1, 256, I64(-1))),
+        *(("seq(float)", [element]) for element in ("3", "a", None, [1, "a"], [[1], [2, 3]])),
+        ("seq(float)", [F(1), "a"]),
+        ("seq(bool)", [2]),
+        *(("seq(string)", [element]) for element in (1.5, None, b"a")),
+        *(("map(int64, float)", row) for row in ({1.5: 2.0}, {1: "3"}, {1: None}, {(1, 2): 3.0}, {2**70: 1.0})),
+        *(("map(string, int64)", row) for row in ({"a": 2.5}, {"a": "3"}, {1: 2}, {None: 2}, {("a", "b"): 3})),
+    ],
+)
+def test_elements_do_not_become_others(kind: str, value: Any) -> None:
+    made = model(f"main ({kind} s) => ({kind} y) {{ y = Identity(s) }}")
+    with pytest.raises(QrunError) as caught:
+        qrun.Session(made).run({"s": value})
+    assert caught.value.code == "QR003"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("seq(int64)", [2.0, True]),
+        ("seq(float)", [1, 2.5, True]),
+        ("seq(string)", ["a", "b"]),
+        ("map(int64, float)", {1: 2}),
+    ],
+)
+def test_elements_that_are_the_same_in_another_type(kind: str, value: Any) -> None:
+    made = model(f"main ({kind} s) => ({kind} y) {{ y = Identity(s) }}", HEAD)
+    assert qrun.Session(made).run({"s": value})["y"] == value
+
+
 def test_memory_is_counted_in_sequences() -> None:
     """A sequence that grows in a loop ends with QR010; what is held is released, once for a tensor in several."""
     growing = LOOPED.replace(
