@@ -80,7 +80,24 @@ def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
         return absent() if data is None else to_value(model, held, data, text)
     if stated.kind == "sequence" and held is not None and held.kind == "tensor" and isinstance(data, list):
         return sequence([to_array(model, held, item, text) for item in data], held.dtype)
-    return to_array(model, stated, data, text) if stated.kind == "tensor" else wrapped(data, stated)
+    return to_array(model, stated, data, text) if stated.kind == "tensor" else wrapped(_mapped(data, stated), stated)
+
+
+def _mapped(data: Any, stated: TensorType) -> Any:
+    """JSON objects as maps of this type: keys of JSON are texts, also those that stand for integers."""
+    if isinstance(data, list) and stated.element is not None:
+        return [_mapped(row, stated.element) for row in data]
+    if not isinstance(data, dict) or stated.key is None or stated.key.kind not in "iu":
+        return data
+    return {_integer(key): value for key, value in data.items()}
+
+
+def _integer(key: str) -> int | str:
+    """The integer of which this is the text, or the text where there is none, or the integer has others."""
+    try:
+        return int(key) if str(int(key)) == key else key
+    except ValueError:
+        return key
 
 
 def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from helpers.cli import call
 from helpers.support import assert_equal, run_ort
 from onnx import TensorProto, helper
 
@@ -147,3 +150,27 @@ def test_refusals(text: str, op_type: str, x: Any, attributes: dict[str, Any]) -
     )
     with pytest.raises(QrunError, match=text):
         qrun.Session(model).run({"x": x})
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [('{"3": 2.5, "-1": 4}', 0), ('{"3": 2.5, "03": 4}', 2), ('{"a": 1}', 2), ('{"1": "2"}', 2), ("{}", 0)],
+)
+def test_maps_on_the_command_line(text: str, code: int, tmp_path: Path) -> None:
+    kind = mapping(TensorProto.INT64, TensorProto.FLOAT)
+    graph = helper.make_graph(
+        [helper.make_node("CastMap", ["x"], ["y"], domain=ML)],
+        "g",
+        [helper.make_value_info("x", kind)],
+        [helper.make_value_info("y", tensor(TensorProto.FLOAT))],
+    )
+    path = tmp_path / "m.onnx"
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    ended = call("run", str(path), "-i", f"x={text}", "--json")
+    assert ended.code == code, ended.out + ended.err
+    if not code:
+        want = [value for _, value in sorted((int(key), value) for key, value in json.loads(text).items())]
+        assert json.loads(ended.out)["outputs"][0]["values"] == [want]
+    else:
+        assert "QR003" in ended.out + ended.err
