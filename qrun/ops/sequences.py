@@ -24,7 +24,7 @@ def sequence_construct(*inputs: Array) -> Array:
 
     Source: ONNX operators, SequenceConstruct-11.
     """
-    given = [_tensor(value, f"inputs[{place}]") for place, value in enumerate(inputs, 1)]
+    given = [_tensor(value, f"inputs[{place}]") for place, value in enumerate(inputs)]
     if not given:
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     return sequence(given)
@@ -157,7 +157,7 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
 
 
 @op("SequenceMap", since=17, graphs=("body",), compounds="makes")
-def sequence_map(input_sequence: Array, *additional_inputs: Array, ctx: Context) -> tuple[Array, ...]:
+def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: Context) -> tuple[Array, ...]:
     """Run body for each element, and make a sequence of each of its outputs.
 
     Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are the
@@ -165,7 +165,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array, ctx: Context)
     Source: ONNX operators, SequenceMap-17.
     """
     first, body = _sequence(input_sequence, "input_sequence"), ctx.bodies["body"]
-    inputs = (first, *additional_inputs)
+    inputs = (first, *(_present(value, f"additional_inputs[{n}]") for n, value in enumerate(additional_inputs)))
     if len(body.inputs) != len(inputs) or len(body.outputs) < ctx.outputs:
         got = f"{len(body.inputs)} inputs, {len(body.outputs)} outputs"
         expected = f"{len(inputs)} inputs, {ctx.outputs} outputs"
@@ -173,7 +173,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array, ctx: Context)
     count = len(first.elements)
     for place, value in enumerate(inputs):
         if isinstance(value, Compound) and (value.dtype != SEQUENCE or len(value.elements) != count):
-            what = f"additional_inputs[{place}]"
+            what = f"additional_inputs[{place - 1}]"
             raise refuse(f"{what} has another length", what, f"{count} elements", len(value.elements), code="QR208")
     made: list[list[Array]] = [[] for _ in body.outputs]
     nbytes = 0
@@ -227,6 +227,12 @@ def optional_get_element(input: Array) -> Array:
 def _sequence(value: Array, param: str) -> Compound:
     if not isinstance(value, Compound) or value.dtype != SEQUENCE:
         raise refuse(f"{param} is no sequence", param, "a sequence of tensors", type_name(value.dtype), code="QR203")
+    return value
+
+
+def _present(value: Array | None, param: str) -> Array:
+    if value is None:
+        raise refuse(f"{param} is missing", param, "a sequence or a tensor", "nothing", code="QR205")
     return value
 
 

@@ -265,6 +265,21 @@ def test_refusals(text: str, code: str, op_type: str, inputs: list[Any], attribu
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        (r"additional_inputs\[0\] is missing", 'y = SequenceMap(s, "")'),
+        (r"additional_inputs\[0\] has another length", "e = SequenceEmpty()  y = SequenceMap(s, e)"),
+        (r"inputs\[0\] is no tensor", "y = SequenceConstruct(s)"),
+    ],
+)
+def test_places_of_inputs_count_from_0(text: str, node: str) -> None:
+    body = " <body = b (float e, float f) => (float o) { o = Add(e, f) }>" if "Map" in node else ""
+    made = onnx.parser.parse_model(HEAD + f"main (seq(float) s) => (seq(float) y) {{ {node}{body} }}")
+    with pytest.raises(QrunError, match=text):
+        qrun.Session(made).run({"s": [F(1)]})
+
+
 def test_tensors_and_sequences_do_not_pass_for_each_other() -> None:
     for text, feeds in (
         ("main (seq(float[2,3]) s) => (float[2,3] y) { y = Neg(s) }", {"s": [X]}),
