@@ -14,7 +14,7 @@ from ops.test_recurrent import dynamic_case, dynamic_kernel
 import qrun
 
 F = np.float32
-SIZES = ((3, 1, 4, 1), (2, 3, 5, 8), (4, 2, 3, 33), (2, 1, 2, 150))
+SIZES = ((3, 1, 4, 1), (2, 3, 5, 8), (4, 2, 3, 33), (2, 1, 2, 150), (3, 7, 3, 40))
 """Steps, batch, inputs, units."""
 CONSTANTS = (1, 2, 3, 7, 8, 9, 10, 11)
 

@@ -27,15 +27,16 @@ weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each colu
 sums     int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
 depth    of how many fours of k
 """
-_AT_ONCE = (8, 4, 2, 1)
-"""Vectors of columns whose sums are in registers at a time."""
+_AT_ONCE = {1: (8, 4, 2, 1), 2: (4, 2, 1), 4: (2, 1)}
+"""Vectors of columns whose sums are in registers at a time, by how many rows they are of."""
+MOST_ROWS = max(_AT_ONCE)
 _REACH = 2.0**-51
 """More than twice the relative error of a product and a sum in float64."""
 
 
 @emitter("quantized_recurrent")
 class QuantizedRecurrentEmitter(WalkEmitter):
-    """operands: as in recurrent.py. The thread's memory has the codes of H, [rows][4 * depth]."""
+    """rows: up to how many are multiplied at a time. operands: as in recurrent.py. The thread's memory has the codes of H, [rows][4 * depth]."""
 
     names = NAMES
     own_memory = True
@@ -46,6 +47,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         w = self.w
         self.doubts = RecheckEmitter(w, self.a.recheck, w.let("i64", "ptrtoint ptr %args to i64"), 0)
         self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
+        self.blocks = tuple(rows for rows in sorted(_AT_ONCE, reverse=True) if rows <= spec.rows)
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
@@ -56,8 +58,9 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         with w.loop(0, steps, 1) as step:
             walk = start + step.index * (8 * WORDS)
             scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
-            with w.loop(0, a.rows, 1) as row, w.loop(0, self.gates, 1) as gate:
-                self._products(tile * self.gates + gate.index, walk, row.index, gate.index, scale, zero)
+            for row, rows in w.runs(w.value("i64", 0), a.rows, self.blocks):
+                with w.loop(0, self.gates, 1) as gate:
+                    self._products(tile * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
             self.cells_of(walk, tile * steps + step.index, resets=False)
 
     def _quantized(self, h: Value) -> tuple[Value, Value]:
@@ -87,25 +90,30 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def _mask(self, count: Value, first: Value) -> Value:
         return first_lanes(count - first, self.isa.lanes)
 
-    def _products(self, matrix: Value, walk: Value, row: Value, gate: Value, scale: Value, zero: Value) -> None:
-        """A gate's sums of a sequence, as float32 plus what the inputs give."""
+    def _products(
+        self, matrix: Value, walk: Value, first_row: Value, rows: int, gate: Value, scale: Value, zero: Value
+    ) -> None:
+        """A gate's sums of some sequences, as float32 plus what the inputs give."""
         w, a, lanes = self.w, self.a, self.isa.lanes
-        codes, kind = self.scratch + row * a.depth * 4, int32s(self.isa)
-        for first, count in w.runs(w.value("i64", 0), a.vectors, _AT_ONCE):
+        codes, kind = self.scratch + first_row * a.depth * 4, int32s(self.isa)
+        for first, count in w.runs(w.value("i64", 0), a.vectors, _AT_ONCE[rows]):
             place = matrix * a.vectors + first
             source = a.weights + place * a.depth * (4 * lanes)
-            with w.loop(0, a.depth, 1, [w.zero(kind)] * count) as k:
-                x = activations(self.isa, (codes + k.index * 4).load("i32", 4).splat(lanes))
-                made = []
-                for number, total in enumerate(k.carried):
+            with w.loop(0, a.depth, 1, [w.zero(kind)] * (count * rows)) as k:
+                words = [(codes + (a.depth * row + k.index) * 4).load("i32", 4) for row in range(rows)]
+                left, made = [activations(self.isa, word.splat(lanes)) for word in words], []
+                for number in range(count):
                     at = source + (a.depth * number + k.index) * (4 * lanes)
-                    made.append(dot(self.isa, total, x, weights(self.isa, at.load(kind, 4))))
+                    right, totals = weights(self.isa, at.load(kind, 4)), k.carried[number * rows : (number + 1) * rows]
+                    made += [dot(self.isa, total, x, right) for total, x in zip(totals, left, strict=True)]
                 k.next(*made)
-            for number, total in enumerate(k.carried):
+            for number in range(count):
                 column = (place + number) * (4 * lanes)
                 less = (a.sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
-                self._scaled(walk, row, gate, (first + number) * lanes, (total - less).sitofp("double"), factor)
+                for row in range(rows):
+                    whole = (k.carried[number * rows + row] - less).sitofp("double")
+                    self._scaled(walk, first_row + row, gate, (first + number) * lanes, whole, factor)
 
     def _scaled(self, walk: Value, row: Value, gate: Value, unit: Value, number: Value, factor: Value) -> None:
         a, mask = self.a, self._mask(self.a.columns, unit)

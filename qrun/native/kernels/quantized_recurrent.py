@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.native.emit.quantized_recurrent import MOST_ROWS
 from qrun.native.emit.walking import LENGTH
 from qrun.native.errors import Declined
 from qrun.native.kernels.walks import UNFIT, CellForm, Stepped, Walk, Walked
@@ -78,7 +79,8 @@ class QuantizedRecurrent(Walked):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, (vectors, depth) = self.walk, self.engine, self._size
-        spec = KernelSpec("quantized_recurrent", engine.isa.name, 1, 1, 1, "real", "f32", False, operands=self.how)
+        rows = min(walk.batch, MOST_ROWS)
+        spec = KernelSpec("quantized_recurrent", engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
             "a_row": 4 * walk.units, "y_row": 4 * walk.units, "addend_row": 4 * self.input_steps[1],
