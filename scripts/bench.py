@@ -18,7 +18,8 @@ model, as `qrun profile` does.
 What runs: qrun as its command does, numpy's own products on one thread; onnxruntime the same file, with all
 optimizations and as many intra-op threads. On x86 CPUs without VNNI its sums of int8 products saturate, which is wrong
 and fast; the engine `ort-precise` is onnxruntime with session.x64quantprecision=1, where they do not. OpenVINO cannot
-read QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint.
+read QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint,
+with floats as float32 (its default is bfloat16 where the CPU has that).
 All use AMX where the CPU has it, onnxruntime only for matrix products. `--no-amx` limits OpenVINO to AVX512-VNNI
 (ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine `openvino-noamx` is that too, to have
 both side by side. `--batch N` feeds N different images; the rewritten model must give the same outputs as N single
