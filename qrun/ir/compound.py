@@ -87,18 +87,27 @@ def unwrapped(value: Array) -> Any:
 
 def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors in values, by name: ``y[0]``, ``y[1]`` of a sequence, and of one without elements ``y[]``, of no elements;
-    ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none."""
+    ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none. A tensor keeps its own name: a part that
+    would have the same one has ``'`` behind it."""
     found: dict[str, Array] = {}
     for name, value in values.items():
-        if not isinstance(value, Compound):
-            found[name] = value
-        elif value.dtype == MAP:
-            found[f"{name}.keys"], found[f"{name}.values"] = value.elements
-        else:
-            found |= {f"{name}[{place}]": element for place, element in enumerate(value.elements)}
-            if value.dtype == SEQUENCE and not value.elements:
-                found[f"{name}[]"] = np.zeros(0, value.element or np.float32)
+        for ending, part in _parts(value).items():
+            own = name + ending
+            while ending and (own in values or own in found):
+                own += "'"
+            found[own] = part
     return found
+
+
+def _parts(value: Array) -> dict[str, Array]:
+    """The tensors in a value, by what is added to its name."""
+    if not isinstance(value, Compound):
+        return {"": value}
+    if value.dtype == MAP:
+        return dict(zip((".keys", ".values"), value.elements, strict=True))
+    if value.dtype == SEQUENCE and not value.elements:
+        return {"[]": np.zeros(0, value.element or np.float32)}
+    return {f"[{place}]": element for place, element in enumerate(value.elements)}
 
 
 def numbers(value: Array) -> Array:

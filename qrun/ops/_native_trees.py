@@ -13,7 +13,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._context import refuse
 from qrun.ops._ml import rows_of, transformed
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of
-from qrun.ops._trees import AGGREGATES, LEAF, MODES, Forest, based, leaves, votes
+from qrun.ops._trees import AGGREGATES, LEAF, MODES, Forest, based, check_base, check_targets, leaves, votes
 
 _TURNED = ("BRANCH_GTE", "BRANCH_GT")
 _STRICT = ("BRANCH_LT", "BRANCH_GTE")
@@ -28,6 +28,8 @@ def sums_kernel(
         raise refuse(f"aggregate_function is {aggregate}", "aggregate_function", ", ".join(AGGREGATES), aggregate,
                      code="QR204")  # fmt: skip
     transformed(np.zeros((0, 1)), post)
+    check_targets(targets)
+    check_base(base, targets)
     x, trees = site.inputs[0], len(forest.roots)
     if aggregate not in ("SUM", "AVERAGE"):
         raise declined(f"no native trees with {aggregate}")

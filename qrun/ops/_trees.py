@@ -69,9 +69,11 @@ def _compared(modes: Array, value: Array, limit: Array) -> Array:
 
 def votes(forest: Forest, at: Array, targets: int, aggregate: str, base: Array, ctx: Context) -> Array:
     """What the leaves [N,trees] add up to for each target, float64 [N,targets]; one that got no vote has 0, then base."""
+    check_targets(targets)
     if forest.targets.size and (forest.targets.min() < 0 or forest.targets.max() >= targets):
         bad = int(forest.targets.max() if forest.targets.max() >= targets else forest.targets.min())
         raise refuse(f"a leaf votes for target {bad}", "n_targets", f"0 to {targets - 1}", str(bad), code="QR204")
+    check_base(base, targets)
     ctx.claim((len(at), targets), 16)
     total, told = np.zeros((len(at), targets)), np.zeros((len(at), targets), bool)
     first = np.searchsorted(forest.voters, np.arange(len(forest.modes)))
@@ -91,7 +93,20 @@ def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
     """Sums of votes [N,targets], averaged if that is asked for, and base_values."""
     with np.errstate(all="ignore"):
         total = total / max(trees, 1) if aggregate == "AVERAGE" else total
-        return np.asarray(total + base if base.size in (1, total.shape[1]) else total)
+        return np.asarray(total + base if base.size else total)
+
+
+def check_targets(targets: int) -> None:
+    """Raises OperatorError for fewer than one."""
+    if targets < 1:
+        raise refuse(f"n_targets is {targets}", "n_targets", "1 or more", str(targets), code="QR204")
+
+
+def check_base(base: Array, targets: int) -> None:
+    """Raises OperatorError for base_values that are not one for each of so many targets, one for all, or none."""
+    if base.size not in (0, 1, targets):
+        raise refuse(f"base_values has {base.size} numbers", "base_values", f"{targets}, 1 or none", str(base.size),
+                     code="QR204")  # fmt: skip
 
 
 def _add(total: Array, told: Array, rows: Array, targets: Array, weights: Array, aggregate: str) -> None:

@@ -20,7 +20,7 @@ from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_trees import forest_kernel, sums_kernel
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
-from qrun.ops._trees import AGGREGATES, based, leaves, votes
+from qrun.ops._trees import AGGREGATES, based, check_base, leaves, votes
 
 Ints = tuple[int, ...]
 
@@ -96,9 +96,12 @@ def _lower_classifier(site: LoweringContext) -> NativeKernel:
     base, post = trees.base, trees.post_transform
     voted, positive = np.unique(forest.targets), bool((forest.weights >= 0).all())
     transformed(np.zeros((0, 1)), post)
+    single = len(labels) == 2 and len(voted) == 1
+    if not single:
+        check_base(base, len(labels))
 
     def classes(total: Array) -> tuple[Array, Array]:
-        if len(labels) == 2 and len(voted) == 1:
+        if single:
             total = total[:, voted[0]] + (base[-1] if base.size else 0.0)
             return _classes(labels, total, positive, post, Context())
         return _classes(labels, based(total, 1, "SUM", base), False, post, Context())

@@ -368,6 +368,8 @@ LEAVES = {
         ("leads back to itself", "TreeEnsembleRegressor", [X], {**LEAVES, "nodes_modes": ["BRANCH_LEQ"]}),
         ("there is no feature 7", "TreeEnsembleRegressor", [X],
          {**LEAVES, "nodes_modes": ["BRANCH_LEQ"], "nodes_featureids": [7]}),
+        ("n_targets is -1", "TreeEnsembleRegressor", [X], {**LEAVES, "n_targets": -1}),
+        ("base_values has 2 numbers", "TreeEnsembleRegressor", [X], {**LEAVES, "base_values": [1.0, 2.0]}),
         ("aggregate_function is ALL", "TreeEnsembleRegressor", [X], {**LEAVES, "aggregate_function": "ALL"}),
     ],
 )  # fmt: skip

@@ -396,6 +396,7 @@ def test_parts_and_wholes() -> None:
         again = joined({key[1:]: value for key, value in found.items() if key.startswith(name)})
         assert isinstance(again, Compound)
         equal(unwrapped(again), unwrapped(values[name]))
+    assert list(tensors({"a": sequence(PARTS[:1]), "a[0]": X, "a[0]'": X})) == ["a[0]''", "a[0]", "a[0]'"]
     assert joined({"[0]": X, "[2]": X}) is None
     assert joined({"[0]": X, "[1]": X.astype(I64)}) is None
     assert joined({".keys": X, ".values": X}) is None
