@@ -130,6 +130,17 @@ LEARNT: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         np.int64,
     ),
     "SVMRegressor": ([F(np.ones((4, 8)))], {"coefficients": [1.0] * 8, "rho": [0.5]}, F),
+    "SVMClassifier": (
+        [F(np.ones((4, 8)))],
+        {
+            "vectors_per_class": [1, 1],
+            "support_vectors": [1.0] * 16,
+            "coefficients": [1.0, -1.0],
+            "rho": [0.5],
+            "classlabels_ints": [0, 1],
+        },
+        np.int64,
+    ),
     "TreeEnsembleRegressor": ([F(np.ones((4, 8)))], {**TREE, **{f"target_{k}": v for k, v in VOTES.items()}}, F),
     "TreeEnsembleClassifier": (
         [F(np.ones((4, 8)))],

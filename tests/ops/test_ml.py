@@ -341,6 +341,12 @@ LEAVES = {
 }  # fmt: skip
 
 
+PAIR = {
+    "classlabels_ints": [3, 4], "vectors_per_class": [1, 1], "support_vectors": [1.0] * 6, "coefficients": [1.0, -1.0],
+    "rho": [0.5],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "op_type", "inputs", "attributes"),
     [
@@ -361,6 +367,18 @@ LEAVES = {
         ("intercepts do not fit", "LinearRegressor", [X], {"coefficients": [1.0] * 3, "intercepts": [1.0] * 2}),
         ("post_transform is X", "LinearRegressor", [X], {"coefficients": [1.0] * 3, "post_transform": "X"}),
         ("no list of labels", "LinearClassifier", [X], {"coefficients": [1.0] * 3}),
+        ("vectors_per_class does not fit", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [2]}),
+        ("vectors_per_class does not fit", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [3, -1]}),
+        ("coefficients does not fit", "SVMClassifier", [X], {**PAIR, "coefficients": [1.0]}),
+        ("support_vectors does not fit", "SVMClassifier", [X], {**PAIR, "support_vectors": [1.0]}),
+        ("rho does not fit", "SVMClassifier", [X], {**PAIR, "rho": [1.0, 2.0]}),
+        ("prob_b does not fit", "SVMClassifier", [X], {**PAIR, "prob_a": [1.0]}),
+        ("prob_b does not fit", "SVMClassifier", [X], {**PAIR, "prob_b": [1.0]}),
+        ("prob_a does not fit", "SVMClassifier", [X],
+         {"classlabels_ints": [0], "coefficients": [1.0] * 3, "rho": [0.0], "prob_a": [1.0], "prob_b": [1.0]}),
+        ("kernel_type does not fit", "SVMClassifier", [X], {**PAIR, "kernel_type": "CUBIC"}),
+        ("kernel_params does not fit", "SVMClassifier", [X], {**PAIR, "kernel_params": [1.0]}),
+        ("no list of labels", "SVMClassifier", [X], {**PAIR, "classlabels_strings": ["a", "b"]}),
         ("a node has mode NODE", "TreeEnsembleRegressor", [X], {**LEAVES, "nodes_modes": ["NODE"]}),
         ("nodes differ in number", "TreeEnsembleRegressor", [X], {**LEAVES, "nodes_values": [0.0, 1.0]}),
         ("no node 5 of tree 0", "TreeEnsembleRegressor", [X], {**LEAVES, "target_nodeids": [5]}),
@@ -379,14 +397,21 @@ def test_refusals(text: str, op_type: str, inputs: list[Any], attributes: dict[s
         ml_node(op_type, inputs, attributes, outputs, 2 if op_type == "LabelEncoder" else 1)
 
 
-@pytest.mark.parametrize("kind", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+KERNELS = {
+    "LINEAR": lambda p, d: p,
+    "POLY": lambda p, d: (0.5 * p + 0.25) ** 2,
+    "RBF": lambda p, d: math.exp(-0.5 * d),
+    "SIGMOID": lambda p, d: math.tanh(0.5 * p + 0.25),
+}
+
+
+def likeness(kind: str, row: list[float], support: list[float]) -> float:
+    product = math.fsum(a * b for a, b in zip(row, support, strict=True))
+    return KERNELS[kind](product, math.fsum((a - b) ** 2 for a, b in zip(row, support, strict=True)))
+
+
+@pytest.mark.parametrize("kind", list(KERNELS))
 def test_svm_regressor(kind: str) -> None:
-    kernels = {
-        "LINEAR": lambda p, d: p,
-        "POLY": lambda p, d: (0.5 * p + 0.25) ** 2,
-        "RBF": lambda p, d: math.exp(-0.5 * d),
-        "SIGMOID": lambda p, d: math.tanh(0.5 * p + 0.25),
-    }
     for seed in range(6):
         rng = np.random.default_rng(seed)
         x, supports = rng.normal(size=(4, 3)).astype(F), rng.normal(size=(5, 3)).astype(F)
@@ -399,9 +424,7 @@ def test_svm_regressor(kind: str) -> None:
         for row in x.astype(D).tolist():
             parts = []
             for support, weight in zip(supports.astype(D).tolist(), weights.tolist(), strict=True):
-                product = math.fsum(a * b for a, b in zip(row, support, strict=True))
-                apart = math.fsum((a - b) ** 2 for a, b in zip(row, support, strict=True))
-                parts.append(weight * kernels[kind](product, apart))
+                parts.append(weight * likeness(kind, row, support))
             want.append([math.fsum([*parts, rho])])
         assert_rounded(ml_node("SVMRegressor", [x], attributes, tolerance=1e-4)[0], want, f"seed {seed}")
         made = ml_node("SVMRegressor", [x], {**attributes, "one_class": 1}, tolerance=0)[0]
@@ -410,3 +433,107 @@ def test_svm_regressor(kind: str) -> None:
         ml_node("SVMRegressor", [X], {"coefficients": [1.0], "rho": [0.0]})
     straight = ml_node("SVMRegressor", [X], {"coefficients": [1.0, 2.0, 3.0], "rho": [0.5]})[0]
     assert straight.tolist() == [[6.5], [6.5]]
+
+
+class Machines:
+    """A random classifier of ai.onnx.ml: for each class, vectors with a weight against each other class."""
+
+    def __init__(self, seed: int, kind: str) -> None:
+        rng = np.random.default_rng(seed)
+        self.kind, self.classes = kind, 2 + seed % 3
+        self.x = rng.normal(size=(4, 3)).astype(F)
+        self.vectors = [rng.normal(size=(int(n), 3)).astype(F) for n in rng.integers(1, 4, self.classes)]
+        self.against = [
+            {o: rng.normal(size=len(v)).astype(F) for o in range(self.classes) if o != own}
+            for own, v in enumerate(self.vectors)
+        ]
+        self.pairs = [(i, j) for i in range(self.classes) for j in range(i + 1, self.classes)]
+        self.rho, self.a, self.b = rng.normal(size=(3, len(self.pairs))).astype(F)
+
+    def attributes(self) -> dict[str, Any]:
+        lines: list[list[float]] = [[] for _ in range(self.classes - 1)]
+        for others in self.against:
+            for line, (_, weights) in zip(lines, sorted(others.items()), strict=True):
+                line += weights.tolist()
+        return {
+            "kernel_type": self.kind, "kernel_params": [0.5, 0.25, 2.0], "rho": self.rho.tolist(),
+            "vectors_per_class": [len(v) for v in self.vectors], "coefficients": [w for line in lines for w in line],
+            "support_vectors": np.concatenate(self.vectors).reshape(-1).tolist(),
+            "classlabels_ints": list(range(5, 5 + self.classes)),
+        }  # fmt: skip
+
+    def scores(self, row: list[float]) -> list[float]:
+        made = []
+        for (i, j), rho in zip(self.pairs, self.rho.tolist(), strict=True):
+            parts = [rho]
+            for own, other in ((i, j), (j, i)):
+                for vector, weight in zip(self.vectors[own].tolist(), self.against[own][other].tolist(), strict=True):
+                    parts.append(weight * likeness(self.kind, row, vector))
+            made.append(math.fsum(parts))
+        return made
+
+    def winner(self, scores: list[float]) -> int:
+        won = [i if s > 0 else j for (i, j), s in zip(self.pairs, scores, strict=True)]
+        return max(range(self.classes), key=lambda c: (won.count(c), -c))
+
+    def shares(self, scores: list[float]) -> list[float]:
+        """libsvm's sigmoid_predict and multiclass_probability, number by number."""
+        k, p = self.classes, [1 / self.classes] * self.classes
+        r = [[0.0] * k for _ in range(k)]
+        for (i, j), s, a, b in zip(self.pairs, scores, self.a.tolist(), self.b.tolist(), strict=True):
+            r[i][j] = min(max(1 / (1 + math.exp(a * s + b)), 1e-7), 1 - 1e-7)
+            r[j][i] = 1 - r[i][j]
+        q = [
+            [sum(r[j][t] ** 2 for j in range(k) if j != t) if t == u else -r[u][t] * r[t][u] for u in range(k)]
+            for t in range(k)
+        ]
+        for _ in range(max(100, k)):
+            qp = [math.fsum(a * b for a, b in zip(line, p, strict=True)) for line in q]
+            pqp = math.fsum(a * b for a, b in zip(p, qp, strict=True))
+            if max(abs(v - pqp) for v in qp) < 0.005 / k:
+                break
+            for t in range(k):
+                d = (pqp - qp[t]) / q[t][t]
+                p[t] += d
+                pqp = (pqp + d * (d * q[t][t] + 2 * qp[t])) / (1 + d) ** 2
+                qp = [(v + d * w) / (1 + d) for v, w in zip(qp, q[t], strict=True)]
+                p = [v / (1 + d) for v in p]
+        return p
+
+
+@pytest.mark.parametrize("kind", list(KERNELS))
+def test_svm_classifier(kind: str) -> None:
+    for seed in range(15):
+        made, how = Machines(seed, kind), TRANSFORMS[seed // 3]
+        x = made.x.astype((F, D, I64)[seed % 2 if seed < 9 else 2])
+        scores = [made.scores(row) for row in x.tolist()]
+        names = [5 + made.winner(row) for row in scores]
+        attributes = {**made.attributes(), "post_transform": how}
+        near = 1e-4 if x.dtype == F and how != "PROBIT" else None
+        pair = made.classes == 2
+        label, got = ml_node("SVMClassifier", [x], attributes, [I64, F],
+                             tolerance=near if not pair or how in ("NONE", "LOGISTIC") else None)  # fmt: skip
+        assert label.tolist() == names, f"seed {seed}"
+        want = [post([-row[0], row[0]] if pair else row, how) for row in scores]
+        assert_rounded(got, want, f"seed {seed}", 1e-9)
+        shares = {"prob_a": made.a.tolist(), "prob_b": made.b.tolist()}
+        words = [f"c{n}" for n in range(made.classes)]
+        given = {k: v for k, v in attributes.items() if k != "classlabels_ints"} | {"classlabels_strings": words}
+        label, got = ml_node("SVMClassifier", [x], {**given, **shares}, [TEXT, F], tolerance=near)
+        assert label.tolist() == [words[n - 5] for n in names], f"seed {seed}"
+        assert_rounded(got, [post(made.shares(row), how) for row in scores], f"seed {seed}", 1e-9)
+        assert how != "NONE" or np.allclose(got.sum(axis=1), 1, atol=1e-6)
+
+
+def test_svm_classifier_without_vectors() -> None:
+    x = np.array([[1, 2, 3], [-1, 0.5, 2]], F)
+    attributes = {"classlabels_ints": [3, 4, 5], "coefficients": [1.0, 0, 0, 0, 1, 0, -1, 0, 0.5], "rho": [0.5]}
+    for kind in ("LINEAR", "RBF"):
+        given = {**attributes, "kernel_type": kind, "kernel_params": [0.5, 0.25, 2.0]}
+        label, made = ml_node("SVMClassifier", [x], given, [I64, F], tolerance=1e-5)
+        assert label.tolist() == [4, 5]
+        assert made.tolist() == [[1.5, 2.5, 1], [-0.5, 1, 2.5]]
+    for given in (attributes, {**PAIR, "prob_a": [1.0], "prob_b": [0.0]}, PAIR):
+        label, made = ml_node("SVMClassifier", [x[:0]], given, [I64, F])
+        assert label.shape == (0,)
+        assert made.shape == (0, len(given["classlabels_ints"]))

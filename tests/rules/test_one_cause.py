@@ -123,7 +123,7 @@ def test_a_run_names_what_is_missing_in_subgraphs_too() -> None:
 
 
 def test_the_operator_sets_of_a_model_without_those_of_onnx() -> None:
-    node = helper.make_node("SVMClassifier", ["x"], ["y"], name="mapper", domain="ai.onnx.ml")
+    node = helper.make_node("TreeEnsemble", ["x"], ["y"], name="mapper", domain="ai.onnx.ml")
     graph = helper.make_graph([node], "g", [value("x", FLOAT, [2])], [value("y", FLOAT, [2])])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=8)
     with pytest.raises(QrunError) as caught:
