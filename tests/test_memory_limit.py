@@ -164,6 +164,7 @@ LEARNT: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
 }
 WITHOUT = {
     **{("ai.onnx.ml", op_type): case for op_type, case in LEARNT.items()},
+    ("", "MaxRoiPool"): ([F(np.ones((1, 2, 4, 5))), F([[0, 0, 0, 2, 2]])], {"pooled_shape": [2, 2]}, F),
     ("", "GlobalLpPool"): ([F(np.ones((2, 3, 4, 5)))], {}, F),
     ("", "SimplifiedLayerNormalization"): ([F(np.ones((4, 8))), F(np.ones(8))], {}, F),
     ("", "Not"): ([np.ones((4, 8), bool)], {}, bool),

@@ -36,6 +36,12 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
                     yield op_type, case.model, given
     image = {"x": np.ones((1, 2, 3), np.float32)}
     yield "GlobalLpPool", model_of(helper.make_node("GlobalLpPool", ["x"], ["y"]), image), image
+    regions = {"x": np.ones((1, 1, 3, 3), np.float32), "rois": np.zeros((2, 5), np.float32)}
+    yield (
+        "MaxRoiPool",
+        model_of(helper.make_node("MaxRoiPool", list(regions), ["y"], pooled_shape=[2, 2]), regions),
+        regions,
+    )
     for op_type, (inputs, attributes, _) in LEARNT.items():
         given = {f"x{place}": np.asarray(value) for place, value in enumerate(inputs)}
         node = helper.make_node(
@@ -171,10 +177,14 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, str) or isinstance(b, str):
         return bool(a == b)
     return all(
-        x.dtype == y.dtype and x.shape == y.shape and (x.dtype == object or x.tobytes() == y.tobytes())
-        for one, other in zip(a, b, strict=True)
-        for x, y in zip(one.values(), other.values(), strict=True)
+        alike(x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one.values(), other.values(), strict=True)
     )
+
+
+def alike(x: Any, y: Any) -> bool:
+    if isinstance(x, list):
+        return len(x) == len(y) and all(alike(one, other) for one, other in zip(x, y, strict=True))
+    return bool(x.dtype == y.dtype and x.shape == y.shape and (x.dtype == object or x.tobytes() == y.tobytes()))
 
 
 SKIPPED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")

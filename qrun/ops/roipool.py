@@ -1,0 +1,55 @@
+"""MaxRoiPool: the largest elements of parts of rectangles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qrun.ops._float import single, widen
+from qrun.ops._op import Array, Context, op, refuse
+
+
+@op("MaxRoiPool", since=1)
+def max_roi_pool(
+    X: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0, ctx: Context
+) -> Array:
+    """The largest element of each bin of each region: [regions,C,*pooled_shape] of X [N,C,H,W].
+
+    rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements, halves
+    away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L goes from
+    floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X gives 0, NaN in
+    it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit. Source: ONNX operators,
+    MaxRoiPool-22.
+    """
+    if X.ndim != 4:
+        raise refuse("X is no image", "X", "[N,C,H,W]", X, code="QR208")
+    if rois.ndim != 2 or rois.shape[1] != 5:
+        raise refuse("rois are no rectangles", "rois", "[regions,5]", rois, code="QR208")
+    if len(pooled_shape) != 2 or min(pooled_shape) < 1:
+        raise refuse("pooled_shape does not fit", "pooled_shape", "2 numbers, each 1 or more", str(pooled_shape),
+                     code="QR204")  # fmt: skip
+    ctx.claim((len(rois), X.shape[1], *pooled_shape), X.itemsize)
+    made = np.zeros((len(rois), X.shape[1], *pooled_shape), X.dtype)
+    scale = single(spatial_scale)
+    for number, (image, *corners) in enumerate(widen(rois).tolist()):
+        if image not in range(len(X)):
+            raise refuse(f"there is no image {image:g}", "rois", f"0 to {len(X) - 1}", f"{image:g}", code="QR209")
+        scaled = [c * scale for c in corners]
+        if not all(map(math.isfinite, scaled)):
+            raise refuse("a region is no number", "rois", "finite numbers", str(corners))
+        x1, y1, x2, y2 = (int(math.copysign(math.floor(abs(c) + 0.5), c)) for c in scaled)
+        rows = _bins(y1, y2, pooled_shape[0], X.shape[2])
+        columns = _bins(x1, x2, pooled_shape[1], X.shape[3])
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                part = X[int(image), :, row, column]
+                if part[:1].size:
+                    made[number, :, i, j] = part.max(axis=(1, 2))
+    return made
+
+
+def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
+    length = max(last - first + 1, 1)
+    ends = [(first + i * length // count, first - (-(i + 1) * length // count)) for i in range(count)]
+    return [slice(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]
