@@ -79,16 +79,16 @@ def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
     """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths
     of columns are, which else take the registers of one row more where there are few."""
     need = -(-columns // (isa.lanes // 2))
-    if rows <= _DIRECT:
-        most = max(r * v for v, r in isa.real_rows.items())
-        vectors = min(need, max(1, most // (rows + (not known))))
-        return rows, -(-need // -(-need // vectors))
 
     def cost(size: tuple[int, int]) -> float:
         high, vectors = size
         made = -(-need // vectors) * vectors * -(-rows // high) * high
         return made * (1 + 0.3 * (high + vectors) / (high * vectors))
 
+    if rows <= _DIRECT:
+        sums = max(r * v for v, r in isa.real_rows.items())
+        most = min(need, max(1, sums // (rows + (not known))))
+        return min(((rows, vectors) for vectors in range(most, 0, -1)), key=cost)
     return min(((min(r - less, rows), v) for v, r in isa.real_rows.items() for less in (0, 1)), key=cost)
 
 
