@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qrun.native.kernels.float_tiles import Cut
+from qrun.native.emit.isa import ISAS
+from qrun.native.kernels.float_tiles import Cut, block
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,14 @@ def test_one_thread_has_no_more_tiles_than_its_memory_asks_for() -> None:
 
 def test_what_is_too_small_for_two_threads_is_one_tile() -> None:
     assert Cut.of(1, (1, 8, 4), (6, 8), 4, False).panels == 1
+
+
+def test_strips_of_few_rows_keep_their_sums_in_registers_and_leave_few_columns_empty() -> None:
+    for isa in ISAS:
+        lanes, registers = isa.lanes // 2, max(rows * vectors for vectors, rows in isa.real_rows.items())
+        for rows, columns in ((1, 1), (1, 4096), (2, 136), (4, 512), (8, 128), (8, 4096)):
+            high, vectors = block(isa, rows, columns, True)
+            need = -(-columns // lanes)
+            assert high == rows
+            assert rows <= rows * vectors <= max(registers, rows)
+            assert -(-need // vectors) * vectors <= need * 1.1, (isa.name, rows, columns)
