@@ -200,7 +200,7 @@ def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tu
 
 def _forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     """Name, shape and type of each input."""
-    return tuple((name, array.shape, array.dtype.str) for name, array in sorted(feeds.items()))
+    return tuple([(name, array.shape, array.dtype.str) for name, array in sorted(feeds.items())])
 
 
 def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:

@@ -262,4 +262,4 @@ def defaults(plan: Plan) -> dict[str, Array]:
 
 
 def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
-    return plan.keep, tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))
+    return plan.keep, tuple([(name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ import pytest
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet
+from qrun.report.json import document
 from qrun.report.screen import Out, Screen
 from qrun.report.sheet import print_sheet
 
@@ -112,4 +114,4 @@ def test_operators_are_measured_with_all_their_nodes_in_float() -> None:
         assert rows[first.node.op_type].sqnr == dict(found.suggestion.tried)[1]
     assert all(row.sqnr > found.real - 1 for row in rows.values())
     assert "All nodes of one operator in float" in text(found)
-    assert accuracy_fields(found)["operators"][0]["op"] == next(iter(rows))
+    assert json.loads(document("compare", [], accuracy_fields(found)))["operators"][0]["op"] == next(iter(rows))

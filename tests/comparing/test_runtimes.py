@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 
 import ml_dtypes as md
@@ -27,6 +28,7 @@ from qrun.ir import Array, Model
 from qrun.peers import Nodes, Peer
 from qrun.report.compare import comparison_fields, verdict
 from qrun.report.comparefirst import first_facts
+from qrun.report.json import document
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
@@ -146,7 +148,7 @@ def test_a_step_that_noise_within_the_tolerance_makes_is_named_after_it() -> Non
     assert origin.guilt.reason.cause == "float-order"
     assert verdict(found).startswith("differ: first at node 1 by 1 step, inherited from float-order at node 0; 2 of 3")
     assert ("there", f"float-order: {origin.guilt.reason.text}") in first_facts(found, found.differing[0])
-    fields = comparison_fields(found, Feeds(feeds))
+    fields = json.loads(document("compare", [], comparison_fields(found, Feeds(feeds))))
     assert fields["first"]["origin"]["by_itself"]["cause"] == "float-order"
 
 

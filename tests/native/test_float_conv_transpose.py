@@ -16,8 +16,9 @@ from helpers.support import node_model
 from qrun.native.errors import Declined
 from qrun.native.kernels import floats
 from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
+from qrun.ops._conv import ConvGeometry
 from qrun.ops._native_products import exact_sums
-from qrun.ops.convtranspose import _placement, conv_transpose
+from qrun.ops.convtranspose import _placed, conv_transpose
 
 F = np.float32
 CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
@@ -36,9 +37,8 @@ CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
 
 
 def planned(isa: str, x: Array, w: Array, bias: Array | None, threads: int = 1, **g: Any) -> FloatConvTranspose:
-    given = [g.get(n, ()) for n in ("strides", "dilations", "pads")], g.get("auto_pad", "NOTSET")
     more = [g.get(n, ()) for n in ("output_padding", "output_shape")]
-    place = _placement(x.shape[2:], w.shape[2:], *given[0], given[1], *more)
+    place = _placed(x, w, bias, ConvGeometry(**{n: g[n] for n in g if not n.startswith("output_")}), *more)
     group = g.get("group", 1)
     return FloatConvTranspose(
         engine(isa, threads), x.shape, w, (x.shape[0], group * w.shape[1], *place.out), exact_sums(), bias=bias,
