@@ -28,12 +28,13 @@ def _nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SMALL = 24
 SETTINGS = {
+    "qrun.declare.frozen._FEW": 0,
     "qrun.running.session.LATER_NS": 0,
     "qrun.native.plan.arena.MANY": 8,
     "qrun.native.plan.chains._STEPS": 8,
     "qrun.ops._native_pointwise._JOINED": 8,
 }
-"""No repetitions that depend on the time; large models are large from here on."""
+"""No repetitions that depend on the time; large models are large from here on; objects are made in one way from the first on."""
 MOST = 2.3
 """A function that is called once for each node is called twice as often; one called for each pair, four times."""
 Command = Callable[[Path], None]
