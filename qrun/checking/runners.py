@@ -11,7 +11,7 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.vectors import Executor
 from qrun.errors import CallError, RunError, UnsupportedError
 from qrun.ir import Model
-from qrun.peers import PEERS, Peer
+from qrun.running.plan import BACKENDS
 from qrun.running.session import Session
 
 
@@ -20,11 +20,13 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
 
     Raises CallError if the two choices do not go together, UnsupportedError if the other runtime is not installed.
     """
-    if backend in PEERS:
+    if backend not in BACKENDS:
         _check_peer(backend, arith)
 
     def make(model: Model, path: Path) -> Executor:
-        if backend in PEERS:
+        if backend not in BACKENDS:
+            from qrun.peers import Peer
+
             return Peer(model, backend, max_memory=max_memory)
         return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)  # type: ignore[arg-type]
 

@@ -22,7 +22,6 @@ from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.compound import tensors
-from qrun.ir.tensorfile import read_value
 from qrun.ir.types import describe
 from qrun.running.session import RunResult
 
@@ -198,6 +197,8 @@ def _read(
     model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int
 ) -> dict[str, tuple[str, Array]]:
     """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
+    from qrun.ir.tensorfile import read_value
+
     numbers = {
         int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
     }

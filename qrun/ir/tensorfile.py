@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qrun.errors import CallError, ModelError
 from qrun.ir.compound import Compound, absent, sequence, wrapped
 from qrun.ir.external import External
+from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
 from qrun.ir.tensors import to_array
 from qrun.ir.types import MAP, NUMBERS, SEQUENCE
 
-_SEQUENCE = onnx.SequenceProto
-_PROTOS: dict[str, Any] = {"sequence": _SEQUENCE, "optional": onnx.OptionalProto, "map": onnx.MapProto}
+if TYPE_CHECKING:
+    import onnx
+
+_PROTOS = {"sequence": "SequenceProto", "optional": "OptionalProto", "map": "MapProto"}
 _MAKERS = {"tensor": "array", "sequence": "list", "optional": "optional", "map": "dict"}
 """The functions of onnx.numpy_helper that make a file's message, after `from_`."""
 
@@ -27,7 +29,9 @@ def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
     """As `read_tensor`, of a file that holds a value of this type: a SequenceProto, OptionalProto, MapProto or TensorProto."""
     if stated is None or stated.kind not in _PROTOS:
         return read_tensor(path)
-    proto, data = _PROTOS[stated.kind](), _bytes(path)
+    import onnx
+
+    proto, data = getattr(onnx, _PROTOS[stated.kind])(), _bytes(path)
     try:
         proto.ParseFromString(data)
         if len(
@@ -44,6 +48,8 @@ def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
 
 def _value(proto: Any, path: Path, stated: TensorType) -> Array:
     """Raises ValueError for what is no sequence of tensors of one type or of maps, no map, and no optional of one."""
+    import onnx
+
     if isinstance(proto, onnx.MapProto):
         return wrapped(_map(proto, path), stated)
     if isinstance(proto, onnx.OptionalProto):
@@ -54,9 +60,9 @@ def _value(proto: Any, path: Path, stated: TensorType) -> Array:
         if proto.elem_type == onnx.OptionalProto.SEQUENCE:
             return _value(proto.sequence_value, path, stated.element or stated)
         raise ValueError(proto.elem_type)
-    if proto.elem_type == _SEQUENCE.MAP:
+    if proto.elem_type == onnx.SequenceProto.MAP:
         return wrapped([_map(row, path) for row in proto.map_values], stated)
-    if proto.elem_type not in (_SEQUENCE.TENSOR, _SEQUENCE.UNDEFINED):
+    if proto.elem_type not in (onnx.SequenceProto.TENSOR, onnx.SequenceProto.UNDEFINED):
         raise ValueError(proto.elem_type)
     found = [to_array(tensor, External(path.parent), str(path)) for tensor in proto.tensor_values]
     if len({array.dtype for array in found}) > 1:
@@ -66,7 +72,7 @@ def _value(proto: Any, path: Path, stated: TensorType) -> Array:
 
 def read_tensor(path: Path) -> tuple[str, Array]:
     """The tensor's name (may be empty) and its values. Raises CallError if the file is not one tensor."""
-    data, proto = _bytes(path), onnx.TensorProto()
+    data, proto = _bytes(path), TensorProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError):
@@ -100,27 +106,31 @@ def value_bytes(value: Array, name: str) -> bytes:
     """A serialized TensorProto, SequenceProto, OptionalProto or MapProto. Raises CallError as `tensor_bytes`."""
     if not isinstance(value, Compound):
         return tensor_bytes(value, name)
+    import onnx
+
     if value.dtype == MAP:
         keys, rows = value.elements
         made = [_map_proto(keys, row, name) for row in (rows if value.ndim else rows[None])]
         if not value.ndim:
             return made[0].SerializeToString()
-        return onnx.SequenceProto(name=name, elem_type=_SEQUENCE.MAP, map_values=made).SerializeToString()
+        return onnx.SequenceProto(name=name, elem_type=onnx.SequenceProto.MAP, map_values=made).SerializeToString()
     if value.dtype != SEQUENCE:
         return onnx.OptionalProto(name=name).SerializeToString()
-    proto = onnx.SequenceProto(name=name, elem_type=_SEQUENCE.TENSOR)
+    proto = onnx.SequenceProto(name=name, elem_type=onnx.SequenceProto.TENSOR)
     for element in value.elements:
         proto.tensor_values.add().ParseFromString(tensor_bytes(element, ""))
     return proto.SerializeToString()
 
 
 def _map_proto(keys: Array, values: Array, name: str) -> onnx.MapProto:
+    import onnx
+
     proto = onnx.MapProto(name=name, key_type=NUMBERS[keys.dtype])
     if keys.dtype.kind == "O":
         proto.string_keys.extend(str(key).encode() for key in keys)
     else:
         proto.keys.extend(keys.tolist())
-    proto.values.elem_type = _SEQUENCE.TENSOR
+    proto.values.elem_type = onnx.SequenceProto.TENSOR
     for value in values:
         proto.values.tensor_values.add().ParseFromString(tensor_bytes(np.asarray(value, values.dtype), ""))
     return proto
@@ -135,6 +145,8 @@ def _map(proto: onnx.MapProto, path: Path) -> dict[Any, Any]:
 
 def tensor_bytes(array: Array, name: str) -> bytes:
     """A serialized TensorProto of the array. Raises CallError for an element type that onnx cannot store."""
+    import onnx
+
     try:
         if array.dtype.kind == "O":
             return onnx.helper.make_tensor(
