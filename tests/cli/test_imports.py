@@ -76,3 +76,11 @@ def test_a_run_imports_what_its_model_needs(inputs: tuple[str, ...], tmp_path: P
     assert [name for name in (*UNUSED, *[EMITTERS] * (not more)) if name in names] == []
     assert "qrun.ops.qlinearconv" in names
     assert "qrun.ops.resize" not in names
+
+
+def test_a_check_imports_what_it_needs(tmp_path: Path) -> None:
+    """The second check of a model with vectors, for which all kernels are in the cache."""
+    imported(tmp_path, "check", MODEL)
+    names = imported(tmp_path, "check", MODEL)
+    unused = ("jsonschema", "llvmlite", "numpy.ma", "onnx", "qrun.comparing.compare", "qrun.peers", "qrun.report.html")
+    assert [name for name in unused if name in names] == []
