@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
@@ -213,6 +214,25 @@ def test_wide_elements_in_either_order(isa: str, at_end: bool) -> None:
             for strides in [(0,) * 4] + [(7 * each, 0, 40 * each, 41 * each)] * (order == "channels"):
                 got = run_placed(engine(isa, threads), lying, arrays, strides, at_end)
                 assert_equal(np.ascontiguousarray(got), want, f"{order} {strides}")
+
+
+def test_one_channel_of_a_concatenation_of_floats() -> None:
+    """Its elements lie as far apart as the channels of the whole are many."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        main (float[1,4,9,9] x, float[8,4,3,3] w, float[1,4,3,3] v, float[1,1,1,1] k) => (float[1,9,9,9] y) {
+            a = Conv<pads=[1,1,1,1]>(x, w)  b = Conv<pads=[1,1,1,1]>(x, v)
+            c = Mul(b, k)  d = Sigmoid(c)  y = Concat<axis=1>(a, d) }"""
+    )
+    random = np.random.default_rng(0)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(feeds.pop(name), name) for name in "wvk")
+    del model.graph.input[1:]
+    want = qrun.Session(model, backend="reference").run(feeds)["y"]
+    native = qrun.Session(model)
+    for _ in range(3):
+        assert_equal(native.run(feeds)["y"], want)
 
 
 def test_convolutions_write_into_a_concatenation_of_floats() -> None:

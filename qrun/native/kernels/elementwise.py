@@ -93,7 +93,9 @@ class Expression(Planned):
     def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
         """Outermost first, at most four; the last one walks elements that are neighbours in the result."""
         loops = merged(self.axes(order, strides))
-        loops = loops or [Loop(1, tuple(operand.dtype.itemsize for operand in self.operands))]
+        own = tuple(operand.dtype.itemsize for operand in self.operands)
+        if not loops or any(step not in (0, size) for step, size in zip(loops[-1].steps, own, strict=True)):
+            loops.append(Loop(1, own))  # one channel, in a whole of more: no elements are neighbours
         if len(loops) > OUTER + 1:
             raise Declined("operands that broadcast along too many axes")
         return loops
