@@ -27,7 +27,7 @@ from qrun.running.packed import (
     unpacked_node,
     unpacked_type,
 )
-from qrun.running.programs import KEPT, Compiled, surplus
+from qrun.running.programs import KEPT, Compiled, forms, surplus
 
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult
@@ -92,7 +92,7 @@ class Images:
             self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
-        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, _forms(feeds))
+        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, forms(feeds))
 
     def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
         """What `make` makes of the model, or made in an earlier process. keep, functions: as `qrun.passes.optimize` takes them."""
@@ -195,12 +195,7 @@ class KeptPrograms:
 
 
 def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
-    return keep, observe, _forms(feeds)
-
-
-def _forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-    """Name, shape and type of each input."""
-    return tuple([(name, array.shape, array.dtype.str) for name, array in sorted(feeds.items())])
+    return keep, observe, forms(feeds)
 
 
 def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:

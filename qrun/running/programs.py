@@ -262,4 +262,9 @@ def defaults(plan: Plan) -> dict[str, Array]:
 
 
 def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
-    return plan.keep, tuple([(name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds)])
+    return plan.keep, forms(feeds)
+
+
+def forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Name, shape and type of each input: one program serves all feeds that have these."""
+    return tuple([(name, array.shape, array.dtype.str) for name, array in sorted(feeds.items())])

@@ -14,7 +14,7 @@ from qrun.native.emit.float_winograd import LINE
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
 from qrun.native.kernels.float_tiles import aligned_up, even
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 
@@ -101,20 +101,13 @@ def winograd_call(
     stack = replace(stack, starts=starts, b_row=4 * width, panel=width)
     blocks = -(-depth // _BLOCK)
     step = -(-depth // blocks)
-    numbers = terms.numbers(replace(left, links=step + blocks + lost(TWO)))
+    stack = replace(stack, left=replace(left, links=step + blocks + lost(TWO)))
     known = weights.memo.once("transformed", lambda: transformed_lengths(weights.matrices))
     entries = np.pad(starts, [(0, 0), (0, 2)])
     entries[:, 4] = starts[:, 1] // (4 * width * stack.k) * (8 * width)
     places, scratch = _places(patches, depth, step, (rows, width))
     words = {
         **places,
-        "b_row": stack.b_row,
-        "addend_row": stack.addend_row,
-        "y_row": stack.y_row,
-        "rows": left.rows,
-        "columns": stack.columns,
-        "taps": left.taps,
-        "depth": depth,
         "depth_step": step,
         "line": window.out[1],
         "patches": len(corners),
@@ -123,21 +116,18 @@ def winograd_call(
         "panel_block": panel_block,
         "tiles": number * -(-len(corners) // patches) * -(-panels // panel_block),
     }
-    recheck = ElementRecheck(stack, exact)
     held = {
         **arrays,
         "b*": weights.panels(width),
-        "numbers*": numbers,
         "batches*": entries,
         "offsets*": np.ascontiguousarray(_offsets(window, corners, pixel), np.int32),
         "padding*": np.zeros(depth, _FLOAT),
         "pixels*": np.ascontiguousarray(corners @ [window.out[1], 1], np.int32),
         "known*": np.pad(known, [(0, 0), (0, width * panels - stack.columns)]),
     }
-    words["recheck*"] = recheck.address
     spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
-    fields = {"channels": stack.columns, "scratch": scratch, "decides": False, "rechecks": (recheck,)}
-    return engine.kernels.call(spec, ("a*", "y*"), words, extents, held, sparse=True, **fields)
+    recheck = ElementRecheck(stack, exact)
+    return stack_call(engine, spec, stack, terms, recheck, words, held, ("a*", "y*"), extents, scratch)
 
 
 def _strip(isa: Isa, patches: int, columns: int) -> tuple[int, int]:

@@ -242,7 +242,8 @@ def stack_call(
     extents: Sequence[int],
     scratch: int,
 ) -> KernelCall:
-    """The call of a kernel of this specification; words: those of the struct that tell how it works. Else as above."""
+    """The call of a kernel of this specification; words: those of the struct that tell how it works; arrays: these take the
+    place of those that all such kernels have. Else as above."""
     left = stack.left
     filled = {
         "a_row": left.row,
@@ -256,9 +257,9 @@ def stack_call(
         "recheck*": recheck.address,
         **words,
     }
-    held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 2)]), **arrays, "numbers*": terms.numbers(left)}
+    held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 2)]), "numbers*": terms.numbers(left)}
     if left.offsets is not None:
         wide = stack.columns if left.column else max(left.depth, 2 * left.image[1] if left.image else 0)
         held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}
     fields = {"channels": stack.columns, "scratch": scratch, "decides": False, "rechecks": (recheck,)}
-    return engine.kernels.call(spec, pointers, filled, extents, held, sparse=True, **fields)
+    return engine.kernels.call(spec, pointers, filled, extents, {**held, **arrays}, sparse=True, **fields)
