@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import qrun
 from helpers.native import OBJECTS, Array, Guarded
+from helpers.sums import assert_bits
 from helpers.support import assert_equal
 from qrun.checking.rules import check
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
-from qrun.native.plan.placement import PythonStep
+from qrun.native.plan.placement import PythonStep, Task
 from qrun.native.plan.schedule import Schedule
 from qrun.running.plan import BACKENDS
 
@@ -110,6 +112,18 @@ def schedules(session: qrun.Session) -> list[Schedule]:
     compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
     assert compiled, "no program was made"
     return [c.program.schedule for c in compiled if c.program.schedule]
+
+
+def operations_of(model: onnx.ModelProto, feeds: Mapping[str, Array], **options: Any) -> list[Operation]:
+    """The operations of the model's program, the results of which have the bits of the reference, run after run."""
+    names = [output.name for output in model.graph.output]
+    want = qrun.Session(model, backend="reference").run(feeds, names)
+    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+    for _ in range(3):
+        for name, array in session.run(feeds, names).items():
+            assert_bits(array, want[name], name)
+    (schedule,) = schedules(session)
+    return [item.operation for item in schedule.items if isinstance(item, Task)]
 
 
 def elsewhere(session: qrun.Session) -> list[Any]:

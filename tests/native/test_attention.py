@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import ISAS, OBJECTS, Array, every_isa
-from helpers.placed import schedules
+from helpers.placed import operations_of, schedules
 from helpers.sums import assert_bits, beside_ties
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -17,7 +17,6 @@ from qrun.memory import Budget
 from qrun.native.errors import Undecided
 from qrun.native.kernels import attention
 from qrun.native.kernels.attention import Attention
-from qrun.native.plan.placement import Task
 from qrun.native.plan.program import Program
 
 F = np.float32
@@ -64,15 +63,7 @@ def numbers(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> dic
 
 def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> list[Attention]:
     """Results are those of the reference. The attentions of the program."""
-    names = [output.name for output in model.graph.output]
-    want = qrun.Session(model, backend="reference").run(feeds, names)
-    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
-    for _ in range(3):
-        for name, array in session.run(feeds, names).items():
-            assert_bits(array, want[name], name)
-    (schedule,) = schedules(session)
-    operations = [item.operation for item in schedule.items if isinstance(item, Task)]
-    return [operation for operation in operations if isinstance(operation, Attention)]
+    return [made for made in operations_of(model, feeds, **options) if isinstance(made, Attention)]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

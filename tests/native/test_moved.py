@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, Array, every_isa
-from helpers.placed import schedules
-from helpers.sums import assert_bits, beside_ties
+from helpers.native import ISAS, Array, every_isa
+from helpers.placed import operations_of
+from helpers.sums import beside_ties
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-import qrun
 from qrun.native.kernels.copy import Copy
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.plan.placement import Task
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -43,14 +41,7 @@ def network(
 
 def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> tuple[int, int]:
     """Results are those of the reference. Products and copies that are left in the program."""
-    names = [output.name for output in model.graph.output]
-    want = qrun.Session(model, backend="reference").run(feeds, names)
-    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
-    for _ in range(3):
-        for name, array in session.run(feeds, names).items():
-            assert_bits(array, want[name], name)
-    (schedule,) = schedules(session)
-    operations = [item.operation for item in schedule.items if isinstance(item, Task)]
+    operations = operations_of(model, feeds, **options)
     copies = sum(isinstance(operation, Copy) for operation in operations)
     return sum(isinstance(operation, FloatMatmul) for operation in operations), copies
 

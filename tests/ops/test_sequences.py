@@ -12,6 +12,7 @@ import pytest
 from helpers.cli import call
 from helpers.native import OBJECTS
 from helpers.support import assert_equal, run_ort
+from helpers.whole_values import LOOPED
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
@@ -132,21 +133,6 @@ def test_split_to_sequence(split: Any, axis: int, keep: int, want: list[np.ndarr
     made.ir_version = 10
     beside = keep == 1  # onnxruntime fails without the axis where it is not the first
     equal(everywhere(made, feeds, beside)[0], want)
-
-
-LOOPED = """main (float[2,3] x, int64 n) => (seq(float[2,3]) s, float[K,3] y)
-{
-    none = SequenceEmpty()
-    w = Abs(x)
-    s = Loop(n, , none) <body = b (int64 i, bool c, seq(float[2,3]) v) => (bool o, seq(float[2,3]) u) {
-        o = Identity(c)
-        f = Cast<to = 1>(i)
-        e = Add(w, f)
-        u = SequenceInsert(v, e)
-    }>
-    s2 = SequenceInsert(s, w)
-    y = ConcatFromSequence<axis = 0>(s2)
-}"""
 
 
 def test_sequences_that_go_around_a_loop() -> None:
