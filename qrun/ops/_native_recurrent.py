@@ -29,7 +29,7 @@ Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 def recurrent_kernel(
     site: LoweringContext, sequences: Sequences, kind: str, functions: Sequence[str], cell: Cell
 ) -> NativeKernel:
-    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/cells.py).
+    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py).
 
     functions: the defaults of `activations`. cell: what the gates' sums and the states before a step make, by the reference.
     """
@@ -56,7 +56,7 @@ def recurrent_kernel(
 
 
 def _form(site: LoweringContext, kind: str, functions: Sequence[str], directions: int) -> CellForm:
-    from qrun.native.emit.cells import FUNCTIONS
+    from qrun.native.emit.walking import FUNCTIONS
     from qrun.native.kernels.walks import CellForm
 
     given = site.attributes
@@ -141,7 +141,7 @@ def _taken(
 def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, cell: Cell) -> NativeKernel:
     """The kernel of a checked DynamicQuantizeLSTM without lengths, peepholes and input_forget."""
     from qrun.native.kernels.dynamic import RESULTS
-    from qrun.native.kernels.quantized_recurrent import CodedState, QuantizedRecurrent
+    from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
 
     for place in (1, 2, 3, 8, 9, 10, 11):
         site.require_constant(place)

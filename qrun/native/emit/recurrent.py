@@ -1,15 +1,25 @@
-"""The generated walk of a recurrent operator along its sequences: in each step a product of float32 for each gate, then the cell.
+"""The generated walks of recurrent operators along their sequences: in each step a product for each gate, then the cell.
 
-A tile is a direction and some sequences, for all steps. The product is that of floats.py: of the states before the step
-with a gate's part of R, which lies panel after panel and is converted as it is read, plus what the inputs give to the gate.
+Of float32, a tile is a direction and some sequences, for all steps. The product is that of floats.py: of the states before
+the step with a gate's part of R, which lies panel after panel and is converted as it is read, plus what the inputs give to
+the gate.
+
+Of codes, a tile is a direction: in each step H is quantized, as all sequences together ask for. A sum of codes times both
+scales, plus what the inputs give to the gate, is rounded once: float64 decides it where both ends of its reach round alike,
+else it is rounded to odd first.
 """
 
 from __future__ import annotations
 
-from qrun.native.emit.cells import GATES
+from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.floats import FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.walking import HEADER, STEPS, WORDS, WalkEmitter
+from qrun.native.emit.numbers import RecheckEmitter, differ, rounded_once
+from qrun.native.emit.ranges import parameters_of
+from qrun.native.emit.spec import MAGIC_BITS
+from qrun.native.emit.values import MAGIC32
+from qrun.native.emit.walking import GATES, HEADER, LENGTH, STEPS, WORDS, WalkEmitter
+from qrun.native.emit.widen import first_lanes
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth
@@ -71,3 +81,127 @@ class RecurrentEmitter(WalkEmitter, FloatProductEmitter):
                         self.cells_of(walk, number, resets=True)
                 self.product(number * GATES[self.cell] + gate.index, w.value("i64", 0), a.panels)
             self.cells_of(walk, number, resets=False)
+
+
+CODED_NAMES = names("""
+    weights* sums* addend* y* scales* recheck* initial_h* initial_c* lengths* walk*
+    a_row y_row addend_row rows columns row_block depth vectors tiles
+""")
+"""As NAMES, and
+
+weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each column, zeros beyond the last
+sums     int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
+depth    of how many fours of k
+"""
+_AT_ONCE = {1: (8, 4, 2, 1), 2: (4, 2, 1), 4: (2, 1)}
+"""Vectors of columns whose sums are in registers at a time, by how many rows they are of."""
+_REACH = 2.0**-51
+"""More than twice the relative error of a product and a sum in float64."""
+
+
+@emitter("quantized_recurrent")
+class QuantizedRecurrentEmitter(WalkEmitter):
+    """rows: up to how many are multiplied at a time. operands: as of RecurrentEmitter. The thread's memory has the codes of H, [rows][4 * depth]."""
+
+    names = CODED_NAMES
+    own_memory = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.take_cell(*spec.operands.split("-")[1:])
+        w = self.w
+        self.doubts = RecheckEmitter(w, self.a.recheck, w.let("i64", "ptrtoint ptr %args to i64"), 0)
+        self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
+        self.blocks = tuple(rows for rows in sorted(_AT_ONCE, reverse=True) if rows <= spec.rows)
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        self.first, self.count = w.value("i64", 0), a.rows
+        steps = self.header(STEPS)
+        start = a.walk + (8 * HEADER + tile * steps * (8 * WORDS))
+        self.begin(tile, start, steps)
+        with w.loop(0, steps, 1) as step:
+            walk = start + step.index * (8 * WORDS)
+            scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
+            for row, rows in w.runs(w.value("i64", 0), a.rows, self.blocks):
+                with w.loop(0, self.gates, 1) as gate:
+                    self._products(tile * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
+            self.cells_of(walk, tile * steps + step.index, resets=False)
+
+    def _quantized(self, h: Value) -> tuple[Value, Value]:
+        """Make the codes of H. Returns their scale, float64, and their zero point, i32, both as they are multiplied."""
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        zeros = [w.zero(self.floats)] * 3
+        with w.loop(0, a.rows * a.columns, lanes, zeros) as turn:
+            x = (h + turn.index * 4).masked_load(self.floats, self._mask(a.rows * a.columns, turn.index), 4)
+            least, most, odd = turn.carried
+            turn.next(x.where("olt", least), x.where("ogt", most), odd + (x - x))
+        least, most, odd = turn.carried
+        bottom, top = _end(least, "olt"), _end(most, "ogt")
+        with w.when(odd.test("uno", odd).any()):
+            self.doubts.add(w.value("i64", LENGTH), w.value("i64", 0))
+            self.doubts.end()
+        scale, zero = parameters_of(bottom, top)
+        shift = self.isa.shift(False)
+        low, high = ((end - zero).sitofp("float").splat(lanes) for end in (0, 255))
+        with w.loop(0, a.rows, 1) as row, w.loop(0, a.columns, lanes) as unit:
+            mask = self._mask(a.columns, unit.index)
+            x = (h + row.index * a.a_row + unit.index * 4).masked_load(self.floats, mask, 4)
+            raised = (x / scale.splat(lanes)).within(low, high) + MAGIC32
+            code = raised.bitcast("i32") + (zero + (shift - MAGIC_BITS)).splat(lanes)
+            (self.scratch + row.index * a.depth * 4 + unit.index).masked_store(code.trunc("i8"), mask)
+        return scale.double(), zero + shift
+
+    def _mask(self, count: Value, first: Value) -> Value:
+        return first_lanes(count - first, self.isa.lanes)
+
+    def _products(
+        self, matrix: Value, walk: Value, first_row: Value, rows: int, gate: Value, scale: Value, zero: Value
+    ) -> None:
+        """A gate's sums of some sequences, as float32 plus what the inputs give."""
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        codes, kind = self.scratch + first_row * a.depth * 4, int32s(self.isa)
+        for first, count in w.runs(w.value("i64", 0), a.vectors, _AT_ONCE[rows]):
+            place = matrix * a.vectors + first
+            source = a.weights + place * a.depth * (4 * lanes)
+            with w.loop(0, a.depth, 1, [w.zero(kind)] * (count * rows)) as k:
+                words = [(codes + (a.depth * row + k.index) * 4).load("i32", 4) for row in range(rows)]
+                left, made = [activations(self.isa, word.splat(lanes)) for word in words], []
+                for number in range(count):
+                    at = source + (a.depth * number + k.index) * (4 * lanes)
+                    right, totals = weights(self.isa, at.load(kind, 4)), k.carried[number * rows : (number + 1) * rows]
+                    made += [dot(self.isa, total, x, right) for total, x in zip(totals, left, strict=True)]
+                k.next(*made)
+            for number in range(count):
+                column = (place + number) * (4 * lanes)
+                less = (a.sums + column).load(kind, 4) * zero.splat(lanes)
+                factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
+                for row in range(rows):
+                    whole = (k.carried[number * rows + row] - less).sitofp("double")
+                    self._scaled(walk, first_row + row, gate, (first + number) * lanes, whole, factor)
+
+    def _scaled(self, walk: Value, row: Value, gate: Value, unit: Value, number: Value, factor: Value) -> None:
+        a, mask = self.a, self._mask(self.a.columns, unit)
+        inputs = self.inputs_at(walk, row) + (gate * a.columns + unit) * 4
+        added = inputs.masked_load(self.floats, mask, 4).double()
+        product = number * factor
+        total = product + added
+        reach = (abs(product) + abs(added)) * _REACH
+        made = (total - reach).single()
+
+        def exact() -> tuple[Value, Value]:
+            zero = self.w.zero(factor.kind)
+            bits = rounded_once(number, factor, zero, product, total, added)
+            return bits.bitcast("float"), self.w.zero(mask.kind)
+
+        made, _ = self.w.instead(made, differ(made, (total + reach).single()) & mask, exact)
+        (self.gate_sums(walk, gate, row) + unit * 4).masked_store(made, mask)
+
+
+def _end(values: Value, how: str) -> Value:
+    """The one of a vector's numbers that compares so with all others."""
+    lanes = values.lanes
+    while lanes > 1:
+        lanes //= 2
+        values = values.shuffled(range(lanes)).where(how, values.shuffled(range(lanes, 2 * lanes)))
+    return values.extract(0)

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.cells import GATES, STATES
-from qrun.native.emit.walking import AT, HEADER, INPUTS, NEW, OLD, SUMS, WORDS, Y
+from qrun.native.emit.walking import AT, GATES, HEADER, INPUTS, NEW, OLD, STATES, SUMS, WORDS, Y
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.engine import Array, Engine, Ints, Operand, Order, Planned, size
 from qrun.native.machine.memory import aligned_copy
@@ -24,7 +23,7 @@ _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 @frozen
 class CellForm:
-    """kind: of emit/cells.py. functions: activations, of each direction. clip: what bounds what they are given, or None."""
+    """kind: of emit/walking.py. functions: activations, of each direction. clip: what bounds what they are given, or None."""
 
     kind: str
     functions: tuple[str, ...]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from qrun.declare.digest import digest
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.errors import Declined
 
@@ -21,6 +24,17 @@ def llvm() -> Any:
     found.initialize_native_target()
     found.initialize_native_asmprinter()
     return found
+
+
+def llvmlite_version() -> str:
+    """Without importing it: what the installed llvmlite says about its version, and the size and age of its library."""
+    spec = find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise ImportError("No module named 'llvmlite'")
+    folder = Path(spec.origin).parent
+    version = digest((folder / "_version.py").read_bytes())
+    files = sorted((folder / "binding").glob("*llvmlite.*"))
+    return " ".join([version, *(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)])
 
 
 def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:

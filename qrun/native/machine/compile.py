@@ -22,7 +22,6 @@ from qrun.native.machine import blob, codegen
 from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall, struct
-from qrun.native.machine.installed import llvmlite_version
 from qrun.native.machine.memory import Array, Ints
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
@@ -276,7 +275,7 @@ def _version() -> str:
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
     written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py")]
     sources = digest(*map(_content, written))
-    return f"{sources} {llvmlite_version()} {sys.platform} {platform.machine()}"
+    return f"{sources} {codegen.llvmlite_version()} {sys.platform} {platform.machine()}"
 
 
 def _content(path: str) -> bytes:
