@@ -295,7 +295,7 @@ OPERATORS = sorted(op_type for (domain, op_type), found in REGISTRY.items() if n
 def schemas(op_type: str) -> dict[int, Any]:
     """The versions that opsets 7 to 28 select, by since_version."""
     found = {}
-    for opset in OPSETS:
+    for opset in range(7, OPSETS[-1] + 1):
         try:
             raw = onnx.defs.get_schema(op_type, opset, "")
         except onnx.defs.SchemaError:

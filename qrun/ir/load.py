@@ -202,11 +202,7 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
             f"{label} uses ai.onnx opset {found['']}",
             where=[label],
             facts=[("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))],
-            fixes=[
-                "onnx.version_converter.convert_version(model, 21) rewrites most models"
-                if found[""] < schema.OPSETS[0]
-                else f"export the model again for opset {schema.OPSETS[-1]} or lower"
-            ],
+            fixes=[f"export the model again for opset {schema.OPSETS[-1]} or lower"],
         )
     return found
 

@@ -12,8 +12,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import BY_ONNX_NAME
 
-OPSETS = range(7, 29)
-"""Versions of ai.onnx that qrun reads."""
+OPSETS = range(1, 29)
+"""Versions of ai.onnx that qrun reads; an operator of before opset 7 runs where its version lasted until opset 7 or later."""
 MS = "com.microsoft"
 MS_OPSET = 1
 """The only version of com.microsoft, which onnxruntime also takes where a file imports none: its quantizer writes such files
@@ -59,14 +59,10 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx and ai.onnx.ml are kept in schemas.txt.
     """
-    if domain in (MS, OWN) or not 0 <= opset < 2**31:
+    if domain in (MS, OWN) or not 1 <= opset < 2**31:
         return None
-    if domain == "" and opset <= OPSETS[-1]:
-        found = stored_schema(op_type, max(opset, OPSETS[0]))
-        if opset in OPSETS or (found is not None and found.version <= opset):
-            return found
-        if all(int(fields[0]) > opset for fields in _stored()[1].get(op_type, ())):
-            return None  # the first version is a later one, or there is none
+    if domain == "" and opset in OPSETS:
+        return stored_schema(op_type, opset)
     if domain == ML and opset in ML_OPSETS:
         return stored_schema(f"{ML}::{op_type}", opset)
     return defined_schema(domain, op_type, opset)

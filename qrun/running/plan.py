@@ -167,13 +167,16 @@ def _refuse_unsupported(model: Model) -> None:
 
 
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
-    """What helps where these operators have no kernel: the right spelling, the opset that has them, or another runtime if
-    that knows them all."""
+    """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at which
+    qrun runs them, or another runtime if that knows them all."""
+    nodes = list(nodes)
     strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]
     near = {n.op_type: names[0] for n in strange if n.domain in DOMAINS and (names := near_operators(n.op_type, 0.8))}
     fixes = [f"did you mean {right} instead of {wrong}?" for wrong, right in list(near.items())[:2] if right != wrong]
     later = {n.op_type: first for n in strange if not n.domain and (first := _later_opset(n))}
     fixes += [f"import opset {first} or later, which has {name}" for name, first in list(later.items())[:2]]
+    if any(not n.domain and find("", n.op_type, OPSETS[-1]) for n in nodes):
+        fixes.append("onnx.version_converter.convert_version(model, 21) rewrites most older models")
     if not strange:
         fixes.append("--backend ort runs the model with ONNX Runtime")
     return [*fixes, "qrun ops lists what runs"]

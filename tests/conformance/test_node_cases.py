@@ -17,7 +17,7 @@ from conformance.ledger import LEDGER
 
 import qrun
 from qrun.ir.schema import DOMAINS, OPSETS
-from qrun.ops import REGISTRY
+from qrun.ops import REGISTRY, find
 
 OPERATORS = sorted(op_type for domain, op_type in REGISTRY if not domain)
 SEVERAL = "(several nodes)"
@@ -49,6 +49,7 @@ def claimed(model: onnx.ModelProto) -> bool:
     return (
         used - local <= set(REGISTRY)
         and opsets.get("", 7) in OPSETS
+        and all(find(n.domain, n.op_type, opsets.get("", 7)) for n in walk(model) if opsets.get("", 7) < 7)
         and {domain for domain, _ in used - local} <= set(DOMAINS)
     )
 
