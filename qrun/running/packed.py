@@ -24,6 +24,8 @@ from qrun.native.machine.cache import HEAD
 _LINE = 64
 _FORMAT = 4
 _TYPES = {dtype.name: dtype for dtype in ONNX_NAMES if not dtype.hasobject}
+_NAMED = {dtype: name for name, dtype in _TYPES.items()}
+"""numpy makes up the name of a type anew whenever it is asked for, which takes longer than storing a node."""
 
 
 class Unstorable(Exception):
@@ -50,7 +52,7 @@ class Bundle:
         """What is to be stored, piece by piece."""
         place, places = 0, []
         for array in self._arrays:
-            places.append((array.dtype.name, array.shape, place))
+            places.append((_NAMED[array.dtype], array.shape, place))
             place += -(-array.nbytes // _LINE) * _LINE
         try:
             head = marshal.dumps((index, tuple(places)), _FORMAT)
@@ -84,9 +86,10 @@ def _bytes(array: Array) -> memoryview:
 
 def type_named(dtype: np.dtype[Any]) -> str:
     """The name of an element type. Raises Unstorable for one that has none."""
-    if _TYPES.get(dtype.name) != dtype:
+    name = _NAMED.get(dtype)
+    if name is None:
         raise Unstorable(f"elements of {dtype}")
-    return dtype.name
+    return name
 
 
 def type_of(name: str) -> np.dtype[Any]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,28 @@ def test_unknown_and_unusable_instruction_sets_are_declined(monkeypatch: pytest.
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(Declined, match="no native kernels for riscv64"):
         choose()
+
+
+@pytest.mark.parametrize(
+    ("form", "waits"),
+    [(("shares", "", ""), True), (("shares", "mul:0,1", "fF"), False), (("quantize", "mul", ""), False)],
+)
+def test_what_mostly_becomes_part_of_others_is_compiled_only_for_who_wants_it(
+    form: tuple[str, str, str], waits: bool
+) -> None:
+    """A softmax becomes part of its attention, which has the kernel of what scales the scores as well."""
+    isa, kernels, (kind, steps, operands) = choose(), Kernels(), form
+    spec = KernelSpec(
+        kind, isa.name, isa.lanes, 1, 1, steps or kind, "u8" if kind == "quantize" else "f32", False, operands=operands
+    )
+    with kernels.foreseeing():
+        kernel = kernels.get(spec)
+        deadline = time.monotonic() + (0.3 if waits else 60)
+        while kernel.code.waits and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert kernel.code.waits == waits
+    kernels.finish([kernel], isa)
+    assert not kernel.code.waits
 
 
 def test_a_kernel_is_compiled_once_for_all_threads() -> None:

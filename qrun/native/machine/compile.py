@@ -198,8 +198,7 @@ class Kernels:
         self.compiled += 1
         self._llvm = self._llvm or Awaited(codegen.llvm())
         self._llvm.get()
-        likely = not name.startswith("elementwise")  # most become part of other kernels (plan/chains.py)
-        return self._builder.later(lambda: self._built(key, isa, text, names), len(text), likely), names
+        return self._builder.later(lambda: self._built(key, isa, text, names), len(text), not _alone(name)), names
 
     def _built(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
         """The code of this IR, which is kept."""
@@ -226,6 +225,13 @@ class Kernels:
 
     def _key(self, name: str, isa: Isa) -> str:
         return f"{_version()} {isa.cpu} {isa.features} {name}"
+
+
+def _alone(name: str) -> bool:
+    """Whether a kernel is of those that programs seldom call: what it does mostly becomes part of another one (plan/fusing.py,
+    plan/attention.py), or of nothing, as copies of values that can be made where they are wanted."""
+    kind, of = name.partition("-")[0], {"shares": "-shares-", "dense": "-i32-i32-"}
+    return kind in ("elementwise", "runs") or (kind in of and of[kind] in name)
 
 
 def _blob(body: bytes) -> blob.Blob | None:
