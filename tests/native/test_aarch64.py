@@ -16,6 +16,9 @@ from helpers.float32 import UNARY, P, Q, function
 from helpers.native import ISAS, Array, codes, engine, exact_result, nearest32
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 from helpers.sums import operands
+from native.test_coded import planned as planned_in_codes
+from native.test_coded import reference as coded_reference
+from native.test_digits import short
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
@@ -212,6 +215,18 @@ def product_cases() -> Iterator[Case]:
             yield Case(f"{kind} conv {group}", partial(plan_float_conv, x.shape, w, bias, group), x, want)
 
     yield from image_cases()
+    yield from coded_cases()
+
+
+def coded_cases() -> Iterator[Case]:
+    """Products with weights in codes of 4 bits, whose few rows become digits where there are dot products of bytes."""
+    for m, zeros, block in ((1, "", 32), (2, "packed", 16), (4, "", 64), (9, "", 32)):
+        inputs, attributes = short(m, zeros, sizes=(m, 90, 21), block=block)
+        inputs[0] *= np.exp2(np.random.default_rng(m).integers(-40, 40, inputs[0].shape)).astype(F)
+        want = coded_reference(inputs, attributes)
+        yield Case(
+            f"coded {m} {zeros}", partial(planned_in_codes, inputs=inputs, attributes=attributes), inputs[0], want
+        )
 
 
 def image_cases() -> Iterator[Case]:

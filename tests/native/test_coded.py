@@ -15,6 +15,7 @@ from ops.test_ms_blocks import ZEROS, case
 import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels.coded import CodedMatmul, CodedWeights
+from qrun.native.machine.engine import Engine
 from qrun.ops import Context, find
 from qrun.ops._native_products import exact_sums
 from qrun.ops.matmulnbits import checked_weights
@@ -28,6 +29,11 @@ SIZES = (
 
 
 def product(isa: str, inputs: list[Any], attributes: dict[str, int], threads: int = 1) -> CodedMatmul:
+    """The operation for this instruction set."""
+    return planned(engine(isa, threads), inputs, attributes)
+
+
+def planned(engine: Engine, inputs: list[Any], attributes: dict[str, int]) -> CodedMatmul:
     """The operation, as the operator's lowering makes it."""
     a, *rest = inputs
     weights = checked_weights(a, rest, [attributes[name] for name in ("K", "N", "bits", "block_size")], 0)
@@ -37,7 +43,7 @@ def product(isa: str, inputs: list[Any], attributes: dict[str, int], threads: in
         weights.codes.reshape(len(weights.codes), -1), weights.scales, zeros, weights.bits, weights.block, weights.depth,
         lambda columns: weights.part(columns).values(whole),
     )  # fmt: skip
-    return CodedMatmul(engine(isa, threads), a.shape, coded, exact_sums(), bias=rest[4])
+    return CodedMatmul(engine, a.shape, coded, exact_sums(), bias=rest[4])
 
 
 def reference(inputs: list[Any], attributes: dict[str, int]) -> Array:

@@ -131,6 +131,11 @@ class Isa:
         return self.dot == "madd256"
 
     @property
+    def dots(self) -> bool:
+        """Whether one instruction adds the products of four bytes, exactly, where the left ones are below 128."""
+        return self.dot in ("vnni512", "vnni256", "usdot", "sdot")
+
+    @property
     def widens(self) -> bool:
         """Whether exact products are those of 16 bits, so that activations are better widened once, in a copy."""
         return self.dot in ("madd256", "madd512", "generic")

@@ -23,7 +23,8 @@ class KernelSpec:
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
-             (of images that are float64 already), coded_product (with weights in codes), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
+             (of images that are float64 already), coded_product (with weights in codes), digit_product
+             (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
@@ -33,14 +34,15 @@ class KernelSpec:
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
              standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
-             taps per turn (pools).
+             taps per turn (pools); groups of codes that share a quantum (digit_product).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
     out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
              shares, mean).
-    operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product).
+    operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product,
+             digit_product).
     """
 
     kind: str

@@ -10,14 +10,19 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.coded import GROUP
+from qrun.native.emit.digits import DIGITS, LANES, PIECE
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_tiles import Cut, LeftRows, scratch_places
+from qrun.native.kernels.float_tiles import Cut, LeftRows, even, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
 
 _FLOAT = np.dtype(np.float32)
+_DIGIT_BITS = 4
+"""Of codes that are multiplied with digits of the rows."""
+_TILES, _SUMS = 2, 1 << 18
+"""Tiles of a thread, where it is one of several; bytes of sums that wait between two blocks of k."""
 _CHUNK = 1 << 20
 """Weights that are converted at once, where their lengths are found."""
 
@@ -90,12 +95,13 @@ class CodedMatmul(Planned):
         most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
         direct = left.rows < most
         rows = left.rows if direct else most
-        size_of = left.rows, self.columns, left.depth
-        cut = Cut.of(1, size_of, (rows, self.width), self.engine.threads, False)
+        digits = self._in_digits()
+        cut = self._shared() if digits else self._cut(rows)
         places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
-        spec = KernelSpec("coded_product", isa.name, rows, self.vectors, UNROLL, terms.form, "f32", False, operands=how)
+        kind, unroll = ("digit_product", self._piece // LANES) if digits else ("coded_product", UNROLL)
+        spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, operands=how)
         words = {"tap_step": 1, "depth_step": left.steps[1], "block": self.weights.block, **places}
         words |= {"row_block": cut.rows, "panels": self.panels, "panel_block": cut.panels}
         words["tiles"] = -(-left.rows // cut.rows) * -(-self.panels // cut.panels)
@@ -105,6 +111,30 @@ class CodedMatmul(Planned):
         extents = [4 * size(operand.shape) for operand in self.operands]
         given = (self.stack, terms, self.recheck, words, held, ("a*", "y*"), extents, scratch)
         return (stack_call(self.engine, spec, *given),)
+
+    def _cut(self, rows: int) -> Cut:
+        """Tiles of strips of so many rows."""
+        left = self.stack.left
+        return Cut.of(1, (left.rows, self.columns, left.depth), (rows, self.width), self.engine.threads, False)
+
+    def _shared(self) -> Cut:
+        """Tiles of all rows, few: each makes the rows' digits anew."""
+        rows, threads = self.stack.left.rows, self.engine.threads
+        near = max(1, _SUMS // (8 * rows * self.width))
+        share = -(-self.panels // (_TILES * threads if threads > 1 else 1))
+        return Cut(rows, even(self.panels, min(near, share), 1))
+
+    def _in_digits(self) -> bool:
+        """Whether rows become digits: there are few of them, and no weight is rounded."""
+        isa, weights = self.engine.isa, self.weights
+        few = DIGITS * self.stack.left.rows <= 2 * isa.real_rows[1]
+        fits = isa.dots and weights.bits == _DIGIT_BITS and weights.how != "floats"
+        return few and fits and self._memo.once("unrounded", lambda: _unrounded(weights))
+
+    @property
+    def _piece(self) -> int:
+        """Elements of a row that share a quantum."""
+        return min(self.weights.block, PIECE)
 
     def _arrays(self) -> dict[str, Array]:
         """The weights as the kernel reads them."""
@@ -126,12 +156,13 @@ class _CodedRecheck(ElementRecheck):
 
 
 def packed(weights: CodedWeights, width: int) -> Array:
-    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel]."""
+    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel], and some zeros, as whole
+    pieces are read (emit/digits.py)."""
     group = GROUP[weights.bits]
     words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
     columns, panels = len(words), -(-len(words) // width)
     groups = -(-weights.depth // group)
-    made = np.zeros(groups * panels * width, words.dtype)
+    made = np.zeros((groups * panels + PIECE // LANES) * width, words.dtype)
     for first in range(0, groups, DEPTH // group):
         last = min(first + DEPTH // group, groups)
         part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
@@ -139,6 +170,14 @@ def packed(weights: CodedWeights, width: int) -> Array:
             own = words[panel * width : min((panel + 1) * width, columns), first:last]
             part[panel, :, : len(own)] = own.T
     return made
+
+
+def _unrounded(weights: CodedWeights) -> bool:
+    """Whether (code - zero) * scale is a float32 number for all codes and zeros that there may be."""
+    most = 2 ** (weights.bits - 1) if weights.zeros is None else 2**weights.bits
+    wide = weights.scales.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return all(bool((weights.scales * _FLOAT.type(n) == wide * n).all()) for n in range(3, most, 2))
 
 
 def _by_block(values: Array, width: int) -> Array:

@@ -1,0 +1,234 @@
+"""The generated product of few float32 rows with weights in codes of 4 bits, as sums of integers.
+
+Where (code - zero point) * scale needs no rounding, a block's part of a sum is scale * sum a * (code - zero point). Some
+elements of a row become integers q = round(a / quantum), quantum a power of two, in five digits:
+
+    q = d0 + d1 * 2**8 + d2 * 2**16 + d3 * 2**24 + d4 * 2**32,   -128 <= d <= 127
+
+Each digit times the codes is a sum of products of bytes; two of these sums fit into one int32.
+What a / quantum loses is nothing, or known: its length joins the reach of the sum. Sums in doubt, and those of rows with
+infinities or NaN, are made again in float64 as coded.py makes them.
+
+A row's digits for a block of DEPTH k, in the thread's memory:
+
+    group 0   digit 0: k 0 2 4 6, k 1 3 5 7 | digit 1 | .. | digit 4      8 bytes each
+    group 1   ..
+    numbers   quantum, sum of all q | ..                                   float64, for each piece
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+from qrun.native.emit.coded import CodedProductEmitter
+from qrun.native.emit.dot import activations, dot, int32s, weights
+from qrun.native.emit.floats import DEPTH, PITCH
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
+from qrun.native.emit.values import MAGIC64, ZERO
+from qrun.native.emit.widen import first_lanes, folded
+
+LANES, PIECE = 8, 32
+"""k of a group: the codes of a word; of the longest piece, whose sums fit into int32."""
+DIGITS = 5
+_BITS = 38
+"""A piece's greatest element becomes a number of up to 2**39 less a 65th part, which these digits have."""
+_MARGIN = 1 + 2.0**-6
+_BIAS = sum(128 << 8 * n for n in range(DIGITS))
+"""What makes all digits non-negative."""
+_GROUP = DIGITS * LANES
+_NUMBERS = DEPTH // LANES * _GROUP
+"""Bytes of a group's digits, and of all of them."""
+_EXPONENT = 0x7FF0000000000000
+_MAGIC = 0x4338000000000000
+"""The bits of a float64 that are its exponent; those of MAGIC64."""
+_LEAST = 2.0**-149
+_LOST = 1 + 2.0**-20
+"""For the rounding of the length of what was lost."""
+_JOINED = 2
+"""Up to so many rows, all columns of a panel are summed at once."""
+
+
+@emitter("digit_product")
+class DigitProductEmitter(CodedProductEmitter):
+    """unroll: the groups of a piece, the elements that share a quantum. Codes have 4 bits, zero points are ``half`` or
+    ``bytes``; behind the codes `unroll` groups of a panel may be read."""
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.groups = spec.unroll
+        self.piece = LANES * self.groups
+        self.block_bits = self.w.call("i64", "llvm.cttz.i64", self.a.block, ("i1", "true"))
+
+    def convert(self, first: Value, opening: Value) -> None:
+        """Make the digits of a strip's rows if it opens; after the last block of k, their lengths are known."""
+        w, zero = self.w, self.w.value("double", 0.0)
+        with w.when(opening), w.loop(0, self.spec.rows, 1) as turn:
+            row = first + turn.index
+            target, held = self.converted + turn.index * PITCH, self._held(row)
+            before = [self.opens.select(zero, (held + place).load("double", 8)) for place in (0, 8)]
+            source = self.row_part(self.first + row, self.tap) + self.start * 4
+            with w.loop(0, self.size, self.piece, before) as part:
+                part.next(*self._piece(source, target, part.index, *part.carried))
+            squares, lost = part.carried
+            held.store(squares, 8)
+            (held + 8).store(lost, 8)
+            with w.when(self.ends):
+                self.measured(row, squares)
+                place = self.lengths + row * 8
+                length = place.load("double", 8)
+                held.store(length, 8)
+                place.store(lost.sqrt().fma(_LOST, length), 8)
+
+    def _held(self, row: Value) -> Value:
+        """Where a row's sums of squares are, of its elements and of what is lost of them; then its reach in float64."""
+        return self.squares + row * (8 * self.lanes)
+
+    def _piece(self, source: Value, target: Value, start: Value, squares: Value, lost: Value) -> tuple[Value, Value]:
+        """Make the digits of a piece that starts at this k of the block. Returns both sums of squares."""
+        w, xs = self.w, []
+        for n in range(0, self.piece, LANES):
+            mask = first_lanes(self.size - start - n, LANES)
+            xs.append((source + (start + n) * 4).masked_load(f"<{LANES} x float>", mask, 4).double())
+        biggest = reduce(lambda a, b: a.where("ogt", b), map(abs, xs)).reduced("fmax")
+        power = ((biggest.where("ogt", _LEAST) * _MARGIN).bitcast("i64") & _EXPONENT).bitcast("double")
+        quantum = power * 2.0**-_BITS
+        unit, inverse = quantum.splat(LANES), (2.0**_BITS / power).splat(LANES)
+        total = rest = own = w.zero(xs[0].kind)
+        for n, x in enumerate(xs):
+            scaled = x * inverse
+            magic = scaled + MAGIC64
+            whole = magic - MAGIC64
+            off = (scaled - whole) * unit
+            total, rest, own = total + whole, off.fma(off, rest), x.fma(x, own)
+            self._digits(magic.bitcast("i64") + (_BIAS - _MAGIC), target + (start // LANES + n) * _GROUP)
+        numbers = self._numbers_of(target, start)
+        numbers.store(quantum, 8)
+        (numbers + 8).store(folded(total), 8)
+        return squares + folded(own), lost + folded(rest)
+
+    def _digits(self, integers: Value, target: Value) -> None:
+        """Store the digits of eight integers, to which the bias was added: of even k, then of odd k."""
+        for n in range(DIGITS):
+            digit = (integers.lshr(8 * n) if n else integers).trunc("i8") ^ -128
+            (target + n * LANES).store(digit.shuffled([*range(0, LANES, 2), *range(1, LANES, 2)]), 4)
+
+    def _numbers_of(self, row: Value, start: Value) -> Value:
+        """Where the numbers are of the piece that starts at this k of the block; row: where its digits are."""
+        return row + _NUMBERS + start // self.piece * 16
+
+    def strip_sums(self, row: Value) -> list[Value]:
+        w, rows, halves = self.w, self.spec.rows, self.spec.vectors // 2
+        joined = [range(halves)] if rows <= _JOINED else [range(half, half + 1) for half in range(halves)]
+        count = rows * self.spec.vectors
+        with w.loop(0, self.size, self.piece, [w.zero(self.kind)] * count) as part:
+            place = self._codes(self.start, self.size) + part.index // LANES * (self.width * self.word)
+            block, sums = (self.start + part.index).lshr(self.block_bits), list(part.carried)
+            for some in joined:
+                for half, made in zip(some, self._integers(place, part.index, some), strict=True):
+                    parameters = [self._scaling(block, 2 * half + n) for n in range(2)]
+                    for i, digits in enumerate(made):
+                        first = i * self.spec.vectors + 2 * half
+                        sums[first : first + 2] = self._added(
+                            digits, i, part.index, parameters, sums[first : first + 2]
+                        )
+            part.next(*sums)
+        return part.carried
+
+    def _integers(self, place: Value, start: Value, halves: Sequence[int]) -> list[list[list[Value]]]:
+        """The sums of products with each digit, [halves][rows][digits]; place: of the codes of the piece, which starts at
+        this k of the block."""
+        count = self.spec.rows * DIGITS
+        zeros, first = [self.w.zero(int32s(self.isa))] * (len(halves) * count), start // LANES * _GROUP
+        if len(halves) > 1 or len(halves) * 2 == self.spec.vectors:
+            made = zeros
+            for group in range(self.groups):
+                made = self._group(place + group * (self.width * self.word), first + group * _GROUP, halves, made)
+        else:
+            with self.w.loop(0, self.groups, 1, zeros) as turn:
+                codes = place + turn.index * (self.width * self.word)
+                turn.next(*self._group(codes, first + turn.index * _GROUP, halves, turn.carried))
+            made = turn.carried
+        return [[made[i : i + DIGITS] for i in range(n, n + count, DIGITS)] for n in range(0, len(made), count)]
+
+    def _group(self, place: Value, at: Value, halves: Sequence[int], sums: Sequence[Value]) -> list[Value]:
+        """These sums, [halves * rows * digits], with a group's products; at: from a row's start to the group's digits."""
+        rows, wide, isa, made = self.spec.rows, 2 * self.lanes, self.isa, list(sums)
+        codes = []
+        for half in halves:
+            word = self._word(place + half * wide * self.word, wide)
+            codes.append([activations(isa, part & 0x0F0F0F0F) for part in (word, word.lshr(4))])
+        for n in range(rows * DIGITS):
+            row, digit = divmod(n, DIGITS)
+            for odd in range(2):
+                x = (self.converted + row * PITCH + at + digit * LANES + 4 * odd).load("i32", 4).splat(wide)
+                for h, code in enumerate(codes):
+                    total = h * rows * DIGITS + n
+                    made[total] = dot(isa, made[total], code[odd], weights(isa, x))
+        return made
+
+    def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
+        """The zero points of a vector of columns, unless they are those in the middle, and the scales, float64."""
+        a, lanes = self.a, self.lanes
+        place = (block * a.panels + self.panel) * self.width + vector * lanes
+        zeros = None if self.zeros == "half" else (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("double")
+        return zeros, (a.scales + place * 4).load(self.narrow, 4).double()
+
+    def _added(
+        self,
+        digits: Sequence[Value],
+        row: int,
+        start: Value,
+        parameters: Sequence[tuple[Value | None, Value]],
+        sums: Sequence[Value],
+    ) -> list[Value]:
+        """Two vectors of sums with a piece's part; digits: the sums of products with each digit of a row."""
+        numbers = self._numbers_of(self.converted + row * PITCH, start)
+        quantum = numbers.load("double", 8).splat(self.lanes)
+        whole = (numbers + 8).load("double", 8)
+        parts = [digits[n] if n + 1 == DIGITS else digits[n] + (digits[n + 1] << 8) for n in range(0, DIGITS, 2)]
+        made = []
+        for n, (zeros, scale) in enumerate(parameters):
+            first, *more = (
+                part.shuffled(range(n * self.lanes, (n + 1) * self.lanes)).sitofp("double") for part in parts
+            )
+            if zeros is None:
+                total = first - (whole * 8.0).splat(self.lanes)
+            else:
+                total = zeros.fma((-whole).splat(self.lanes), first)
+            for place, part in enumerate(more, 1):
+                total = part.fma(2.0 ** (16 * place), total)
+            made.append(total.fma(scale * quantum, sums[n]))
+        return made
+
+    def settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
+        """As in rounding.py; sums in doubt are first made in float64, where their reach is less."""
+        w, mask = self.w, self.mask(vector)
+        _, low, high = self._ends(total, reach, self._addend(row, vector, mask))
+        (self._result(row) + vector * (4 * self.lanes)).masked_store(self._limited(high), mask)
+        apart = low.bitcast("i32").test("ne", high.bitcast("i32"))
+        unknown = reach.test("olt", math.inf).test("eq", ZERO)
+        with w.when(((apart | unknown) & mask).any()):
+            length = self._held(row).load("double", 8).splat(self.lanes)
+            columns = (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
+            super().settle(row, vector, self._float64_sum(row, vector * self.lanes), length * columns)
+
+    def _float64_sum(self, row: Value, column: Value) -> Value:
+        """The sum of a vector of columns, which begins at this one of the panel, block of k by block of k."""
+        w, a, zero = self.w, self.a, self.w.zero(self.kind)
+        x = self.tap_at(row, w.value("i64", 0))
+        with w.loop(0, a.depth, DEPTH, [zero]) as block:
+            size = (a.depth - block.index).least(DEPTH)
+            codes = self._codes(block.index, size) + column * self.word
+            with w.loop(0, size, LANES, [zero]) as group:
+                first = block.index + group.index
+                word = self._word(codes + group.index // LANES * (self.width * self.word), self.lanes)
+                numbers = (x + first * 4).masked_load(f"<{LANES} x float>", first_lanes(a.depth - first, LANES), 4)
+                parameters, total = self._parameters(first.lshr(self.block_bits), column, self.lanes), group.carried[0]
+                for n in range(LANES):
+                    b = self._weights(word.lshr(4 * n) if n else word, *parameters).double()
+                    total = numbers.extract(n).double().splat(self.lanes).fma(b, total)
+                group.next(total)
+            block.next(block.carried[0] + group.carried[0])
+        return block.carried[0]
