@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import EMULATED, Array, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from ops.test_recurrent import GATES, OUTPUTS, case, kernel
@@ -15,7 +15,9 @@ import qrun
 from qrun.native.kernels import recurrent as planned
 from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
+from qrun.ops._activations import activations
 from qrun.ops._native_products import exact_sums
+from qrun.ops._native_recurrent import rnn_cell
 
 F = np.float32
 KINDS = {"lstm": "LSTM", "gru": "GRU", "linear": "GRU", "rnn": "RNN"}
@@ -120,6 +122,31 @@ def doubtful(kind: str, units: int) -> list[Any]:
     h[0, 1], h[0, 3, :4] = 1, [1, 1, 2.0**-90, 2.0**-90]
     states = [h, h] if kind == "lstm" else [h]
     return [x, w, r, None, None, *states]
+
+
+@every_isa
+@pytest.mark.parametrize("function", ["sigmoid", "tanh"])
+def test_activations_of_all_sizes(isa: str, function: str) -> None:
+    """Among so many numbers some have results that lie closer to the middle between two float32 than series of one term less
+    tell: the last ones are those for which these are worst."""
+    rng = np.random.default_rng(0)
+    steps, batch, units = 4, 8 if isa in EMULATED else 2048, 64
+    low, high = np.array([[0, 0, 0, 0.009], [12, 100, 1, 0.0108]])[:, :, None, None]
+    x = rng.uniform(low, high, (steps, batch, units)).astype(F) * rng.choice(np.array([-1, 1], F), (1, batch, units))
+    odd = rng.integers(0, 1 << 32, (2, batch // 4, units), dtype=np.uint32).view(F)
+    edges = np.array([0, 2.0**-149, 2.0**-126, 2.0**-125, 2.0**-27, 80, 87, 104, 160, np.finfo(F).max, np.inf], F)
+    odd[0, 0, : 4 * len(edges)] = np.concatenate(
+        [edges, -edges, np.nextafter(edges, F(0)), np.nextafter(edges, F(9e9))]
+    )
+    x[:2, : batch // 4] = np.where(np.isnan(odd), F(-1), odd)
+    zeros = np.zeros((1, units, units), F), np.zeros((1, batch, units), F)
+    walk, form = Walk(steps, batch, units, (False,)), CellForm("rnn", (function,))
+    (reference,) = activations((function,), ("Tanh",), 1, None, None, None).of(0)
+    made = Recurrent(engine(isa), walk, form, zeros[0], (True, False, False), exact_sums(), rnn_cell((reference,)))
+    got = run_placed(engine(isa), made, [x, zeros[1]], [0] * 3)
+    with np.errstate(all="ignore"):
+        want = reference(x + F(0))
+    assert_equal(engine(isa).run(made.outputs()[0], [got])[:, 0], want)
 
 
 @pytest.mark.parametrize("op", GATES)

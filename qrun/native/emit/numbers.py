@@ -149,23 +149,14 @@ def series(coefficients: Sequence[float], x: Value) -> Value:
 
 
 def _powers(x: Value, steps: int = 1) -> tuple[Value, Value]:
-    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700; n is a multiple of 1 / steps.
-
-    n * steps is an integer in the low bits of `raised`. Those that stand for a whole n are added to the exponent of 1, or
-    of what the others stand for.
-    """
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700; n is a multiple of 1 / steps."""
     raised = x.fma(_LOG2E * steps, MAGIC64)
     count = raised - MAGIC64
     rest = count.fma(-_LN2[0] / steps, x)
     rest = count.fma(-_LN2[1] / steps, rest)
     square = rest * rest
     small = square.fma(series(_EXPONENTIAL[: _FINE_TERMS if steps > 1 else None], rest), rest)
-    whole = raised.bitcast("i64")
-    if steps == 1:
-        return ((whole << 52) + x.like(1.0).bitcast("i64")).bitcast("double"), small
-    part = tabled.looked_up(tabled.POWERS, whole)
-    shifted = (whole << 52 - steps.bit_length() + 1) & -(1 << 52)
-    return (shifted + part.bitcast("i64")).bitcast("double"), small
+    return tabled.power(raised, steps), small
 
 
 def _quick_powers(x: Value) -> tuple[Value, Value]:

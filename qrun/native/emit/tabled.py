@@ -43,6 +43,19 @@ def looked_up(table: Sequence[float], index: Value) -> Value:
     return pieces[0] if index.lanes >= _LANES else pieces[0].shuffled(range(index.lanes))
 
 
+def power(raised: Value, steps: int) -> Value:
+    """2**(n / steps) for an integer n in the low bits of float64; steps: 1, or SIZE where one instruction looks up a number.
+
+    The bits that stand for a whole power are added to the exponent of 1, or of what the others stand for.
+    """
+    whole = raised.bitcast("i64")
+    if steps == 1:
+        return ((whole << 52) + raised.like(1.0).bitcast("i64")).bitcast("double")
+    part = looked_up(POWERS, whole)
+    shifted = (whole << 52 - steps.bit_length() + 1) & -(1 << 52)
+    return (shifted + part.bitcast("i64")).bitcast("double")
+
+
 def _places(first: int, lanes: int) -> list[int]:
     return [first + n if first + n < lanes else -1 for n in range(_LANES)]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.functions import CLOSE, SINGLE, FunctionCall, reach, rounded_close
+from qrun.native.emit.gates import QUICK
 from qrun.native.emit.kernel import KernelEmitter, Value
 from qrun.native.emit.numbers import RecheckEmitter
 from qrun.native.emit.requantize import clipped
@@ -37,12 +38,12 @@ LENGTH = -1
 class RecurrentCell:
     """Some units of one row: vectors of float32.
 
-    functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None.
-    doubtful: i1, lanes whose states float64 does not decide.
+    functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None. quick: whether
+    activations are those of gates.py. doubtful: i1, lanes whose states are not decided.
     """
 
-    def __init__(self, w: Flow, lanes: int, functions: Sequence[str], bound: Value | None) -> None:
-        self.w, self.lanes, self.functions, self.bound = w, lanes, functions, bound
+    def __init__(self, w: Flow, lanes: int, functions: Sequence[str], bound: Value | None, quick: bool) -> None:
+        self.w, self.lanes, self.functions, self.bound, self.quick = w, lanes, functions, bound, quick
         self.doubtful = w.zero(f"<{lanes} x i1>")
 
     def activated(self, place: int, x: Value) -> Value:
@@ -53,10 +54,12 @@ class RecurrentCell:
         call = FunctionCall(self.lanes, "f", [])
         if name in SINGLE:
             return SINGLE[name](call, [x])
-        wide = x.double()
-        made, unsure = rounded_close(CLOSE[name](call, [wide]), reach(name, wide))
+        made, unsure = QUICK[name](x) if self.quick else self._settled(call, name, x.double())
         self.doubtful = self.doubtful | unsure
         return made
+
+    def _settled(self, call: FunctionCall, name: str, x: Value) -> tuple[Value, Value]:
+        return rounded_close(CLOSE[name](call, [x]), reach(name, x))
 
     def lstm(self, gates: Sequence[Value], states: Sequence[Value]) -> list[Value]:
         """H and C; gates: i, o, f, c."""
@@ -141,13 +144,9 @@ class WalkEmitter(KernelEmitter):
                     if not runs:
                         self._kept(walk, row.index, place * 4, resets)
                         continue
-                    cell = RecurrentCell(w, self.at_once, self.functions, self._bound())
-                    if resets:
-                        self._reset(cell, walk, row.index, place * 4)
-                    else:
-                        self._stepped(cell, walk, row.index, place * 4)
-                    with w.when(cell.doubtful.any()):
-                        entry = (number * a.rows + row.index) * 2 + int(resets)
+                    entry = (number * a.rows + row.index) * 2 + int(resets)
+                    made = walk, row.index, place * 4, resets
+                    with w.when(self._made(*made, quick=True)), w.when(self._made(*made, quick=False)):
                         self.doubts.add(w.value("i64", LENGTH - 1) - entry, place)
         self.doubts.end()
 
@@ -160,6 +159,12 @@ class WalkEmitter(KernelEmitter):
         """Where the sums of a sequence's gate are."""
         start = self.a.y + (walk + SUMS).load("i64", 8)
         return start + self.header(GATE_STEP) * gate + row * self.a.y_row
+
+    def _made(self, walk: Value, row: Value, place: Value, resets: bool, quick: bool) -> Value:
+        """Make a vector of units. Returns whether some are not decided."""
+        cell = RecurrentCell(self.w, self.at_once, self.functions, self._bound(), quick)
+        (self._reset if resets else self._stepped)(cell, walk, row, place)
+        return cell.doubtful.any()
 
     def _stepped(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
         gates = [(self.gate_sums(walk, n, row) + place).load(self.units, 4) for n in range(GATES[self.cell])]
