@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import declared
 from qrun.ir.types import shape_text
 from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, decide
+from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
 
 CHUNK = 1 << 16
@@ -34,13 +36,17 @@ def zero_param(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor
     return scalar(zero_point, name, op_type)
 
 
-def parameters(
-    op_type: str, ctx: Context, **of: tuple[np.dtype[Any], Array, Array | None]
-) -> tuple[list[Array], list[Array]]:
-    """Per-tensor scales and zero points: of `x`, whose codes have this type, x_scale and x_zero_point. All scales are
-    checked before the zero points."""
-    scales = [scale_param(scale, f"{name}_scale", op_type, ctx) for name, (_, scale, _) in of.items()]
-    zeros = [zero_param(zero, t, f"{name}_zero_point", name.upper(), op_type) for name, (t, _, zero) in of.items()]
+def parameters(op_type: str, given: InputRecord, ctx: Context) -> tuple[list[Array], list[Array]]:
+    """The per-tensor scales and zero points of a record of inputs, in its order. All scales are checked before the zero
+    points. A tensor that is no input, the output, has the type of the first one with a zero point."""
+    inputs = {name: getattr(given, name) for name in declared(type(given))}
+    scales = [scale_param(array, name, op_type, ctx) for name, array in inputs.items() if name.endswith("_scale")]
+    owners = {name.lower(): name for name in inputs}
+    zeros: list[Array] = []
+    for name in (name for name in inputs if name.endswith("_zero_point")):
+        owner = owners.get(name.removesuffix("_zero_point").lower(), "")
+        dtype = inputs[owner].dtype if owner else zeros[0].dtype
+        zeros.append(zero_param(inputs[name], dtype, name, owner or name[0].upper(), op_type))
     return scales, zeros
 
 

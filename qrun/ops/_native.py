@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
     from qrun.native.machine.operation import Operation, Order
 
+T = TypeVar("T")
 Inputs = Sequence[Any]
 """Arrays, and None where an optional input is omitted."""
 
@@ -88,6 +89,10 @@ class LoweringContext:
     ctx: Context
     reference: Callable[[Inputs, Context], Any]
     memo: Memo = field(default_factory=Memo)
+
+    def given(self, kind: type[T]) -> T:
+        """The inputs as the operator's record of them."""
+        return kind(*self.inputs)
 
     def require_constants(self, first: int = 1) -> None:
         """Declined if an input, from number `first` on, is not constant."""

@@ -13,16 +13,18 @@ from qrun.declare.frozen import declared, frozen
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
-from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context, refuse
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
+    InputRecord,
     Param,
+    Types,
     attributes_given,
     attributes_of,
     check_places,
     flat,
+    formals_of,
     inputs_of,
     records_of,
     signature_of,
@@ -47,7 +49,6 @@ class OfShapes:
         return self._lowering(site)
 
 
-Types = Mapping[str, tuple[str, str]]
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.
 
@@ -91,7 +92,8 @@ class OpDef:
     """A declared operator. Calling it runs the reference kernel: numpy arrays in, one array or a tuple out.
 
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
-    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
+    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. Zero points have
+           the type of their tensor, perhaps the output, and scales are float, unless they are named.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form.
     compounds: see Compounds.
@@ -136,6 +138,8 @@ class OpDef:
     def __call__(self, *args: Any, ctx: Context | None = None, **kwargs: Any) -> Any:
         """What the reference kernel makes, in a new Context if none is given."""
         given = self._gathered(kwargs)
+        if self._taken is not None:
+            args = (self._taken(*args, **{name: given.pop(name) for name in declared(self._taken) if name in given}),)
         return (
             self.reference(*args, **given, ctx=ctx or Context())
             if self.takes_context
@@ -152,10 +156,8 @@ class OpDef:
             ctx.claim(args[0].shape, args[0].itemsize)
         return self(*args, **kwargs, ctx=ctx)
 
-    def _gathered(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _gathered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes as the kernel's parameters: those of a record of attributes in the record."""
-        if not self._records:
-            return kwargs
         inside = {field for kind in self._records.values() for field in declared(kind)}
         own = {name: value for name, value in kwargs.items() if name not in inside}
         return {**{name: kind.of(kwargs) for name, kind in self._records.items()}, **own}
@@ -165,7 +167,12 @@ class OpDef:
 
     @cached_property
     def _records(self) -> Mapping[str, type[Attributes]]:
-        return records_of(signature_of(self.reference))
+        return records_of(signature_of(self.reference), Attributes)
+
+    @cached_property
+    def _taken(self) -> type[InputRecord] | None:
+        """The record of inputs that the kernel takes, if it takes one."""
+        return next(iter(records_of(signature_of(self.reference), InputRecord).values()), None)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -209,14 +216,7 @@ class OpDef:
 
     @cached_property
     def _declared(self) -> tuple[Formal, ...]:
-        found = []
-        for p in self.inputs:
-            variable, allowed = next(
-                ((v, types) for v, (types, names) in self.types.items() if p.name in names.split()), ("", "")
-            )
-            dtypes = frozenset(BY_ONNX_NAME[t] for t in allowed.split()) or None
-            found.append(Formal(p.name, variable, dtypes, "Variadic" if p.variadic else "Optional", bool(variable)))
-        return tuple(found)
+        return formals_of(self.inputs, self.types)
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""

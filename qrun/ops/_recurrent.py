@@ -14,9 +14,10 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._activations import Activation, Gates
+from qrun.ops._activations import Activation, Gates, activations
 from qrun.ops._float import narrow, widen
 from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._signature import Attributes
 from qrun.ops._sums import rounded_products
 
 Product = Callable[[Array, Array | None], Array]
@@ -25,7 +26,24 @@ Share = Callable[[Array], Array]
 """Inputs [n, input] to what they give to the gates [n, columns]."""
 Step = Callable[[Array, Sequence[Array]], Sequence[Array]]
 """What a step's inputs give to the gates [n, columns], and the states before it, to those after it; the first one is h."""
-_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+"""How many directions an attribute of this value means."""
+
+
+@frozen
+class RecurrentAttributes(Attributes):
+    """What all recurrent operators have."""
+
+    activation_alpha: tuple[float, ...] | None = None
+    activation_beta: tuple[float, ...] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+
+    def gates(self, names: Sequence[str] | None, defaults: Sequence[str]) -> Gates:
+        """The functions of these names, or the defaults, for all directions; refuses unknown names and what does not fit them."""
+        given = self.activation_alpha, self.activation_beta, self.clip
+        return activations(names, defaults, DIRECTIONS[self.direction], *given)
 
 
 @frozen
@@ -56,25 +74,26 @@ def checked(
     lengths: Array | None,
     states: Sequence[tuple[str, Array | None]],
     gates: int,
-    attributes: tuple[int | None, str, int],
+    attributes: RecurrentAttributes,
+    layout: int,
     ctx: Context,
 ) -> Sequences:
     """Refuse what does not fit, and claim the results.
 
     weights: name, tensor, and shape after the directions, in which -1 stands for hidden and -2 for gates * hidden; the
-    second is R. states: name and initial value. gates: of a cell. attributes: hidden_size, if given, direction, layout.
+    second is R. states: name and initial value. gates: of a cell. layout: 1 where batches are first.
     """
-    hidden_size, direction, layout = attributes
-    if direction not in _DIRECTIONS:
-        raise refuse(f"direction is {direction!r}", "direction", ", ".join(_DIRECTIONS), direction, code="QR204")
+    direction = attributes.direction
+    if direction not in DIRECTIONS:
+        raise refuse(f"direction is {direction!r}", "direction", ", ".join(DIRECTIONS), direction, code="QR204")
     if layout not in (0, 1):
         raise refuse(f"layout is {layout}", "layout", "0 or 1", str(layout), code="QR204")
     if x.ndim != 3:
         raise refuse(
             "X does not have rank 3", "X", "[seq,batch,input]" if not layout else "[batch,seq,input]", x, code="QR208"
         )
-    hidden = _hidden(weights[1], hidden_size)
-    count = _DIRECTIONS[direction]
+    hidden = _hidden(weights[1], attributes.hidden_size)
+    count = DIRECTIONS[direction]
     first = x.swapaxes(0, 1) if layout else x
     sizes = {-1: hidden, -2: gates * hidden, -3: x.shape[2], -4: 2 * gates * hidden, -5: 3 * hidden}
     for name, tensor, shape in weights:

@@ -11,14 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from functools import cache
 from types import CodeType, NoneType, UnionType
-from typing import Any, Self, get_args, get_origin
+from typing import Any, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 
 from qrun.declare.frozen import declared, frozen
 from qrun.errors import OperatorError
 from qrun.ir import Attribute, Model, Node, TensorType
-from qrun.ir.schema import Schema
+from qrun.ir.schema import Formal, Schema
+from qrun.ir.types import BY_ONNX_NAME
+
+T = TypeVar("T")
+Types = Mapping[str, tuple[str, str]]
+"""Type variables, each with the ONNX types that it may stand for and the tensors that have it."""
+
+
+class InputRecord:
+    """Base of records of inputs that several functions share: a parameter of such a type is its fields, the first inputs."""
+
+    __slots__ = ()
 
 
 class Attributes:
@@ -81,6 +92,22 @@ def inputs_of(signature: inspect.Signature) -> tuple[Param, ...]:
     )
 
 
+def formals_of(inputs: Sequence[Param], types: Types) -> tuple[Formal, ...]:
+    """The types of inputs, as declared. A zero point that is not named has those of its tensor, which may be the output; a scale
+    is float32."""
+    named = {name: (variable, allowed) for variable, (allowed, names) in types.items() for name in names.split()}
+    lower = {name.lower(): known for name, known in named.items()}
+    found = []
+    for p in inputs:
+        implied = (
+            ("float", "float") if p.name.endswith("_scale") else lower.get(p.name.removesuffix("_zero_point").lower())
+        )
+        variable, allowed = named.get(p.name) or implied or ("", "")
+        dtypes = frozenset(BY_ONNX_NAME[t] for t in allowed.split()) or None
+        found.append(Formal(p.name, variable, dtypes, "Variadic" if p.variadic else "Optional", bool(variable)))
+    return tuple(found)
+
+
 def attributes_of(signature: inspect.Signature) -> Mapping[str, AttributeSpec]:
     """The keyword-only parameters but for `ctx`, by the specification's names: `axis_` stands for ``axis``."""
     found = {}
@@ -102,31 +129,35 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return written.replace(parameters=parameters)
 
 
-def records_of(signature: inspect.Signature) -> Mapping[str, type[Attributes]]:
-    """The parameters that are records of attributes."""
+def records_of(signature: inspect.Signature, base: type[T]) -> Mapping[str, type[T]]:
+    """The parameters that are records of inputs, or of attributes."""
     found = {p.name: p.annotation for p in signature.parameters.values()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Attributes)}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, base)}
 
 
 def flat(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the fields of records of attributes in their place; attributes are then in the order of names."""
-    records = records_of(signature)
-    if not records:
-        return signature
+    """The signature with the fields of records in their place; of records of attributes, all are then in the order of names."""
+    taken, records = records_of(signature, InputRecord), records_of(signature, Attributes)
     given = [p for p in signature.parameters.values() if p.name not in records]
-    inputs = [p for p in given if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    inputs: list[inspect.Parameter] = []
+    for p in given:
+        if p.name in taken:
+            inputs += _fields(taken[p.name], inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        elif p.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+            inputs.append(p)
     attributes = [p for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx"]
-    attributes += [field for kind in records.values() for field in _fields(kind)]
-    last = [p for p in given if p.name == "ctx"]
-    return signature.replace(parameters=[*inputs, *sorted(attributes, key=lambda p: p.name.lower()), *last])
+    if records:
+        attributes += [field for kind in records.values() for field in _fields(kind, inspect.Parameter.KEYWORD_ONLY)]
+        attributes.sort(key=lambda p: p.name.lower())
+    last = [p for p in given if p.name == "ctx" or p.kind is inspect.Parameter.VAR_KEYWORD]
+    return signature.replace(parameters=[*inputs, *attributes, *last])
 
 
-def _fields(kind: type[Attributes]) -> Iterator[inspect.Parameter]:
+def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
     names = vars(sys.modules[kind.__module__])
     for name, default in declared(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
-        known = _type(kind.__annotations__[name], names)
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=known)
+        yield inspect.Parameter(name, place, default=value, annotation=_type(kind.__annotations__[name], names))
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:

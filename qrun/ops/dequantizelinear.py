@@ -56,7 +56,7 @@ def dequantize_linear(
     computes=Real("Identity", {"x": "axis"}),
     form="pointwise",
     types={
-        "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x x_zero_point"),
+        "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x"),
         "T2": ("float16 float", "x_scale"),
     },
 )

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._activations import activations
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._recurrent import Product, checked, lstm_step, recurrent_macs, walk_lstm
+from qrun.ops._recurrent import Product, RecurrentAttributes, checked, lstm_step, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
+
+_DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 
 
 @op(
@@ -24,9 +25,9 @@ from qrun.ops._rounding import scaled
     domain="com.microsoft",
     cost=recurrent_macs,
     types={
-        "T": ("float", "X B initial_h initial_c P W_scale R_scale"),
+        "T": ("float", "X B initial_h initial_c P"),
         "T1": ("int32", "sequence_lens"),
-        "T2": ("uint8 int8", "W R W_zero_point R_zero_point"),
+        "T2": ("uint8 int8", "W R"),
     },
 )
 def dynamic_quantize_lstm(
@@ -43,12 +44,8 @@ def dynamic_quantize_lstm(
     R_scale: Array,
     R_zero_point: Array,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
     activations_: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    attributes: RecurrentAttributes,
     input_forget: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
@@ -68,10 +65,9 @@ def dynamic_quantize_lstm(
     """
     weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
     states = [("initial_h", initial_h), ("initial_c", initial_c)]
-    sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, 0), ctx)
+    sequences = checked(X, weights, sequence_lens, states, 4, attributes, 0, ctx)
     _check_parameters(W, R, (W_scale, W_zero_point, R_scale, R_zero_point), ctx)
-    given = (activation_alpha, activation_beta, clip)
-    gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
+    gates = attributes.gates(activations_, _DEFAULTS)
 
     def products_of(number: int) -> tuple[Product, Product]:
         inputs = _product(W[number], W_scale[number], W_zero_point[number], ctx)
@@ -83,14 +79,12 @@ def dynamic_quantize_lstm(
 @dynamic_quantize_lstm.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, r, b, lengths, h, c, p, *parameters = site.inputs
-    given, defaults = site.attributes, ("Sigmoid", "Tanh", "Tanh")
+    given, attributes = site.attributes, RecurrentAttributes.of(site.attributes)
     weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", b, (-4,)), ("P", p, (-5,))]
     states = [("initial_h", h), ("initial_c", c)]
-    sizes = given["hidden_size"], given["direction"], 0
-    sequences = checked(x, weights, lengths, states, 4, sizes, site.ctx)
+    sequences = checked(x, weights, lengths, states, 4, attributes, 0, site.ctx)
     _check_parameters(w, r, parameters, site.ctx)
-    options = (given["activation_alpha"], given["activation_beta"], given["clip"])
-    gates = activations(given["activations_"], defaults, sequences.directions, *options)
+    gates = attributes.gates(given["activations_"], _DEFAULTS)
     for present, what in ((p is not None, "peepholes"), (given["input_forget"], "input_forget")):
         if present:
             raise declined(f"no native cells with {what}")

@@ -77,11 +77,7 @@ _TO_FLOAT = "MatMulIntegerToFloat"
     domain="com.microsoft",
     computes=Real("MatMul", {"B": "column"}, bias="bias"),
     cost=matmul_macs,
-    types={
-        "T1": ("int8 uint8", "A a_zero_point"),
-        "T2": ("int8 uint8", "B b_zero_point"),
-        "T3": ("float float16", "a_scale b_scale bias"),
-    },
+    types={"T1": ("int8 uint8", "A"), "T2": ("int8 uint8", "B"), "T3": ("float float16", "a_scale b_scale bias")},
 )
 def matmul_integer_to_float(
     A: Array,
@@ -136,7 +132,7 @@ _DYNAMIC = "DynamicQuantizeMatMul"
     domain="com.microsoft",
     computes=Real("MatMul", {"B": "column"}, bias="bias"),
     cost=matmul_macs,
-    types={"T1": ("float", "A b_scale bias"), "T2": ("int8 uint8", "B b_zero_point")},
+    types={"T1": ("float", "A bias"), "T2": ("int8 uint8", "B")},
 )
 def dynamic_quantize_matmul(
     A: Array,

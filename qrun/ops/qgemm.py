@@ -29,13 +29,7 @@ _SCALES = (1, 4, 7)
     domain="com.microsoft",
     computes=Real("Gemm", {"B": "gemm"}, bias="C"),
     cost=gemm_macs,
-    types={
-        "TA": ("int8 uint8", "A a_zero_point"),
-        "TB": ("int8 uint8", "B b_zero_point"),
-        "TC": ("int32", "C"),
-        "TYZ": ("int8 uint8", "y_zero_point"),
-        "T": ("float", "a_scale b_scale y_scale"),
-    },
+    types={"TA": ("int8 uint8", "A"), "TB": ("int8 uint8", "B"), "TC": ("int32", "C"), "TYZ": ("int8 uint8", "Y")},
 )
 def qgemm(
     A: Array,

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, binary, common_shape, lookup, parameters, requantized, single
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Array, Context, Real, Shape, op
 from qrun.ops._rounding import decide, fma32, two_product, two_sum
+from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -19,29 +21,27 @@ if TYPE_CHECKING:
 _ADD = "QLinearAdd"
 
 
+@frozen
+class BinaryInputs(InputRecord):
+    A: Array
+    A_scale: Array
+    A_zero_point: Array | None
+    B: Array
+    B_scale: Array
+    B_zero_point: Array | None
+    C_scale: Array
+    C_zero_point: Array | None = None
+
+
 @op(
     _ADD,
     since=1,
     domain="com.microsoft",
     computes=Real("Add"),
     form="broadcast",
-    types={
-        "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),
-        "float": ("float", "A_scale B_scale C_scale"),
-    },
+    types={"T": ("int8 uint8", "A B C")},
 )
-def qlinear_add(
-    A: Array,
-    A_scale: Array,
-    A_zero_point: Array | None,
-    B: Array,
-    B_scale: Array,
-    B_zero_point: Array | None,
-    C_scale: Array,
-    C_zero_point: Array | None = None,
-    *,
-    ctx: Context,
-) -> Array:
+def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
     """Sum of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points are scalars or [1].
 
         C = saturate(RNE((A_scale * (A - A_zero_point) + B_scale * (B - B_zero_point)) / C_scale) + C_zero_point)
@@ -51,15 +51,9 @@ def qlinear_add(
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAdd.
     """
-    shape = common_shape(_ADD, A=A, B=B)
-    (sa, sb, sc), (za, zb, zc) = parameters(
-        _ADD,
-        ctx,
-        A=(A.dtype, A_scale, A_zero_point),
-        B=(B.dtype, B_scale, B_zero_point),
-        C=(A.dtype, C_scale, C_zero_point),
-    )
-    order = _scalar_side(A.shape, B.shape)
+    shape = common_shape(_ADD, A=given.A, B=given.B)
+    (sa, sb, sc), (za, zb, zc) = parameters(_ADD, given, ctx)
+    order = _scalar_side(given.A.shape, given.B.shape)
 
     def exact(a: Array, b: Array) -> Rounded:
         with np.errstate(all="ignore"):
@@ -78,7 +72,7 @@ def qlinear_add(
             total = fma32(a, ac, fma32(b, bc, fixed))
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(A, B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
 
 
 def _scalar_side(a: Shape, b: Shape) -> str:
@@ -110,23 +104,9 @@ _MUL = "QLinearMul"
     domain="com.microsoft",
     computes=Real("Mul"),
     form="broadcast",
-    types={
-        "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),
-        "float": ("float", "A_scale B_scale C_scale"),
-    },
+    types={"T": ("int8 uint8", "A B C")},
 )
-def qlinear_mul(
-    A: Array,
-    A_scale: Array,
-    A_zero_point: Array | None,
-    B: Array,
-    B_scale: Array,
-    B_zero_point: Array | None,
-    C_scale: Array,
-    C_zero_point: Array | None = None,
-    *,
-    ctx: Context,
-) -> Array:
+def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
     """Product of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points scalars or [1].
 
         C = saturate(RNE((A - A_zero_point) * (B - B_zero_point) * A_scale * B_scale / C_scale) + C_zero_point)
@@ -136,14 +116,8 @@ def qlinear_mul(
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearMul.
     """
-    shape = common_shape(_MUL, A=A, B=B)
-    (sa, sb, sc), (za, zb, zc) = parameters(
-        _MUL,
-        ctx,
-        A=(A.dtype, A_scale, A_zero_point),
-        B=(B.dtype, B_scale, B_zero_point),
-        C=(A.dtype, C_scale, C_zero_point),
-    )
+    shape = common_shape(_MUL, A=given.A, B=given.B)
+    (sa, sb, sc), (za, zb, zc) = parameters(_MUL, given, ctx)
 
     def exact(a: Array, b: Array) -> Rounded:
         with np.errstate(all="ignore"):
@@ -157,7 +131,7 @@ def qlinear_mul(
             total = product * (single(sa) * single(sb) / single(sc)) + single(zc)
         return np.rint(total).astype(np.float64) - float(zc)
 
-    return binary(A, B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+    return binary(given.A, given.B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
 
 
 @qlinear_mul.native
@@ -174,6 +148,19 @@ def _near_product(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: i
 _WHERE = "QLinearWhere"
 
 
+@frozen
+class WhereInputs(InputRecord):
+    condition: Array
+    X: Array
+    x_scale: Array
+    x_zero_point: Array
+    Y: Array
+    y_scale: Array
+    y_zero_point: Array
+    z_scale: Array
+    z_zero_point: Array
+
+
 @op(
     _WHERE,
     since=1,
@@ -181,23 +168,10 @@ _WHERE = "QLinearWhere"
     computes=Real("Where"),
     types={
         "B": ("bool", "condition"),
-        "T": ("int8 uint8", "X x_zero_point Y y_zero_point z_zero_point"),
-        "TF": ("float", "x_scale y_scale z_scale"),
+        "T": ("int8 uint8", "X Y Z"),
     },
 )
-def qlinear_where(
-    condition: Array,
-    X: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    Y: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    z_scale: Array,
-    z_zero_point: Array,
-    *,
-    ctx: Context,
-) -> Array:
+def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
     """X where condition holds, else Y, requantized; the three broadcast. X, Y, Z of one 8-bit type, scalar parameters.
 
         Z = saturate(RNE((V - v_zero_point) * v_scale / z_scale) + z_zero_point),    V = X or Y
@@ -206,14 +180,9 @@ def qlinear_where(
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearWhere.
     """
+    condition, X, Y = given.condition, given.X, given.Y
     shape = common_shape(_WHERE, condition=condition, X=X, Y=Y)
-    (xs, ys, zs), (xz, yz, zz) = parameters(
-        _WHERE,
-        ctx,
-        x=(X.dtype, x_scale, x_zero_point),
-        y=(Y.dtype, y_scale, y_zero_point),
-        z=(X.dtype, z_scale, z_zero_point),
-    )
+    (xs, ys, zs), (xz, yz, zz) = parameters(_WHERE, given, ctx)
     table = np.concatenate(
         [requantized(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantized(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
     )

@@ -20,7 +20,7 @@ _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
     since=1,
     domain="com.microsoft",
     computes=Real("Concat"),
-    types={"TF": ("float", "Y_scale"), "T8": ("int8 uint8", "Y_zero_point")},
+    types={"T8": ("int8 uint8", "Y")},
 )
 def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
     """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...

@@ -115,11 +115,10 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     computes=Real("Conv", {"w": "channel"}, bias="B"),
     cost=_macs,
     types={
-        "T1": (_EIGHT, "x x_zero_point"),
-        "T2": (_EIGHT, "w w_zero_point"),
-        "T3": (_EIGHT, "y_zero_point"),
+        "T1": (_EIGHT, "x"),
+        "T2": (_EIGHT, "w"),
+        "T3": (_EIGHT, "y"),
         "T4": ("int32", "B"),
-        "TS": ("float", "x_scale w_scale y_scale"),
     },
 )
 def ms_qlinear_conv(x: Array, *parameters: Array | None, channels_last: int = 0, **attributes: Any) -> Array:

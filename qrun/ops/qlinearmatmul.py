@@ -75,12 +75,7 @@ def qlinear_matmul(
     domain=OWN,
     like=qlinear_matmul,
     cost=matmul_macs,
-    types={
-        "T1": ("int8 uint8", "a a_zero_point"),
-        "T2": ("int8 uint8", "b b_zero_point"),
-        "T3": ("int8 uint8", "y_zero_point"),
-        "T4": ("float", "a_scale b_scale y_scale"),
-    },
+    types={"T1": ("int8 uint8", "a"), "T2": ("int8 uint8", "b"), "T3": ("int8 uint8", "y")},
 )
 def wide_matmul(*inputs: Array, ctx: Context) -> Array:
     """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.

@@ -15,10 +15,20 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import float_mean_kernel, image_taps, mean_kernel, taps_of
 from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import store
+from qrun.ops._signature import InputRecord
 from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, pooled, spans, window_sums
 
 _NAME = "QLinearAveragePool"
 _BLOCK = 1 << 20
+
+
+@frozen
+class AveragePoolInputs(InputRecord):
+    X: Array
+    x_scale: Array
+    x_zero_point: Array | None
+    y_scale: Array
+    y_zero_point: Array | None = None
 
 
 @op(
@@ -26,14 +36,10 @@ _BLOCK = 1 << 20
     since=1,
     domain="com.microsoft",
     computes=Real("AveragePool"),
-    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
+    types={"T": ("int8 uint8", "X Y")},
 )
 def qlinear_average_pool(
-    X: Array,
-    x_scale: Array,
-    x_zero_point: Array | None,
-    y_scale: Array,
-    y_zero_point: Array | None = None,
+    given: AveragePoolInputs,
     *,
     geometry: PoolGeometry,
     channels_last: int = 0,
@@ -55,8 +61,8 @@ def qlinear_average_pool(
     Raises OperatorError for geometry that AveragePool's page forbids.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
     """
-    modes = bool(channels_last), bool(count_include_pad)
-    c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), geometry, modes, ctx)
+    X = given.X
+    c = _check(given, geometry, (bool(channels_last), bool(count_include_pad)), ctx)
     y = np.empty(c.shape, X.dtype)
     for part in _blocks(X.shape, c.shape, bool(channels_last)):
         x, out = X[part], y[part]
@@ -85,20 +91,13 @@ class _Checked:
     shape: list[int]
 
 
-def _check(
-    x: Array,
-    scales: tuple[Array, Array],
-    zeros: tuple[Array | None, Array | None],
-    geometry: PoolGeometry,
-    modes: tuple[bool, bool],
-    ctx: Context,
-) -> _Checked:
+def _check(given: AveragePoolInputs, geometry: PoolGeometry, modes: tuple[bool, bool], ctx: Context) -> _Checked:
     """Refuse what the page forbids, observe scales, and claim the output. modes: channels_last, count_include_pad."""
-    channels_last, count_include_pad = modes
+    x, (channels_last, count_include_pad) = given.X, modes
     axes = channel_layout(x, channels_last, _NAME)
     size = tuple(x.shape[a] for a in axes)
     win = geometry.window(size)
-    (xs, ys), (xz, yz) = parameters(_NAME, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
+    (xs, ys), (xz, yz) = parameters(_NAME, given, ctx)
     shape = list(x.shape)
     for axis, length in zip(axes, win.out, strict=True):
         shape[axis] = length
@@ -116,9 +115,9 @@ def _check(
 
 @qlinear_average_pool.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    x, xs, xz, ys, yz = site.inputs
-    modes = bool(site.attributes["channels_last"]), bool(site.attributes["count_include_pad"])
-    c = _check(x, (xs, ys), (xz, yz), PoolGeometry.of(site.attributes), modes, site.ctx)
+    given = site.given(AveragePoolInputs)
+    x, modes = given.X, (bool(site.attributes["channels_last"]), bool(site.attributes["count_include_pad"]))
+    c = _check(given, PoolGeometry.of(site.attributes), modes, site.ctx)
     site.require_constants()
     order: Literal["rows", "channels"] = "rows" if modes[0] else "channels"
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
@@ -176,23 +175,23 @@ def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Ar
 _GLOBAL = "QLinearGlobalAveragePool"
 
 
+@frozen
+class GlobalPoolInputs(InputRecord):
+    X: Array
+    x_scale: Array
+    x_zero_point: Array
+    y_scale: Array
+    y_zero_point: Array
+
+
 @op(
     _GLOBAL,
     since=1,
     domain="com.microsoft",
     computes=Real("GlobalAveragePool"),
-    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
+    types={"T": ("int8 uint8", "X Y")},
 )
-def qlinear_global_average_pool(
-    X: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    *,
-    channels_last: int = 0,
-    ctx: Context,
-) -> Array:
+def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int = 0, ctx: Context) -> Array:
     """Mean over all spatial positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
 
     int8 or uint8 with scalar parameters; the spatial axes of the output are 1, and n is how many positions there are.
@@ -203,7 +202,7 @@ def qlinear_global_average_pool(
     ``ort``: float32 multiplier x_scale / (y_scale * n). onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearGlobalAveragePool.
     """
-    c = _check_image(X, (x_scale, y_scale), (x_zero_point, y_zero_point), channels_last, ctx)
+    X, c = given.X, _check_image(given, channels_last, ctx)
     ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)
     wide = np.int32 if c.count < 1 << 23 else np.int64
     total = np.asarray(np.sum(X, axis=c.axes, dtype=wide, keepdims=True))
@@ -225,13 +224,11 @@ class _Image:
     count: int
 
 
-def _check_image(
-    x: Array, scales: tuple[Array, Array], zeros: tuple[Array, Array], channels_last: int, ctx: Context
-) -> _Image:
+def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> _Image:
     """Refuse what does not fit, and observe scales."""
-    axes = channel_layout(x, bool(channels_last), _GLOBAL)
-    (xs, ys), (xz, yz) = parameters(_GLOBAL, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
-    return _Image(xs, ys, xz, yz, axes, math.prod(x.shape[a] for a in axes))
+    axes = channel_layout(given.X, bool(channels_last), _GLOBAL)
+    (xs, ys), (xz, yz) = parameters(_GLOBAL, given, ctx)
+    return _Image(xs, ys, xz, yz, axes, math.prod(given.X.shape[a] for a in axes))
 
 
 def _rounded(acc: Array, c: _Image, count: Array, arith: Arith) -> Array:
@@ -245,8 +242,8 @@ def _rounded(acc: Array, c: _Image, count: Array, arith: Arith) -> Array:
 
 @qlinear_global_average_pool.native
 def _lower_global(site: LoweringContext) -> NativeKernel:
-    x, xs, xz, ys, yz = site.inputs
-    c = _check_image(x, (xs, ys), (xz, yz), site.attributes["channels_last"], site.ctx)
+    given = site.given(GlobalPoolInputs)
+    x, c = given.X, _check_image(given, site.attributes["channels_last"], site.ctx)
     site.require_constants()
     if not c.count:
         raise declined("the image is empty")

@@ -26,7 +26,7 @@ _EPS = float(np.finfo(np.float64).eps)
     since=1,
     domain="com.microsoft",
     computes=Real("Softmax"),
-    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "X_scale y_scale")},
+    types={"T": ("int8 uint8", "X Y")},
 )
 def qlinear_softmax(
     X: Array,

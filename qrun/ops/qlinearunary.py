@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
 from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._rounding import REACH, decide, fma32, two_product
+from qrun.ops._signature import InputRecord
 
 _SIGMOID = "QLinearSigmoid"
 _DOUBT = 1e-9
@@ -27,6 +29,15 @@ _EVEN = (
 )
 
 
+@frozen
+class UnaryInputs(InputRecord):
+    X: Array
+    X_scale: Array
+    X_zero_point: Array | None
+    Y_scale: Array
+    Y_zero_point: Array | None = None
+
+
 @op(
     _SIGMOID,
     since=1,
@@ -34,17 +45,9 @@ _EVEN = (
     computes=Real("Sigmoid"),
     form="pointwise",
     native=partial(unary_kernel, zero=4),
-    types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
+    types={"T": ("int8 uint8", "X Y")},
 )
-def qlinear_sigmoid(
-    X: Array,
-    X_scale: Array,
-    X_zero_point: Array | None,
-    Y_scale: Array,
-    Y_zero_point: Array | None = None,
-    *,
-    ctx: Context,
-) -> Array:
+def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
     """Logistic function of a quantized tensor, int8 or uint8, with scalar parameters.
 
         Y = saturate(RNE(1 / (1 + exp(-(X - X_zero_point) * X_scale)) / Y_scale) + Y_zero_point)
@@ -54,10 +57,9 @@ def qlinear_sigmoid(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearSigmoid.
     """
-    of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
-    (xs, ys), (xz, yz) = parameters(_SIGMOID, ctx, **of)
-    centre = all_codes(X.dtype).astype(np.float64) - float(xz)
-    return unary(X, (_sigmoid_ort if ctx.arith == "ort" else _sigmoid_exact)(centre, xs, ys), yz, ctx, "Y")
+    (xs, ys), (xz, yz) = parameters(_SIGMOID, given, ctx)
+    centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
+    return unary(given.X, (_sigmoid_ort if ctx.arith == "ort" else _sigmoid_exact)(centre, xs, ys), yz, ctx, "Y")
 
 
 def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
@@ -119,18 +121,9 @@ _LEAKY_RELU = "QLinearLeakyRelu"
     computes=Real("LeakyRelu"),
     form="pointwise",
     native=partial(unary_kernel, zero=4),
-    types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
+    types={"T": ("int8 uint8", "X Y")},
 )
-def qlinear_leaky_relu(
-    X: Array,
-    X_scale: Array,
-    X_zero_point: Array | None,
-    Y_scale: Array,
-    Y_zero_point: Array | None = None,
-    *,
-    alpha: float = 0.01,
-    ctx: Context,
-) -> Array:
+def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context) -> Array:
     """LeakyRelu of a quantized tensor, int8 or uint8, with scalar parameters; alpha is a float32 number.
 
         v = (X - X_zero_point) * X_scale
@@ -140,12 +133,11 @@ def qlinear_leaky_relu(
     operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearLeakyRelu.
     """
-    of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
-    (xs, ys), (xz, yz) = parameters(_LEAKY_RELU, ctx, **of)
-    centre = all_codes(X.dtype).astype(np.float64) - float(xz)
+    (xs, ys), (xz, yz) = parameters(_LEAKY_RELU, given, ctx)
+    centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
     with np.errstate(all="ignore"):
         slope = np.float64(np.float32(alpha))
-    return unary(X, (_leaky_ort if ctx.arith == "ort" else _leaky_exact)(centre, xs, slope, ys), yz, ctx, "Y")
+    return unary(given.X, (_leaky_ort if ctx.arith == "ort" else _leaky_exact)(centre, xs, slope, ys), yz, ctx, "Y")
 
 
 def _leaky_exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:

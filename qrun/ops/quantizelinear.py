@@ -66,7 +66,7 @@ def quantize_linear(
     form="pointwise",
     types={
         "T1": ("float16 float", "x y_scale"),
-        "T2": ("int8 uint8 int16 uint16 int4 uint4", "y_zero_point"),
+        "T2": ("int8 uint8 int16 uint16 int4 uint4", "y"),
     },
 )
 def ms_quantize_linear(

@@ -7,12 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from qrun.ops._activations import Activation, Gates, activations
+from qrun.declare.frozen import frozen
+from qrun.ops._activations import Activation, Gates
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
 from qrun.ops._op import Array, Context, op
 from qrun.ops._recurrent import (
     Product,
+    RecurrentAttributes,
     Sequences,
     Share,
     Step,
@@ -26,25 +28,56 @@ from qrun.ops._recurrent import (
     walk,
     walk_lstm,
 )
+from qrun.ops._signature import InputRecord
+
+_LSTM = ("Sigmoid", "Tanh", "Tanh")
+_GRU = ("Sigmoid", "Tanh")
+_RNN = ("Tanh",)
+"""Activations unless others are given."""
+
+
+@frozen
+class LstmInputs(InputRecord):
+    X: Array
+    W: Array
+    R: Array
+    B: Array | None = None
+    sequence_lens: Array | None = None
+    initial_h: Array | None = None
+    initial_c: Array | None = None
+    P: Array | None = None
+
+
+@frozen
+class RecurrentInputs(InputRecord):
+    """Of GRU and RNN."""
+
+    X: Array
+    W: Array
+    R: Array
+    B: Array | None = None
+    sequence_lens: Array | None = None
+    initial_h: Array | None = None
+
+
+def _sequences(
+    given: LstmInputs | RecurrentInputs, gates: int, attributes: RecurrentAttributes, layout: int, ctx: Context
+) -> Sequences:
+    """Refuse what does not fit, and claim the results. gates: of a cell."""
+    weights = [("W", given.W, (-2, -3)), ("R", given.R, (-2, -1)), ("B", given.B, (-4,))]
+    states = [("initial_h", given.initial_h)]
+    if isinstance(given, LstmInputs):
+        weights.append(("P", given.P, (-5,)))
+        states.append(("initial_c", given.initial_c))
+    return checked(given.X, weights, given.sequence_lens, states, gates, attributes, layout, ctx)
 
 
 @op("LSTM", since=7, cost=recurrent_macs)
 def lstm(
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    initial_c: Array | None = None,
-    P: Array | None = None,
+    given: LstmInputs,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
     activations_: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    attributes: RecurrentAttributes,
     input_forget: int = 0,
     layout: int = 0,
     ctx: Context,
@@ -70,63 +103,37 @@ def lstm(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, LSTM-22.
     """
-    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,)), ("P", P, (-5,))]
-    states = [("initial_h", initial_h), ("initial_c", initial_c)]
-    sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, layout), ctx)
-    given = (activation_alpha, activation_beta, clip)
-    gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
+    sequences = _sequences(given, 4, attributes, layout, ctx)
+    gates = attributes.gates(activations_, _LSTM)
 
     def products_of(number: int) -> tuple[Product, Product]:
-        return products(W[number], sequences.dtype), products(R[number], sequences.dtype)
+        return products(given.W[number], sequences.dtype), products(given.R[number], sequences.dtype)
 
-    return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
+    return walk_lstm(sequences, gates, products_of, (given.B, given.P), bool(input_forget), ctx)
 
 
 @lstm.native
 def _lower_lstm(site: LoweringContext) -> NativeKernel:
-    x, w, r, b, lengths, h, c, p = site.inputs
-    given, defaults = site.attributes, ("Sigmoid", "Tanh", "Tanh")
-    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,)), ("P", p, (-5,))]
-    states = [("initial_h", h), ("initial_c", c)]
-    sequences = checked(x, weights, lengths, states, 4, _sizes(site), site.ctx)
-    gates = _gates(site, given["activations_"], defaults, sequences)
-    if p is not None:
+    given, attributes = site.given(LstmInputs), RecurrentAttributes.of(site.attributes)
+    sequences = _sequences(given, 4, attributes, site.attributes["layout"], site.ctx)
+    gates = attributes.gates(site.attributes["activations_"], _LSTM)
+    if given.P is not None:
         raise declined("no native cells with peepholes")
-    if given["input_forget"]:
+    if site.attributes["input_forget"]:
         raise declined("no native cells with input_forget")
-    if site.ctx.arith == "ort" and given["clip"] is not None:
+    if site.ctx.arith == "ort" and attributes.clip is not None:
         raise declined("no native cells with clip in ort arithmetic")
     gate, cell, out = gates.of(0)
     step = lstm_step(sequences, (gate, cell, out), lambda h, sums: h if sums is None else sums, None, 0, False)
-    return recurrent_kernel(site, sequences, "lstm", defaults, lstm_cell(step))
-
-
-def _sizes(site: LoweringContext) -> tuple[int | None, str, int]:
-    given = site.attributes
-    return given["hidden_size"], given["direction"], given["layout"]
-
-
-def _gates(site: LoweringContext, names: Sequence[str] | None, defaults: Sequence[str], sequences: Sequences) -> Gates:
-    given = site.attributes
-    options = (given["activation_alpha"], given["activation_beta"], given["clip"])
-    return activations(names, defaults, sequences.directions, *options)
+    return recurrent_kernel(site, sequences, "lstm", _LSTM, lstm_cell(step))
 
 
 @op("GRU", since=7, cost=recurrent_macs)
 def gru(
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
+    given: RecurrentInputs,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
     activations_: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    attributes: RecurrentAttributes,
     layout: int = 0,
     linear_before_reset: int = 0,
     ctx: Context,
@@ -143,14 +150,11 @@ def gru(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, GRU-22.
     """
-    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
-    states = [("initial_h", initial_h)]
-    sequences = checked(X, weights, sequence_lens, states, 3, (hidden_size, direction, layout), ctx)
-    given = (activation_alpha, activation_beta, clip)
-    gates = activations(activations_, ("Sigmoid", "Tanh"), sequences.directions, *given)
+    sequences = _sequences(given, 3, attributes, layout, ctx)
+    gates = attributes.gates(activations_, _GRU)
 
     def step_of(number: int) -> tuple[Share, Step]:
-        return _gru(sequences, gates, (W[number], R[number], B), number, bool(linear_before_reset))
+        return _gru(sequences, gates, (given.W[number], given.R[number], given.B), number, bool(linear_before_reset))
 
     with np.errstate(all="ignore"):
         return walk(sequences, step_of)
@@ -158,13 +162,11 @@ def gru(
 
 @gru.native
 def _lower_gru(site: LoweringContext) -> NativeKernel:
-    x, w, r, b, lengths, h = site.inputs
-    defaults = ("Sigmoid", "Tanh")
-    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,))]
-    sequences = checked(x, weights, lengths, [("initial_h", h)], 3, _sizes(site), site.ctx)
-    gates = _gates(site, site.attributes["activations_"], defaults, sequences)
+    attributes = RecurrentAttributes.of(site.attributes)
+    sequences = _sequences(site.given(RecurrentInputs), 3, attributes, site.attributes["layout"], site.ctx)
+    gates = attributes.gates(site.attributes["activations_"], _GRU)
     kind = "linear" if site.attributes["linear_before_reset"] else "gru"
-    return recurrent_kernel(site, sequences, kind, defaults, gru_cell(gates.of(0)))
+    return recurrent_kernel(site, sequences, kind, _GRU, gru_cell(gates.of(0)))
 
 
 def _gru(
@@ -191,19 +193,10 @@ def _gru(
 
 @op("RNN", since=7, cost=recurrent_macs)
 def rnn(
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
+    given: RecurrentInputs,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
     activations_: tuple[str, ...] = ("Tanh", "Tanh"),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    attributes: RecurrentAttributes,
     layout: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
@@ -215,16 +208,13 @@ def rnn(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, RNN-22.
     """
-    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
-    states = [("initial_h", initial_h)]
-    sequences = checked(X, weights, sequence_lens, states, 1, (hidden_size, direction, layout), ctx)
-    given = (activation_alpha, activation_beta, clip)
-    gates = activations(activations_[: sequences.directions], ("Tanh",), sequences.directions, *given)
+    sequences = _sequences(given, 1, attributes, layout, ctx)
+    gates = attributes.gates(activations_[: sequences.directions], _RNN)
 
     def step_of(number: int) -> tuple[Share, Step]:
-        inputs, recurrent = (products(weight[number], sequences.dtype) for weight in (W, R))
+        inputs, recurrent = (products(weight[number], sequences.dtype) for weight in (given.W, given.R))
         step = partial(_rnn_step, recurrent, gates.of(number)[0])
-        return share(inputs, B, number, sequences.hidden, sequences.dtype), step
+        return share(inputs, given.B, number, sequences.hidden, sequences.dtype), step
 
     with np.errstate(all="ignore"):
         return walk(sequences, step_of)
@@ -232,11 +222,10 @@ def rnn(
 
 @rnn.native
 def _lower_rnn(site: LoweringContext) -> NativeKernel:
-    x, w, r, b, lengths, h = site.inputs
-    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,))]
-    sequences = checked(x, weights, lengths, [("initial_h", h)], 1, _sizes(site), site.ctx)
-    gates = _gates(site, site.attributes["activations_"][: sequences.directions], ("Tanh",), sequences)
-    return recurrent_kernel(site, sequences, "rnn", ("Tanh",), rnn_cell(gates.of(0)))
+    attributes = RecurrentAttributes.of(site.attributes)
+    sequences = _sequences(site.given(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
+    gates = attributes.gates(site.attributes["activations_"][: sequences.directions], _RNN)
+    return recurrent_kernel(site, sequences, "rnn", _RNN, rnn_cell(gates.of(0)))
 
 
 def _rnn_step(recurrent: Product, function: Activation, x: Array, states: Sequence[Array]) -> Sequence[Array]:

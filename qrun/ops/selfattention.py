@@ -85,8 +85,8 @@ def attention_1(
     domain="com.microsoft",
     cost=_macs,
     types={
-        "T1": ("int8 uint8", "input input_zero_point"),
-        "T2": ("int8 uint8", "weight weight_zero_point"),
+        "T1": ("int8 uint8", "input"),
+        "T2": ("int8 uint8", "weight"),
         "T3": ("float float16", "bias input_scale weight_scale past"),
         "T4": ("int32", "mask_index"),
     },
