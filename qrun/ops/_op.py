@@ -166,17 +166,21 @@ class OpDef:
         return f"<op {self.domain + '::' if self.domain else ''}{self.op_type} since {self.since}>"
 
     @cached_property
+    def _written(self) -> inspect.Signature:
+        return signature_of(self.reference)
+
+    @cached_property
     def _records(self) -> Mapping[str, type[Attributes]]:
-        return records_of(signature_of(self.reference), Attributes)
+        return records_of(self._written, Attributes)
 
     @cached_property
     def _taken(self) -> type[InputRecord] | None:
         """The record of inputs that the kernel takes, if it takes one."""
-        return next(iter(records_of(signature_of(self.reference), InputRecord).values()), None)
+        return next(iter(records_of(self._written, InputRecord).values()), None)
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        own = flat(signature_of(self.reference))
+        own = flat(self._written)
         if self.like is None:
             return own
         more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}

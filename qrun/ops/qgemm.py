@@ -10,17 +10,31 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, quiet
+from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
+from qrun.ops._signature import InputRecord
 
 if TYPE_CHECKING:
     from qrun.ops._native_dynamic import DynamicProduct
 
 _NAME = "QGemm"
 _SCALES = (1, 4, 7)
+
+
+@frozen
+class QGemmInputs(InputRecord):
+    A: Array
+    a_scale: Array
+    a_zero_point: Array
+    B: Array
+    b_scale: Array
+    b_zero_point: Array
+    C: Array | None = None
+    y_scale: Array | None = None
+    y_zero_point: Array | None = None
 
 
 @op(
@@ -31,22 +45,7 @@ _SCALES = (1, 4, 7)
     cost=gemm_macs,
     types={"TA": ("int8 uint8", "A"), "TB": ("int8 uint8", "B"), "TC": ("int32", "C"), "TYZ": ("int8 uint8", "Y")},
 )
-def qgemm(
-    A: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    B: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    C: Array | None = None,
-    y_scale: Array | None = None,
-    y_zero_point: Array | None = None,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    ctx: Context,
-) -> Array:
+def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, ctx: Context) -> Array:
     """Matrix product of quantized matrices plus an int32 bias.
 
     A [M,K] ([K,M] if transA), B [K,N] ([N,K] if transB), each int8 or uint8; C int32, broadcasting to [M,N], of scale
@@ -60,9 +59,8 @@ def qgemm(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QGemm.
     """
-    inputs = (A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point)
-    c = _check(inputs, (transA, transB), ctx)
-    acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=C)
+    c = _check(given, (transA, transB), ctx)
+    acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=given.C)
     with np.errstate(all="ignore"):
         slope = np.float32(alpha)
     factors = (c.a_scale, c.b_scale) if slope == 1 else (np.asarray(slope), c.a_scale, c.b_scale)
@@ -90,17 +88,16 @@ class _Checked:
     y_zero: Array | None
 
 
-def _check(inputs: Inputs, transposed: tuple[int, int], ctx: Context) -> _Checked:
+def _check(given: QGemmInputs, transposed: tuple[int, int], ctx: Context) -> _Checked:
     """Refuse what the page forbids and observe the scales."""
-    A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point = inputs
-    a, b = _operands(A, B, *transposed)
-    _check_bias(C, (a.shape[0], b.shape[1]))
-    same_type(a_zero_point, A.dtype, "a_zero_point", "A")
-    same_type(b_zero_point, B.dtype, "b_zero_point", "B")
-    bz = column_param(b_zero_point, "b_zero_point", b, _NAME)
-    bs = column_param(b_scale, "b_scale", b, _NAME)
-    sa, za = scalar(a_scale, "a_scale", _NAME), scalar(a_zero_point, "a_zero_point", _NAME)
-    ys, yz = scalar(y_scale, "y_scale", _NAME), scalar(y_zero_point, "y_zero_point", _NAME)
+    a, b = _operands(given.A, given.B, *transposed)
+    _check_bias(given.C, (a.shape[0], b.shape[1]))
+    same_type(given.a_zero_point, a.dtype, "a_zero_point", "A")
+    same_type(given.b_zero_point, b.dtype, "b_zero_point", "B")
+    bz = column_param(given.b_zero_point, "b_zero_point", b, _NAME)
+    bs = column_param(given.b_scale, "b_scale", b, _NAME)
+    sa, za = scalar(given.a_scale, "a_scale", _NAME), scalar(given.a_zero_point, "a_zero_point", _NAME)
+    ys, yz = scalar(given.y_scale, "y_scale", _NAME), scalar(given.y_zero_point, "y_zero_point", _NAME)
     if yz is not None and ys is None:
         raise refuse(
             "y_zero_point is given without y_scale",
@@ -117,11 +114,12 @@ def _check(inputs: Inputs, transposed: tuple[int, int], ctx: Context) -> _Checke
 
 @qgemm.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    C, y_zero = site.inputs[6], site.inputs[8]
+    given = site.given(QGemmInputs)
+    C, y_zero = given.C, given.y_zero_point
     transposed = (site.attributes["transA"], site.attributes["transB"])
     scales_fixed = all(site.fixed[place] for place in _SCALES)
     ctx = site.ctx if y_zero is not None and scales_fixed else quiet(site)
-    c = _check(site.inputs, transposed, ctx)
+    c = _check(given, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
     if C is not None and C.ndim == 2 and C.shape[0] != 1:
         raise declined("C is not one row")

@@ -7,34 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.types import shape_text
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_integers import conv_kernel, native_target
 from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
+from qrun.ops._signature import InputRecord
 from qrun.ops._window import SlidingWindow
 
 _EIGHT = "int8 uint8"
 _macs = partial(conv_macs, w=3)
 
 
+@frozen
+class QLinearConvInputs(InputRecord):
+    x: Array
+    x_scale: Array
+    x_zero_point: Array
+    w: Array
+    w_scale: Array
+    w_zero_point: Array
+    y_scale: Array
+    y_zero_point: Array
+    B: Array | None = None
+
+
 @op("QLinearConv", since=10, cost=_macs, computes=Real("Conv", {"w": "channel"}, bias="B"))
-def qlinear_conv(
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    B: Array | None = None,
-    *,
-    geometry: ConvGeometry,
-    ctx: Context,
-) -> Array:
+def qlinear_conv(given: QLinearConvInputs, *, geometry: ConvGeometry, ctx: Context) -> Array:
     """Convolution of quantized tensors.
 
     x [N,C,spatial...], w [M,C/group,kernel...], each int8 or uint8; B int32 [M], whose scale is x_scale * w_scale.
@@ -49,12 +50,12 @@ def qlinear_conv(
     Raises OperatorError for shapes, types and geometry that the page forbids.
     Source: ONNX operators, QLinearConv-10.
     """
-    c = _check((x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B), geometry, ctx)
+    x, w, c = given.x, given.w, _check(given, geometry, ctx)
     group, channels, win = geometry.group, w.shape[0], c.window
     y = np.empty((x.shape[0], group, channels // group, *win.out), c.y_zero.dtype)
     lanes = (group, channels // group, *(1,) * len(win.out))
     factors = (c.x_scale, c.w_scale.reshape(lanes) if c.w_scale.ndim else c.w_scale)
-    for index, acc in accumulate(x, w, c.x_zero, c.w_zero, B, win, group, ctx):
+    for index, acc in accumulate(x, w, c.x_zero, c.w_zero, given.B, win, group, ctx):
         requantize(acc, factors, c.y_scale, c.y_zero, ctx, y[index])
     return y.reshape(x.shape[0], channels, *win.out)
 
@@ -72,17 +73,17 @@ class _Checked:
     window: SlidingWindow
 
 
-def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> _Checked:
+def _check(given: QLinearConvInputs, geometry: ConvGeometry, ctx: Context) -> _Checked:
     """Refuse what the page forbids, observe scales, and claim the output."""
-    x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B = inputs
-    xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "QLinearConv-10")
+    x, w = given.x, given.w
+    xz, wz = conv_params(x, w, given.x_zero_point, given.w_zero_point, "QLinearConv-10")
     win = conv_window(x, w, geometry)
     channels = w.shape[0]
-    xs = scalar(x_scale, "x_scale", "QLinearConv-10")
-    ws = per_channel(w_scale, "w_scale", channels, "QLinearConv-10")
-    ys = scalar(y_scale, "y_scale", "QLinearConv-10")
-    yz = scalar(y_zero_point, "y_zero_point", "QLinearConv-10")
-    check_bias(B, channels, "QLinearConv-10: B is a 1-D tensor of M elements.")
+    xs = scalar(given.x_scale, "x_scale", "QLinearConv-10")
+    ws = per_channel(given.w_scale, "w_scale", channels, "QLinearConv-10")
+    ys = scalar(given.y_scale, "y_scale", "QLinearConv-10")
+    yz = scalar(given.y_zero_point, "y_zero_point", "QLinearConv-10")
+    check_bias(given.B, channels, "QLinearConv-10: B is a 1-D tensor of M elements.")
     for name, scale in (("x_scale", xs), ("w_scale", ws), ("y_scale", ys)):
         note_scale(ctx, scale, name)
     if wz is not None and wz.shape != ws.shape:
@@ -98,13 +99,15 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
-    x, w, bias = (site.inputs[place] for place in (0, 3, 8))
+    given = site.given(QLinearConvInputs)
     if channels_last:
-        x = np.moveaxis(x, -1, 1)
-    c = _check((x, *site.inputs[1:]), ConvGeometry.of(site.attributes), site.ctx)
+        given = replace(given, x=np.moveaxis(given.x, -1, 1))
+    c = _check(given, ConvGeometry.of(site.attributes), site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
-    return conv_kernel(site, x, w, (c.x_zero, c.w_zero), bias, c.window, target, channels_last=channels_last)
+    return conv_kernel(
+        site, given.x, given.w, (c.x_zero, c.w_zero), given.B, c.window, target, channels_last=channels_last
+    )
 
 
 @op(

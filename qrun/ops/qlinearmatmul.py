@@ -17,12 +17,13 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import narrow, note_scale, requantize, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
+from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"
@@ -30,19 +31,20 @@ _CENTRED = 255
 """The most that a code can differ from a zero point."""
 
 
+@frozen
+class QLinearMatMulInputs(InputRecord):
+    a: Array
+    a_scale: Array
+    a_zero_point: Array
+    b: Array
+    b_scale: Array
+    b_zero_point: Array
+    y_scale: Array
+    y_zero_point: Array
+
+
 @op("QLinearMatMul", since=10, cost=matmul_macs, computes=Real("MatMul", {"a": "row", "b": "column"}))
-def qlinear_matmul(
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    *,
-    ctx: Context,
-) -> Array:
+def qlinear_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
     """Matrix product of quantized tensors, shapes as numpy.matmul.
 
     a [...,M,K], b [...,K,N], each int8, uint8 or (21) float8. a's parameters: scalar, [M] for 2-D a, or [...,M,1];
@@ -60,8 +62,14 @@ def qlinear_matmul(
     float8 is rounded once to the nearest, ties to even, and saturates; float8 zero points must be 0.
     Source: ONNX operators, QLinearMatMul-21.
     """
-    c = _check((a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point), ctx)
-    if c.is_real:
+    c = _check(given, ctx)
+    return _product(given, c, c.is_real, ctx)
+
+
+def _product(given: QLinearMatMulInputs, c: _Checked, is_real: bool, ctx: Context) -> Array:
+    """is_real: the sums are real numbers, not int32."""
+    a, b = given.a, given.b
+    if is_real:
         y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
     else:
         acc = integer_matmul(a, b, c.a_zero, c.b_zero, ctx)
@@ -73,23 +81,16 @@ def qlinear_matmul(
     "QLinearMatMul",
     since=1,
     domain=OWN,
-    like=qlinear_matmul,
     cost=matmul_macs,
     types={"T1": ("int8 uint8", "a"), "T2": ("int8 uint8", "b"), "T3": ("int8 uint8", "y")},
 )
-def wide_matmul(*inputs: Array, ctx: Context) -> Array:
+def wide_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
     """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.
 
     As that of ai.onnx, for 8-bit codes, where K is so small that no sum can leave int32; for a longer K the real value,
     rounded once in every arithmetic.
     """
-    a, b = inputs[0], inputs[3]
-    c = _check(inputs, ctx)
-    if _fits_int32(a):
-        y = requantize(integer_matmul(a, b, c.a_zero, c.b_zero, ctx), (c.a_scale, c.b_scale), c.y_scale, c.y_zero, ctx)
-    else:
-        y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
-    return np.asarray(matmul_shape(y, a, b))
+    return _product(given, _check(given, ctx), not _fits_int32(given.a), ctx)
 
 
 def _fits_int32(a: Array) -> bool:
@@ -110,18 +111,18 @@ class _Checked:
     is_real: bool
 
 
-def _check(inputs: Inputs, ctx: Context) -> _Checked:
+def _check(given: QLinearMatMulInputs, ctx: Context) -> _Checked:
     """Refuse what the page forbids and observe the parameters."""
-    a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point = inputs
+    a, b = given.a, given.b
     check_matmul(a, b, ("a", "b"))
-    same_type(a_zero_point, a.dtype, "a_zero_point", "a")
-    same_type(b_zero_point, b.dtype, "b_zero_point", "b")
-    az = row_param(a_zero_point, "a_zero_point", a, _NAME)
-    bz = column_param(b_zero_point, "b_zero_point", b, _NAME)
-    scale_a = row_param(a_scale, "a_scale", a, _NAME)
-    scale_b = column_param(b_scale, "b_scale", b, _NAME)
-    ys = scalar(y_scale, "y_scale", _NAME)
-    yz = scalar(y_zero_point, "y_zero_point", _NAME)
+    same_type(given.a_zero_point, a.dtype, "a_zero_point", "a")
+    same_type(given.b_zero_point, b.dtype, "b_zero_point", "b")
+    az = row_param(given.a_zero_point, "a_zero_point", a, _NAME)
+    bz = column_param(given.b_zero_point, "b_zero_point", b, _NAME)
+    scale_a = row_param(given.a_scale, "a_scale", a, _NAME)
+    scale_b = column_param(given.b_scale, "b_scale", b, _NAME)
+    ys = scalar(given.y_scale, "y_scale", _NAME)
+    yz = scalar(given.y_zero_point, "y_zero_point", _NAME)
     for name, scale in (("a_scale", scale_a), ("b_scale", scale_b), ("y_scale", ys)):
         note_scale(ctx, scale, name)
     for name, scale, zero in (("a_zero_point", scale_a, az), ("b_zero_point", scale_b, bz)):
@@ -137,8 +138,8 @@ def _check(inputs: Inputs, ctx: Context) -> _Checked:
 
 @qlinear_matmul.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    a, b = site.inputs[0], site.inputs[3]
-    c = _check(site.inputs, site.ctx)
+    given = site.given(QLinearMatMulInputs)
+    a, b, c = given.a, given.b, _check(given, site.ctx)
     claim_product(a, b, site.ctx)
     for place in (1, 4, 6, 7):
         site.require_constant(place)
