@@ -31,7 +31,6 @@ def binary_operator(
     op_type: str,
     function: Callable[[Array, Array], Any],
     says: str,
-    page: int,
     *,
     since: int,
     form: Form = "",
@@ -40,8 +39,8 @@ def binary_operator(
 ) -> OpDef:
     """Declare function(A, B) of tensors that broadcast.
 
-    says: what it is, for people; page: the version of the operator's page that says so. native: whether
-    native/emit/functions.py has the function, under the operator's name. compares: the result is bool.
+    says: what it is, for people. native: whether native/emit/functions.py has the function, under the operator's name.
+    compares: the result is bool.
     """
 
     def made(A: Array, B: Array, *, ctx: Context) -> Array:
@@ -50,7 +49,7 @@ def binary_operator(
     what, _, more = says.partition("; ")
     made.__doc__ = f"""{what}, with numpy's broadcasting{"; " if more else ""}{more}.
 
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, {op_type}-{page}.
+    Raises OperatorError for shapes that do not broadcast.
     """
     name = re.sub("(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
     return op(op_type, since=since, form=form, native=elementwise(name) if native else None)(made)

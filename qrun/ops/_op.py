@@ -140,11 +140,9 @@ class OpDef:
         given = self._gathered(kwargs)
         if self._taken is not None:
             args = (self._taken(*args, **{name: given.pop(name) for name in declared(self._taken) if name in given}),)
-        return (
-            self.reference(*args, **given, ctx=ctx or Context())
-            if self.takes_context
-            else self.reference(*args, **given)
-        )
+        if self.takes_context:
+            given["ctx"] = ctx or Context()
+        return self.reference(*args, **given)
 
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
         """What the reference kernel makes, with attributes as `bind` gives them.

@@ -18,10 +18,7 @@ FLOAT_MAX = 3.4028234663852886e38
 
 @op("Relu", since=6, form="pointwise", native=pointwise("relu"))
 def relu(X: Array) -> Array:
-    """max(X, 0), exact; NaN stays NaN, and -0 becomes 0. Signed integers since version 14.
-
-    Source: ONNX operators, Relu-14.
-    """
+    """max(X, 0), exact; NaN stays NaN, and -0 becomes 0. Signed integers since version 14."""
     zero = X.dtype.type(0)
     with np.errstate(all="ignore"):
         return np.where(np.less_equal(X, zero), zero, X)
@@ -29,7 +26,7 @@ def relu(X: Array) -> Array:
 
 @op("LeakyRelu", since=6, form="pointwise", native=function("leaky_relu", "alpha"))
 def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
-    """X where X >= 0, else alpha * X, correctly rounded. Source: ONNX operators, LeakyRelu-16."""
+    """X where X >= 0, else alpha * X, correctly rounded."""
     slope = single(alpha)
     if X.dtype == np.float32:
         with np.errstate(all="ignore"):
@@ -60,7 +57,6 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     Integers since version 12. Omitted limits are the type's smallest and largest finite value, so infinities become
     finite. NaN stays NaN; a limit of NaN makes every element NaN; a zero between or at the limits keeps its sign.
     Raises OperatorError for a limit that is not a scalar.
-    Source: ONNX operators, Clip-13.
     """
     for name, limit in (("min", min), ("max", max)):
         if limit is not None and (limit.size != 1 or limit.ndim > 1):
@@ -97,7 +93,7 @@ def _between(x: Array, low: Array, high: Array) -> Array:
 
 @op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
-    """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Sigmoid-13."""
+    """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64."""
 
     def stable(x: Array) -> Array:
         e = np.exp(-np.abs(x))
@@ -108,32 +104,26 @@ def sigmoid(X: Array) -> Array:
 
 @op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))
 def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN.
-
-    Source: ONNX operators, HardSigmoid-22.
-    """
+    """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN."""
     a, b = single(alpha), single(beta)
     return unary(lambda x: np.maximum(np.minimum(a * x + b, 1.0), 0.0), X)
 
 
 @op("HardSwish", since=14, form="pointwise", native=function("hard_swish"))
 def hard_swish(X: Array) -> Array:
-    """X * max(0, min(1, X / 6 + 1/2)), in float64 and rounded once; float64 stays float64; NaN at -inf and NaN.
-
-    Source: ONNX operators, HardSwish-22.
-    """
+    """X * max(0, min(1, X / 6 + 1/2)), in float64 and rounded once; float64 stays float64; NaN at -inf and NaN."""
     return unary(lambda x: x * np.maximum(np.minimum(x / 6.0 + 0.5, 1.0), 0.0), X)
 
 
 @op("Swish", since=24, form="pointwise", native=function("swish", "alpha"))
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
-    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
+    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64."""
     return _functions.swish(X, alpha)
 
 
 @op("Mish", since=18, form="pointwise")
 def mish(X: Array) -> Array:
-    """X * tanh(ln(1 + exp(X))), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Mish-22."""
+    """X * tanh(ln(1 + exp(X))), in float64 and rounded once; float64 stays float64."""
 
     def stable(x: Array) -> Array:
         e = np.exp(-np.abs(x))
@@ -148,7 +138,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
     """X / 2 * (1 + erf(X / sqrt(2))), or for "tanh" X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X**3))).
 
     In float64 without cancellation and rounded once; float64 stays float64; NaN at -inf.
-    Raises OperatorError for another approximation. Source: ONNX operators, Gelu-20.
+    Raises OperatorError for another approximation.
     """
     if approximate == "none":
         return _functions.gelu(X)
@@ -166,70 +156,58 @@ def _lower_gelu(site: LoweringContext) -> NativeKernel:
 
 @op("Elu", since=6, form="pointwise")
 def elu(X: Array, *, alpha: float = 1.0) -> Array:
-    """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64.
-
-    Source: ONNX operators, Elu-22.
-    """
+    """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64."""
     scale = single(alpha)
     return unary(lambda x: np.where(x < 0, scale * np.expm1(x), x), X)
 
 
 @op("Selu", since=6, form="pointwise")
 def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
-    """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64.
-
-    Source: ONNX operators, Selu-22.
-    """
+    """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64."""
     a, g = single(alpha), single(gamma)
     return unary(lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X)
 
 
 @op("Celu", since=12, form="pointwise")
 def celu(X: Array, *, alpha: float = 1.0) -> Array:
-    """max(0, X) + min(0, alpha * (exp(X / alpha) - 1)), in float64 and rounded once; float64 stays float64.
-
-    Source: ONNX operators, Celu-28.
-    """
+    """max(0, X) + min(0, alpha * (exp(X / alpha) - 1)), in float64 and rounded once; float64 stays float64."""
     a = np.float64(single(alpha))
     return unary(lambda x: np.maximum(0.0, x) + np.minimum(0.0, a * np.expm1(x / a)), X)
 
 
 @op("ThresholdedRelu", since=10, form="pointwise")
 def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
-    """X where X > alpha, else 0, also for NaN; exact. Source: ONNX operators, ThresholdedRelu-22."""
+    """X where X > alpha, else 0, also for NaN; exact."""
     with np.errstate(all="ignore"):
         return np.where(widen(X) > single(alpha), X, X.dtype.type(0))
 
 
 @op("Softplus", since=1, form="pointwise")
 def softplus(X: Array) -> Array:
-    """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Softplus-22."""
+    """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64."""
     return unary(lambda x: np.logaddexp(0.0, x), X)
 
 
 @op("Softsign", since=1, form="pointwise")
 def softsign(input: Array) -> Array:
-    """input / (1 + |input|), in float64 and rounded once; float64 stays float64; NaN at infinities.
-
-    Source: ONNX operators, Softsign-22.
-    """
+    """input / (1 + |input|), in float64 and rounded once; float64 stays float64; NaN at infinities."""
     return unary(lambda x: x / (1.0 + np.abs(x)), input)
 
 
 @op("Tanh", since=6, form="pointwise", native=function("tanh"))
 def tanh(input: Array) -> Array:
-    """tanh(input), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Tanh-13."""
+    """tanh(input), in float64 and rounded once; float64 stays float64."""
     return unary(np.tanh, input)
 
 
 @op("Exp", since=6, form="pointwise", native=function("exp"))
 def exp(input: Array) -> Array:
-    """e ** input, in float64 and rounded once; float64 stays float64. Source: ONNX operators, Exp-13."""
+    """e ** input, in float64 and rounded once; float64 stays float64."""
     return unary(np.exp, input)
 
 
 @op("Sqrt", since=6, form="pointwise", native=function("sqrt"))
 def sqrt(X: Array) -> Array:
-    """The square root, correctly rounded; NaN below 0. Source: ONNX operators, Sqrt-13."""
+    """The square root, correctly rounded; NaN below 0."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(X))

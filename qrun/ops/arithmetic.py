@@ -17,23 +17,13 @@ from qrun.ops._native_float32 import elementwise, function_kernel
 from qrun.ops._op import Array, Context, op, refuse
 
 add = binary_operator(
-    "Add", np.add, "A + B of one type; floating point correctly rounded, integers wrap", 14, since=7, form="broadcast"
+    "Add", np.add, "A + B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"
 )
 sub = binary_operator(
-    "Sub",
-    np.subtract,
-    "A - B of one type; floating point correctly rounded, integers wrap",
-    14,
-    since=7,
-    form="broadcast",
+    "Sub", np.subtract, "A - B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"
 )
 mul = binary_operator(
-    "Mul",
-    np.multiply,
-    "A * B of one type; floating point correctly rounded, integers wrap",
-    14,
-    since=7,
-    form="broadcast",
+    "Mul", np.multiply, "A * B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"
 )
 
 
@@ -44,7 +34,6 @@ def div(A: Array, B: Array, *, ctx: Context) -> Array:
     Floating point: correctly rounded, IEEE 754 where B is 0. Integers: truncated toward zero; where B is 0, which the
     page leaves open, the result is 0 and is observed; the smallest number divided by -1 wraps to itself.
     Raises OperatorError for shapes that do not broadcast.
-    Source: ONNX operators, Div-14.
     """
     if not is_integer(A.dtype):
         return binary(np.divide, A, B, ctx)
@@ -65,7 +54,6 @@ def sum_(*data_0: Array, ctx: Context) -> Array:
 
     Added in float64 from left to right and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
-    Source: ONNX operators, Sum-13.
     """
     return narrow(total("Sum", data_0, ctx), data_0[0].dtype)
 
@@ -76,7 +64,6 @@ def mean(*data_0: Array, ctx: Context) -> Array:
 
     Added in float64 from left to right, divided, and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
-    Source: ONNX operators, Mean-13.
     """
     made = total("Mean", data_0, ctx)
     made /= len(data_0)
@@ -89,7 +76,6 @@ def min_(*data_0: Array, ctx: Context) -> Array:
 
     Exact; NaN if one of the elements is NaN. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
-    Source: ONNX operators, Min-13.
     """
     return _fold("Min", np.minimum, data_0, ctx)
 
@@ -100,7 +86,6 @@ def max_(*data_0: Array, ctx: Context) -> Array:
 
     Exact; NaN if one of the elements is NaN. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
-    Source: ONNX operators, Max-13.
     """
     return _fold("Max", np.maximum, data_0, ctx)
 
@@ -118,7 +103,7 @@ def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
     X floating point: in float64 and rounded once; float64 stays float64; NaN for a fraction of a negative number.
     Both integers: exact and wrapping; for a negative Y the fraction is truncated toward zero, and 0 ** Y, which the
     page leaves open, is 0 and observed. X integer, Y floating point: in float64, then as Cast does.
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Pow-15.
+    Raises OperatorError for shapes that do not broadcast.
     """
     names = ("X", "Y")
     if not is_integer(X.dtype):
@@ -165,7 +150,6 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     and NaN as the page says.
     Raises OperatorError for floating point without fmod before version 28, for an fmod other than 0 and 1, and for
     shapes that do not broadcast.
-    Source: ONNX operators, Mod-28.
     """
     if fmod not in (0, 1):
         raise refuse("fmod is neither 0 nor 1", "fmod", "0, 1", fmod, code="QR204")
@@ -189,7 +173,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
 def p_relu(X: Array, slope: Array, *, ctx: Context) -> Array:
     """slope * X where X < 0, else X; slope broadcasts to X. Floating point: correctly rounded. Integers wrap.
 
-    Raises OperatorError for a slope that does not broadcast to X's shape. Source: ONNX operators, PRelu-16.
+    Raises OperatorError for a slope that does not broadcast to X's shape.
     """
     made = binary(lambda x, s: np.where(x < 0, s * x, x), X, slope, ctx, ("X", "slope"))
     if made.shape != X.shape:

@@ -41,7 +41,6 @@ def skip_layer_normalization(
     float32, with 1 in place of the last axis. As the nodes of ai.onnx: two Add from left to right, each rounded, whose
     result is input_skip_bias_sum, then LayerNormalization with scale gamma and bias beta.
     Raises OperatorError for shapes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.SkipLayerNormalization.
     """
     _check(input, skip, gamma=gamma, beta=beta, bias=bias)
     made = run_nodes(_nodes(bias, "LayerNormalization", (2, 3), 4, epsilon), (input, skip, gamma, beta, bias), ctx)
@@ -78,7 +77,6 @@ def skip_simplified_layer_normalization(
     As SkipLayerNormalization, but RMSNormalization with scale gamma follows the additions: inv_std_var is
     1 / sqrt(mean of the squares + epsilon), float32, and there is no mean. Raises OperatorError for shapes that do not
     fit, and where the mean is asked for.
-    Source: onnxruntime ContribOperators, com.microsoft.SkipSimplifiedLayerNormalization.
     """
     _check(input, skip, gamma=gamma, bias=bias)
     if ctx.wants(1):
@@ -147,7 +145,6 @@ def embed_layer_normalization(
     [rows,n], gamma and beta [n]. mask_index int32 [B]: how many elements of each line of the mask are 1, 0 without a mask.
     As the nodes of ai.onnx: Gather, Add of the position's, Add of the segment's, each rounded, which is embedding_sum, then
     LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.EmbedLayerNormalization.
     """
     tables = (word_embedding, position_embedding, segment_embedding)
     check_tables(tables, gamma, beta)
@@ -200,7 +197,6 @@ def q_embed_layer_normalization(
 
     Scales and zero points are scalars. All else as in EmbedLayerNormalization.
     Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
-    Source: onnxruntime ContribOperators, com.microsoft.QEmbedLayerNormalization.
     """
     segment = (segment_ids, segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
     if len({given is None for given in segment}) > 1:

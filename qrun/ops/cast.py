@@ -27,7 +27,6 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     from string:        decimal or scientific notation, inf and nan in any case; toward zero for integers.
 
     Refuses a type that this version of Cast does not have, and strings that are not numbers or exceed 64 bits.
-    Source: ONNX operators, Cast-28.
     """
     known = schema("", "Cast", min(ctx.version, OPSETS[-1]))
     allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
@@ -52,10 +51,7 @@ def _lower_cast(site: LoweringContext) -> NativeKernel:
 
 @op("CastLike", since=15)
 def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
-    """The elements of `input` as the element type of `target_type`, as Cast does.
-
-    Source: ONNX operators, CastLike-25.
-    """
+    """The elements of `input` as the element type of `target_type`, as Cast does."""
     return convert(input, np.dtype(target_type.dtype), bool(saturate), _mode(round_mode), ctx)
 
 

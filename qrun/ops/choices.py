@@ -23,7 +23,7 @@ def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
 def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
     """1 at the first greatest element along one axis, else 0; NaN is greater than all. Exact.
 
-    Raises OperatorError for an axis outside [-r, r-1]. Source: ONNX operators, Hardmax-13.
+    Raises OperatorError for an axis outside [-r, r-1].
     """
     return _hardmax(input, axis_in(axis, input.ndim), ctx)
 
@@ -42,7 +42,7 @@ def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
 def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context) -> Array:
     """x + bias below -lambd, x - bias above lambd, else 0; NaN gives 0.
 
-    In float64 and rounded once; integers toward 0, saturating. Source: ONNX operators, Shrink-9.
+    In float64 and rounded once; integers toward 0, saturating.
     """
     ctx.claim(input.shape, 8)
     with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context)
 def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
     """Swish(A) * B, as the nodes Swish and Mul of ai.onnx, each rounded. A and B of one shape.
 
-    Raises OperatorError for shapes that differ. Source: ONNX operators, SwiGLU-28.
+    Raises OperatorError for shapes that differ.
     """
     if A.shape != B.shape:
         raise refuse("B does not fit A", "B", "as A, " + str(list(A.shape)), B, code="QR208")
@@ -71,7 +71,7 @@ def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
 def det(X: Array, *, ctx: Context) -> Array:
     """Determinants of the matrices X [...,M,M], of no rows 1: in float64 and rounded once.
 
-    Raises OperatorError for matrices that are not square. Source: ONNX operators, Det-22.
+    Raises OperatorError for matrices that are not square.
     """
     if X.ndim < 2 or X.shape[-1] != X.shape[-2]:
         raise refuse("X has no square matrices", "X", "[...,M,M]", X, code="QR208")

@@ -117,7 +117,7 @@ def split(
     """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
 
     The parts have ceil(size / num_outputs) elements, the last one what is left; refused where that is negative.
-    Exactly one of split and num_outputs is given. Source: ONNX operators, Split-18.
+    Exactly one of split and num_outputs is given.
     """
     if (split is None) == (num_outputs is None):
         got = "neither" if split is None else "both"

@@ -33,7 +33,7 @@ def constant(
 ) -> Array:
     """The one attribute given: a tensor, or a scalar or list of float32, int64 or strings.
 
-    Refuses none and more than one; sparse_value is refused when the model is read. Source: ONNX operators, Constant-25.
+    Refuses none and more than one; sparse_value is refused when the model is read.
     """
     choices = (
         ("value", value, None),
@@ -60,10 +60,7 @@ def constant(
 
 @op("ConstantOfShape", since=9)
 def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context) -> Array:
-    """A tensor of shape `input` (1-D int64; empty: a scalar) filled with the one element of `value`, else float32 0.
-
-    Source: ONNX operators, ConstantOfShape-25.
-    """
+    """A tensor of shape `input` (1-D int64; empty: a scalar) filled with the one element of `value`, else float32 0."""
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
         raise refuse(f"value has {fill.size} elements", "value", "one element", fill, code="QR204")
@@ -77,16 +74,13 @@ def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context)
 
 @op("Shape", since=1, form="shape")
 def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """data's dimensions from axis `start` up to `end`, int64; both may be negative and are clamped to [0, r].
-
-    Source: ONNX operators, Shape-25.
-    """
+    """data's dimensions from axis `start` up to `end`, int64; both may be negative and are clamped to [0, r]."""
     return np.array(data.shape[start:end], np.int64)
 
 
 @op("Size", since=1, form="shape")
 def size(data: Array) -> Array:
-    """The number of data's elements, an int64 scalar. Source: ONNX operators, Size-25."""
+    """The number of data's elements, an int64 scalar."""
     return np.array(data.size, np.int64)
 
 
@@ -96,7 +90,6 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx
 
     Integers: exact. Floating point: in float64 and rounded once, which is at least as precise as every stash_type.
     Raises OperatorError for inputs that are not scalars, a delta of 0, and numbers that are not finite.
-    Source: ONNX operators, Range-27.
     """
     return _range(start, limit, delta, ctx)
 
@@ -127,7 +120,6 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
     """A matrix of input's shape with ones at [i,i+k] and zeros elsewhere, of element type number dtype or input's type.
 
     Raises OperatorError for another rank than 2 and for a type that this version of EyeLike does not have.
-    Source: ONNX operators, EyeLike-22.
     """
     known = schema("", "EyeLike", min(ctx.version, OPSETS[-1]))
     allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
@@ -157,7 +149,6 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     indices: numbers of any type and shape, rank r, toward zero; -depth to -1 count from the end (since version 11);
     an index that does not exist gives values[0] everywhere. depth: a scalar, 0 or more. axis: -r-1 to r.
     Raises OperatorError for other shapes, and a negative or infinite depth.
-    Source: ONNX operators, OneHot-28.
     """
     if values.shape != (2,):
         raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")

@@ -22,7 +22,6 @@ def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
 
     cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as many
     outputs as the node has. Raises OperatorError for a cond of more elements.
-    Source: ONNX operators, If-25.
     """
     name = "then_branch" if _truth(cond, "cond", "cond") else "else_branch"
     return tuple(_body(ctx, name, 0, ctx.outputs).run(()))
@@ -56,7 +55,6 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along a first axis.
     Without iterations these have the shapes that the body states, 0 for sizes that it does not.
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
-    Source: ONNX operators, Loop-25.
     """
     state = _given(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
@@ -212,7 +210,6 @@ def scan(
     of each scan output. The outputs are the last states, and the scan outputs, stacked along scan_output_axes. A direction
     of 1 goes from the end. Axes and directions are 0 where they are not given.
     Raises OperatorError for shapes and attributes that do not fit.
-    Source: ONNX operators, Scan-25.
     """
     inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)

@@ -24,7 +24,6 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
     Each element is its real value rounded once to X's type; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
-    Source: ONNX operators, Conv-22.
     """
     win = _checked(X, W, B, geometry, ctx)
     group, channels = geometry.group, W.shape[0]
@@ -85,7 +84,6 @@ def conv_integer(
         y = sum (x - x_zero_point) * (w - w_zero_point)              int32, wrapping; padding counts as real 0
 
     Exact. Raises OperatorError for shapes, types and geometry that the page forbids.
-    Source: ONNX operators, ConvInteger-10.
     """
     xz, wz, win = _check((x, w, x_zero_point, w_zero_point), geometry, ctx)
     y = np.empty((x.shape[0], geometry.group, w.shape[0] // geometry.group, *win.out), np.int32)

@@ -48,7 +48,6 @@ def conv_transpose(
     their own auto_pad), and they are never negative.
     Each element is its real value rounded once to X's type; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
-    Source: ONNX operators, ConvTranspose-22.
     """
     place = _placed(X, W, B, geometry, output_padding, output_shape)
     size, group, m = X.shape[2:], geometry.group, W.shape[1]

@@ -44,7 +44,6 @@ def dequantize_linear(
     float6 and float4 must be 0.
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
-    Source: ONNX operators, DequantizeLinear-28.
     """
     return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size, output_dtype)
 
@@ -68,10 +67,7 @@ def ms_dequantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed.
-
-    Source: onnxruntime ContribOperators, com.microsoft.DequantizeLinear.
-    """
+    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed."""
     return _dequantize(x, x_scale, x_zero_point, assumed_axis(axis, x_scale, "x_scale", ctx), ctx)
 
 

@@ -24,7 +24,6 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
     ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
     makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
-    Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     ctx.claim(x.shape)
     scale, zero = dynamic_parameters(x, ctx.arith)

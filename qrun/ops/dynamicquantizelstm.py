@@ -61,7 +61,7 @@ def dynamic_quantize_lstm(
     rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``: float32(sum) * float32(scale * W_scale) + x, each step
     rounded to float32. onnxruntime quantizes H of the sequences that one thread takes.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeLSTM; ONNX operators, DynamicQuantizeLinear-11.
+    Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
     states = [("initial_h", initial_h), ("initial_c", initial_c)]

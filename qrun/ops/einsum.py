@@ -35,7 +35,6 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     Repeated letters in a term take the diagonal. An axis of length 1 broadcasts.
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
     Raises OperatorError for an equation that is malformed or does not fit the inputs.
-    Source: ONNX operators, Einsum-28.
     """
     if not Inputs or any(x is None for x in Inputs):
         raise refuse("an input is missing", "Inputs", "one tensor or more", "nothing", code="QR205")

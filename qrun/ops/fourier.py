@@ -45,7 +45,6 @@ def dft(
     with 0, longer ones cut. onesided: k up to N / 2 only, of a real signal; inverse and onesided: those k are given, and
     the result is real [...,1]. In float64 and rounded once: within 4 log2(N) + 8 units of 2**-53 of the largest |y| before
     that. Raises OperatorError for another last axis, an axis that does not exist, and a complex signal that is onesided.
-    Source: ONNX operators, DFT-20.
     """
     place = -2 if axis is None else int(scalar(axis, "axis"))
     return _dft(input, dft_length, place, bool(inverse), bool(onesided), ctx)
@@ -99,7 +98,6 @@ def stft(
     signal [B,length,1] real, or [B,length,2]; window [frame_length], ones where it is left out, and frame_length the
     window's or the signal's. bins: frame_length / 2 + 1 if onesided, else frame_length. In float64, as DFT.
     Raises OperatorError for shapes and lengths that do not fit, and a complex signal that is onesided.
-    Source: ONNX operators, STFT-17.
     """
     if signal.ndim != 3:
         raise refuse("the signal has no batch", "signal", "[batch,length,1] or [batch,length,2]", signal, code="QR208")
@@ -127,20 +125,20 @@ def stft(
 def hann_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
     """0.5 - 0.5 cos(2 pi n / N), N = size if periodic, else size - 1; in float64, rounded once, integers toward 0.
 
-    Raises OperatorError for a negative size and a type that is no number. Source: ONNX operators, HannWindow-17.
+    Raises OperatorError for a negative size and a type that is no number.
     """
     return _window(size, (0.5, 0.5, 0.0), output_datatype, periodic, ctx)
 
 
 @op("HammingWindow", since=17)
 def hamming_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
-    """25/46 - 21/46 cos(2 pi n / N), as HannWindow. Source: ONNX operators, HammingWindow-17."""
+    """25/46 - 21/46 cos(2 pi n / N), as HannWindow."""
     return _window(size, (25 / 46, 21 / 46, 0.0), output_datatype, periodic, ctx)
 
 
 @op("BlackmanWindow", since=17)
 def blackman_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
-    """0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N), as HannWindow. Source: ONNX operators, BlackmanWindow-17."""
+    """0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N), as HannWindow."""
     return _window(size, (0.42, 0.5, 0.08), output_datatype, periodic, ctx)
 
 
@@ -187,7 +185,6 @@ def mel_weight_matrix(
 
     Edges between lower_edge_hertz and upper_edge_hertz, each at the bin floor((dft_length + 1) f / sample_rate). In
     float64 and rounded once; integers toward 0. Raises OperatorError for numbers that make no such bins.
-    Source: ONNX operators, MelWeightMatrix-17.
     """
     kind = _output_type(output_datatype)
     bands, length, rate = (

@@ -65,7 +65,6 @@ def fused_gemm(
     activation: Relu, LeakyRelu, Sigmoid, Tanh, Elu, Celu, Selu, HardSigmoid, Softplus, Softsign, ThresholdedRelu, or none;
     activation_alpha, _beta and _gamma are its attributes, with its own defaults. Integers know Relu only.
     Raises OperatorError for what Gemm refuses, and for other activations.
-    Source: onnxruntime ContribOperators, com.microsoft.FusedGemm.
     """
     given: dict[str, Any] = {"alpha": alpha, "beta": beta, "transA": transA, "transB": transB, "activation": activation}
     given |= {
@@ -116,7 +115,6 @@ def fused_conv(
     Z has the result's shape. activation: Relu, LeakyRelu, Sigmoid, Tanh, HardSigmoid, Clip, or none; activation_params are
     alpha of LeakyRelu, alpha and beta of HardSigmoid, min and max of Clip, which all need them.
     Raises OperatorError for what Conv refuses, another shape of Z, other activations and numbers of parameters.
-    Source: onnxruntime ContribOperators, com.microsoft.FusedConv.
     """
     nodes = _conv_nodes(geometry, activation, activation_params, (X, W, Z))
     made: Array = run_nodes(nodes, (X, W, B, Z), ctx)[""]

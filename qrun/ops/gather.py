@@ -19,7 +19,6 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
     """Elements of `data` at `indices` along `axis`; shape data[:axis] + indices + data[axis+1:].
 
     indices: int32 or int64 of any shape, -s to s-1 where s is the axis' length; refuses others, naming the first.
-    Source: ONNX operators, Gather-13.
     """
     place = axis_in(axis, data.ndim)
     check_indices(indices, data, place)
@@ -34,7 +33,6 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
     data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
     -s to s-1 where s is the axis' length. Exact.
     Raises OperatorError for other ranks and shapes, and for an index out of range, naming the first.
-    Source: ONNX operators, GatherElements-13.
     """
     claim(ctx, indices.shape, data.dtype, "indices")
     return data.reshape(-1)[element_places(data, indices, axis)]
@@ -48,7 +46,6 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
     whose tuples count in the k dimensions after them, -s to s-1. output [b_0,...,i_0,...,d_k,...]. Exact.
     Raises OperatorError for other shapes, a k that is 0 or larger than data's rank without batch_dims, and for an index
     out of range, naming the first.
-    Source: ONNX operators, GatherND-13.
     """
     return _gather(data, indices, batch_dims, ctx)
 
@@ -83,7 +80,7 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.m
 
 @op("Scatter", since=9)
 def scatter_9(data: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """ScatterElements-11. Source: ONNX operators, Scatter-9; it ended with opset 10."""
+    """ScatterElements-11. Source: it ended with opset 10."""
     return _scatter_elements(data, indices, updates, axis, "none", Context())
 
 
@@ -106,7 +103,6 @@ def scatter_elements(
     once (float64 stays float64), integers wrap, bool: or, and, or, and.
     Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
     without that arithmetic.
-    Source: ONNX operators, ScatterElements-18.
     """
     return _scatter_elements(data, indices, updates, axis, reduction, ctx)
 
@@ -119,7 +115,6 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
     updates [i_0,...,d_k,...] of data's type. reduction: as in ScatterElements.
     Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
     without that arithmetic.
-    Source: ONNX operators, ScatterND-18.
     """
     return _scatter_nd(data, indices, updates, reduction, ctx)
 
@@ -184,7 +179,7 @@ def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Co
 def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
     """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
 
-    Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Where-16.
+    Raises OperatorError for shapes that do not broadcast.
     """
     broadcast(ctx, (condition, X, Y), ("condition", "X", "Y"), X.itemsize)
     return np.where(condition, X, Y)
@@ -194,7 +189,7 @@ def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
 def non_zero(X: Array, *, ctx: Context) -> Array:
     """The indices of the elements that are not 0, False or empty, row-major: int64 [r, their number].
 
-    NaN is not 0. A scalar gives [0,1], or [0,0] if it is 0. Source: ONNX operators, NonZero-13.
+    NaN is not 0. A scalar gives [0,1], or [0,0] if it is 0.
     """
     with np.errstate(all="ignore"):
         found = np.asarray(("" if X.dtype.kind == "O" else 0) != X)
@@ -209,7 +204,6 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.
-    Source: ONNX operators, Compress-28.
     """
     place = None if axis is None else axis_in(axis, input.ndim)
     length = input.size if place is None else input.shape[place]
@@ -231,7 +225,6 @@ def trilu(input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """input [...,n,m] with zeros below diagonal k (upper), or above it; k: an int64 scalar, 0 if omitted. Exact.
 
     Diagonal k holds the elements [...,i,i+k]. Raises OperatorError for rank 1 or less and for k that is not a scalar.
-    Source: ONNX operators, Trilu-14.
     """
     if input.ndim < 2:
         raise refuse("input has no matrices", "input", "[...,n,m]", input, code="QR208")

@@ -17,7 +17,7 @@ _FLOATS = "float16 float double bfloat16"
 
 @op("Gelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("gelu"))
 def gelu_1(X: Array) -> Array:
-    """Gelu of ai.onnx without approximation, in float64 and rounded once. Source: onnxruntime ContribOperators, com.microsoft.Gelu."""
+    """Gelu of ai.onnx without approximation, in float64 and rounded once."""
     return gelu(X)
 
 
@@ -30,10 +30,7 @@ def gelu_1(X: Array) -> Array:
     native=function("swish", "alpha"),
 )
 def quick_gelu(X: Array, *, alpha: float = 1.7020000219345093) -> Array:
-    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64.
-
-    Source: onnxruntime ContribOperators, com.microsoft.QuickGelu.
-    """
+    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64."""
     return swish(X, alpha)
 
 
@@ -42,7 +39,6 @@ def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
     """Gelu(A + B): A [...,n], B [n], floating point of one type.
 
     The same bits as Add, then Gelu, each rounded once. Raises OperatorError for another shape of B.
-    Source: onnxruntime ContribOperators, com.microsoft.BiasGelu.
     """
     return gelu(_sum(A, B, "B", ctx))
 
@@ -67,7 +63,6 @@ def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
 
     The same bits as Add, then Gelu of ai.onnx with approximate = "tanh", each rounded once, whose sqrt(2 / pi) the
     page of this operator gives as 0.797885. Raises OperatorError for another shape of bias.
-    Source: onnxruntime ContribOperators, com.microsoft.FastGelu.
     """
     if bias is None:
         ctx.claim(X.shape, X.itemsize)

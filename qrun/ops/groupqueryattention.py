@@ -97,7 +97,6 @@ def group_query_attention(
     As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
     Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit, and for caches of codes.
-    Source: onnxruntime ContribOperators, com.microsoft.GroupQueryAttention.
     """
     q, k, v = _heads(query, key, value, num_heads, kv_num_heads)
     _check_modes(causal, local_window_size, qk_output, (k_quant_type, v_quant_type), sliding_window_cache)

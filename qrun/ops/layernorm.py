@@ -25,7 +25,7 @@ def instance_normalization(input: Array, scale: Array, B: Array, *, epsilon: flo
     """scale * (input - mean) / sqrt(var + epsilon) + B, mean and var over the spatial axes of each channel.
 
     input [N,C,spatial...], scale and B [C], floating point. In float64 and rounded once; float64 stays float64.
-    Raises OperatorError for other shapes. Source: ONNX operators, InstanceNormalization-22.
+    Raises OperatorError for other shapes.
     """
     ctx.claim(input.shape, 16)
     x = _grouped(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
@@ -48,7 +48,7 @@ def group_normalization(
 
     X [N,C,spatial...], scale and bias [C], floating point; num_groups divides C.
     In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
-    Raises OperatorError for other shapes and numbers of groups. Source: ONNX operators, GroupNormalization-21.
+    Raises OperatorError for other shapes and numbers of groups.
     """
     ctx.claim(X.shape, 16)
     x = _grouped(X, num_groups, "X")
@@ -74,7 +74,6 @@ def layer_normalization(
     precise as every stash_type; float64 stays float64.
     Raises OperatorError for an axis outside [-r, r-1], for shapes that do not broadcast to X, and for a stash_type
     that is not floating point.
-    Source: ONNX operators, LayerNormalization-17.
     """
     kind = _stash(stash_type)
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
@@ -137,7 +136,6 @@ def rms_normalization(
     X of rank 1 or more; scale broadcasts to X. In float64 and rounded once, which is at least as precise as every
     stash_type; float64 stays float64.
     Raises OperatorError for an axis outside [-r, r-1] and a scale that does not broadcast to X.
-    Source: ONNX operators, RMSNormalization-23.
     """
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weight = _fitting(scale, X, "scale")
@@ -175,7 +173,6 @@ def mean_variance_normalization(X: Array, *, axes: tuple[int, ...] = (0, 2, 3), 
     """(X - mean) / (sqrt(var) + 1e-9), mean and var over `axes`, as the operator's function body has it.
 
     In float64 and rounded once; float64 stays float64. Raises OperatorError for axes that do not exist.
-    Source: ONNX operators, MeanVarianceNormalization-13.
     """
     places = axes_in(axes, X.ndim)
     ctx.claim(X.shape, 16)
@@ -189,7 +186,7 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     """input / norm along one axis, the norm being sum(|x|) for p = 1 and sqrt(sum(x**2)) for p = 2; 0 where that is 0.
 
     In float64 and rounded once; float64 stays float64. Raises OperatorError for another p and an axis that does not
-    exist. Source: ONNX operators, LpNormalization-22.
+    exist.
     """
     if p not in (1, 2):
         raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204")

@@ -8,25 +8,25 @@ from qrun.ops._elementwise import binary, binary_operator
 from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, op, refuse
 
-and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", 7, since=7)
-or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", 7, since=7)
-xor = binary_operator("Xor", np.logical_xor, "Either A or B of bool tensors", 7, since=7)
+and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", since=7)
+or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", since=7)
+xor = binary_operator("Xor", np.logical_xor, "Either A or B of bool tensors", since=7)
 
 
 @op("Not", since=1, native=elementwise("not", "X"))
 def not_(X: Array) -> Array:
-    """The negation of a bool tensor. Source: ONNX operators, Not-1."""
+    """The negation of a bool tensor."""
     return np.asarray(np.logical_not(X))
 
 
-bitwise_and = binary_operator("BitwiseAnd", np.bitwise_and, "A & B of integers", 18, since=18, native=False)
-bitwise_or = binary_operator("BitwiseOr", np.bitwise_or, "A | B of integers", 18, since=18, native=False)
-bitwise_xor = binary_operator("BitwiseXor", np.bitwise_xor, "A ^ B of integers", 18, since=18, native=False)
+bitwise_and = binary_operator("BitwiseAnd", np.bitwise_and, "A & B of integers", since=18, native=False)
+bitwise_or = binary_operator("BitwiseOr", np.bitwise_or, "A | B of integers", since=18, native=False)
+bitwise_xor = binary_operator("BitwiseXor", np.bitwise_xor, "A ^ B of integers", since=18, native=False)
 
 
 @op("BitwiseNot", since=18)
 def bitwise_not(X: Array) -> Array:
-    """All bits of integers inverted. Source: ONNX operators, BitwiseNot-18."""
+    """All bits of integers inverted."""
     return np.asarray(np.invert(X))
 
 
@@ -36,7 +36,6 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
 
     RIGHT fills with the sign. By a negative or too large Y, all bits leave: -1 for a negative X to the RIGHT, else 0.
     Raises OperatorError for another direction, and for shapes that do not broadcast.
-    Source: ONNX operators, BitShift-28.
     """
     if direction not in ("LEFT", "RIGHT"):
         raise refuse("the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204")
@@ -44,30 +43,25 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
 
 
 equal = binary_operator(
-    "Equal", np.equal, "A = B; NaN equals nothing. Strings since version 19", 19, since=7, compares=True
+    "Equal", np.equal, "A = B; NaN equals nothing. Strings since version 19", since=7, compares=True
 )
-greater = binary_operator("Greater", np.greater, "A > B; False where one is NaN", 13, since=7, compares=True)
+greater = binary_operator("Greater", np.greater, "A > B; False where one is NaN", since=7, compares=True)
 greater_or_equal = binary_operator(
-    "GreaterOrEqual", np.greater_equal, "A >= B; False where one is NaN", 16, since=12, compares=True
+    "GreaterOrEqual", np.greater_equal, "A >= B; False where one is NaN", since=12, compares=True
 )
-less = binary_operator("Less", np.less, "A < B; False where one is NaN", 13, since=7, compares=True)
-less_or_equal = binary_operator(
-    "LessOrEqual", np.less_equal, "A <= B; False where one is NaN", 16, since=12, compares=True
-)
+less = binary_operator("Less", np.less, "A < B; False where one is NaN", since=7, compares=True)
+less_or_equal = binary_operator("LessOrEqual", np.less_equal, "A <= B; False where one is NaN", since=12, compares=True)
 
 
 @op("IsNaN", since=9)
 def is_nan(X: Array) -> Array:
-    """Whether X is NaN. Source: ONNX operators, IsNaN-20."""
+    """Whether X is NaN."""
     return np.asarray(np.isnan(X))
 
 
 @op("IsInf", since=10)
 def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether X is an infinity of a sign that is asked for. Types without infinities: False.
-
-    Source: ONNX operators, IsInf-20.
-    """
+    """Whether X is an infinity of a sign that is asked for. Types without infinities: False."""
     infinite = np.asarray(np.isinf(X))
     if not detect_negative:
         infinite &= ~np.signbit(X)

@@ -53,7 +53,6 @@ def gather_block_quantized(
         y = (code - zero_point) * scale
 
     In float32 steps, then of scales' type. Indices -s to s-1. Raises OperatorError for shapes and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.GatherBlockQuantized.
     """
     packed = data.dtype == np.uint8
     floating = data.dtype in FLOAT8 or data.dtype in SMALL
@@ -163,7 +162,6 @@ def matmul_bnb4(
     absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W. The product's
     real value is rounded once. training_mode changes nothing.
     Raises OperatorError for shapes and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.MatMulBnb4.
     """
     for name, value, fits, expected in (
         ("K", K, K > 0, "a positive number"),
@@ -205,7 +203,7 @@ def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
 
         Y = sum over k of A * B            wrapping
 
-    Exact. Raises OperatorError for shapes that do not fit. Source: onnxruntime ContribOperators, com.microsoft.MatMulInteger16.
+    Exact. Raises OperatorError for shapes that do not fit.
     """
     check_matmul(A, B, ("A", "B"))
     left, right = claim_product(A, B, ctx)

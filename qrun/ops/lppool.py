@@ -25,7 +25,6 @@ def lp_pool(
     """(sum of |x|**p)**(1/p) over windows of the spatial axes of X [N,C,spatial...]; padding counts as 0.
 
     In float64 and rounded once. Raises OperatorError for a p below 1 and geometry that does not fit.
-    Source: ONNX operators, LpPool-22.
     """
     _check(X, p)
     check_rank(X.ndim - 2, "X")
@@ -43,7 +42,6 @@ def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
     """(sum of |x|**p)**(1/p) over all spatial axes of X [N,C,spatial...], which become 1.
 
     In float64 and rounded once. Raises OperatorError for a p below 1 and another rank.
-    Source: ONNX operators, GlobalLpPool-22.
     """
     _check(X, p)
     ctx.claim(X.shape, 8)
@@ -84,7 +82,7 @@ def max_unpool(
 
     Each spatial axis is (n - 1) * stride + kernel - pads, and places count in that; output_shape (all axes) adds zeros at
     the ends. Of places named twice the last element stays. Exact.
-    Raises OperatorError for shapes that do not fit and places beyond the result. Source: ONNX operators, MaxUnpool-22.
+    Raises OperatorError for shapes that do not fit and places beyond the result.
     """
     rank = X.ndim - 2
     if rank < 1 or I.shape != X.shape:

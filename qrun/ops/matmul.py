@@ -23,7 +23,6 @@ def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
 
     Each element of floating point is its real value rounded once to the type; float64 is added in float64.
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
-    Source: ONNX operators, MatMul-13.
     """
     _claim(A, B, ctx)
     return product(A, B) if is_integer(A.dtype) else rounded_products(A, B, A.dtype)
@@ -60,7 +59,6 @@ def gemm(
     All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
     Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
     Raises OperatorError for shapes that do not fit.
-    Source: ONNX operators, Gemm-13.
     """
     left, right = _checked(A, B, C, transA, transB, ctx)
     alpha, beta = single(alpha), single(beta)
@@ -144,7 +142,6 @@ def fused_matmul(
     A' is A; with transBatchA its first axis becomes the last but one; with transA the last two axes then change places.
     B' likewise. A vector stays as it is. Each element is its real value rounded once; float64 is computed in float64.
     Raises OperatorError for shapes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.FusedMatMul.
     """
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
     left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))

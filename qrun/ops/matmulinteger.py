@@ -43,7 +43,7 @@ def matmul_integer(
 
         Y = sum over k of (A - a_zero_point) * (B - b_zero_point)            int32, wrapping
 
-    Exact. Source: ONNX operators, MatMulInteger-10.
+    Exact.
     """
     az, bz = _check(A, B, a_zero_point, b_zero_point)
     return np.asarray(matmul_shape(integer_matmul(A, B, az, bz, ctx), A, B)).astype(np.int32)
@@ -102,7 +102,6 @@ def matmul_integer_to_float(
     rounded to float32; float16 as exact. onnx.reference has no such operator: ``onnx-ref`` is exact.
     The page's "number of columns of A" for a's parameters cannot be meant (a sum over columns has one scale): a
     1-D a_scale of more than one element is refused.
-    Source: onnxruntime ContribOperators, com.microsoft.MatMulIntegerToFloat.
     """
     same_type(a_zero_point, A.dtype, "a_zero_point", "A")
     scale, zero = scalar(a_scale, "a_scale", _TO_FLOAT), scalar(a_zero_point, "a_zero_point", _TO_FLOAT)
@@ -154,7 +153,7 @@ def dynamic_quantize_matmul(
     Exact: a as DynamicQuantizeLinear-11 says, in float32 steps; then the real value is rounded once to float32.
     ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step rounded to float32; NaN in A is refused there
     too, see DynamicQuantizeLinear. onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeMatMul; ONNX operators, DynamicQuantizeLinear-11.
+    Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     check_matmul(A, B)
     codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")

@@ -72,7 +72,6 @@ def matmul_n_bits(
     onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in float32
     steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must be 0: other layouts are those of one device.
     Raises OperatorError for shapes, types and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.MatMulNBits.
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     _note_scales(ctx, scales)

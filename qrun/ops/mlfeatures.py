@@ -17,7 +17,7 @@ from qrun.ops._shape import claim
 def scaler(X: Array, *, offset: Floats | None = None, scale: Floats | None = None, ctx: Context) -> Array:
     """(X - offset) * scale, float32: one number each, or one for each place along the last axis.
 
-    In float64 and rounded once. Raises OperatorError for other numbers of them. Source: ONNX-ML operators, Scaler-1.
+    In float64 and rounded once. Raises OperatorError for other numbers of them.
     """
     count = X.shape[-1] if X.ndim else 1
     parts = [
@@ -33,7 +33,6 @@ def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
     """Rows [N,C] or [C] divided by their greatest element (MAX), the sum of |x| (L1) or sqrt of the sum of x**2 (L2), float32.
 
     A row whose divisor is 0 stays. In float64 and rounded once. Raises OperatorError for another rank and norm.
-    Source: ONNX-ML operators, Normalizer-1.
     """
     if norm not in ("MAX", "L1", "L2"):
         raise refuse(f"norm is {norm}", "norm", "MAX, L1, L2", norm, code="QR204")
@@ -49,7 +48,7 @@ def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
 
 @op("Binarizer", since=1, domain=ML, types={"T": (NUMBERS, "X")}, form="pointwise")
 def binarizer(X: Array, *, threshold: float = 0.0) -> Array:
-    """1 where X > threshold, else 0, of X's type; exact. Source: ONNX-ML operators, Binarizer-1."""
+    """1 where X > threshold, else 0, of X's type; exact."""
     return np.asarray(single(threshold) < X).astype(X.dtype)
 
 
@@ -66,7 +65,7 @@ def imputer(
     """X with other values in place of those that equal replaced_value (NaN: of NaN): one, or one for each place along the
     last axis. Floats take those of floats, integers those of integers; exact.
 
-    Raises OperatorError where they are missing, or other in number. Source: ONNX-ML operators, Imputer-1.
+    Raises OperatorError where they are missing, or other in number.
     """
     whole = is_integer(X.dtype)
     name = "imputed_value_int64s" if whole else "imputed_value_floats"
@@ -187,7 +186,7 @@ def one_hot_encoder(
     """A new last axis, as long as the categories: 1 at that of the element, else 0, float32; exact.
 
     Numbers are cut to integers first. Raises OperatorError for no categories or both lists, strings where X has none, and,
-    unless `zeros`, an element that is no category. Source: ONNX-ML operators, OneHotEncoder-1.
+    unless `zeros`, an element that is no category.
     """
     text = X.dtype == np.dtype(object)
     if bool(cats_int64s) == bool(cats_strings) or text != bool(cats_strings):
@@ -218,7 +217,6 @@ def array_feature_extractor(X: Array, Y: Array, *, ctx: Context) -> Array:
     """Elements of X at the places Y along the last axis; [N] gives [1,places]; exact.
 
     Y int64 [places] or [1,places], 0 to n - 1. Raises OperatorError for no places, others, and a scalar X.
-    Source: ONNX-ML operators, ArrayFeatureExtractor-1.
     """
     places = Y.reshape(-1)
     if not X.ndim or not places.size:
@@ -237,7 +235,6 @@ def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None
     """The inputs [N,C] one beside the other, float32; [C] counts as [1,C]. inputdimensions: how many columns each has.
 
     Rounded once. Raises OperatorError for other shapes, and other columns than inputdimensions says.
-    Source: ONNX-ML operators, FeatureVectorizer-1.
     """
     tables = [rows_of(x) for x in X]
     widths = tuple(t.shape[1] for t in tables)

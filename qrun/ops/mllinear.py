@@ -21,7 +21,6 @@ def linear_regressor(
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
     In float64 and rounded once. Raises OperatorError for numbers of coefficients and intercepts that do not fit.
-    Source: ONNX-ML operators, LinearRegressor-1.
     """
     return single_results(transformed(_scores(X, coefficients, intercepts, targets, ctx), post_transform), ctx)
 
@@ -43,7 +42,7 @@ def linear_classifier(
     Scores as in LinearRegressor, one row of coefficients for each class; of equal ones the first class. Two labels may have
     one row: the second class wins where its score s is above 0, and the scores are 1 - s and s, with LOGISTIC those of
     logistic(s); no other post_transform is done then. multi_class changes nothing. In float64 and rounded once.
-    Raises OperatorError for labels and numbers that do not fit. Source: ONNX-ML operators, LinearClassifier-1.
+    Raises OperatorError for labels and numbers that do not fit.
     """
     labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
     width = rows_of(X).shape[1]

@@ -27,7 +27,7 @@ def zip_map(
     """A sequence of maps, one for each row of X [N,C] or [C]: from the C labels to the row's numbers.
 
     Exactly one list of labels is given. Raises OperatorError for another number of them, for labels that come twice and for
-    another rank. Source: ONNX-ML operators, ZipMap-1.
+    another rank.
     """
     keys = _keys(classlabels_int64s, classlabels_strings, ("classlabels_int64s", "classlabels_strings"))
     if X.ndim not in (1, 2):
@@ -60,7 +60,6 @@ def dict_vectorizer(
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
     Exactly one vocabulary is given, of the keys' type. Raises OperatorError where it is not.
-    Source: ONNX-ML operators, DictVectorizer-1.
     """
     keys, values = _map(X)
     words = _keys(int64_vocabulary, string_vocabulary, ("int64_vocabulary", "string_vocabulary"))
@@ -80,7 +79,6 @@ def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", ma
     With map_form SPARSE [1,max_map], each value in the place that its key names, and 0 or an empty text between them.
     Texts are read as numbers, floats become integers towards 0, and texts of six decimals. Keys are int64.
     Raises OperatorError for other keys and attributes, a key outside 0 to max_map - 1, and a text that is no such number.
-    Source: ONNX-ML operators, CastMap-1.
     """
     keys, values = _map(X)
     targets: dict[str, np.dtype[Any]] = {
@@ -141,7 +139,6 @@ def category_mapper(
     """The number of cats_int64s for a text that stands in the same place of cats_strings, or the text for a number.
 
     The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
-    Source: ONNX-ML operators, CategoryMapper-1.
     """
     numbers, words = list(cats_int64s or ()), list(cats_strings or ())
     if len(numbers) != len(words):

@@ -33,7 +33,7 @@ def svm_regressor(
 
     X [N,F]; support_vectors [n_supports,F], in order; with none it is x @ coefficients + rho[0]. kernel_params gamma, coef0
     and degree; k: LINEAR x.v, POLY (gamma x.v + coef0)**degree, RBF exp(-gamma |x - v|**2), SIGMOID tanh(gamma x.v + coef0).
-    In float64 and rounded once. Raises OperatorError for lists that do not fit. Source: ONNX-ML operators, SVMRegressor-1.
+    In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)
     _check_number("rho", added.size, added.size > 0, "1 number")
@@ -73,7 +73,7 @@ def svm_classifier(
     With prob_a and prob_b, numbers of the pairs, scores are probabilities [N,C]: those of pairs, 1 / (1 + exp(a s + b)) but
     at least 1e-7 from 0 and 1, coupled by the iteration of libsvm until no error is above 0.005 / C.
     Without vectors the scores are x @ coefficients' + rho[0], coefficients [C,F], and the greatest wins.
-    In float64 and rounded once. Raises OperatorError for lists that do not fit. Source: ONNX-ML operators, SVMClassifier-1.
+    In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)

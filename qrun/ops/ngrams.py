@@ -36,7 +36,7 @@ def tf_idf_vectorizer(
     ngram_counts. N-gram i is counted at ngram_indexes[i], where those of several are added, if its length is
     min_gram_length to max_gram_length. The tokens of an occurrence are equally far apart, 1 to max_skip_count + 1 places.
     mode: TF counts; IDF weights[i] where the count is not 0; TFIDF counts times weights[i]. Weights left out are 1.
-    In float64 and rounded once. Raises OperatorError for lists that do not fit. Source: ONNX operators, TfIdfVectorizer-9.
+    In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     if X.ndim not in (1, 2):
         raise refuse("X has no rows of tokens", "X", "[C] or [N,C]", X, code="QR208")

@@ -56,7 +56,6 @@ def batch_normalization(
     running = input * momentum + current * (1 - momentum) for both are further outputs.
     In float64 and rounded once to X's type, statistics to that of input_mean; float64 stays float64.
     Raises OperatorError for parameters that are not [C], and for further outputs outside training mode.
-    Source: ONNX operators, BatchNormalization-15.
     """
     further = any(ctx.wanted[1:])
     if further and not training_mode:
@@ -169,7 +168,6 @@ def dropout(
     Then mask = (uniform [0, 1) >= ratio) and output = data * mask / (1 - ratio), in float64 and rounded once. The page
     leaves the generator open; this is numpy's MT19937 from `seed`, or from 0, so a run repeats.
     Raises OperatorError for a ratio outside [0, 1), and for ratio or training_mode that are not scalars.
-    Source: ONNX operators, Dropout-22.
     """
     for name, value in (("ratio", ratio), ("training_mode", training_mode)):
         if value is not None and (value.size != 1 or value.ndim > 1):
@@ -209,7 +207,6 @@ def lrn(
     X [N,C,spatial...], floating point; i runs over the `size` channels from c - floor((size-1)/2) to
     c + ceil((size-1)/2) that exist. In float64 and rounded once to X's type; float64 stays float64.
     Raises OperatorError for a size below 1 and for rank 1 or less.
-    Source: ONNX operators, LRN-13.
     """
     if X.ndim < 2:
         raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208")

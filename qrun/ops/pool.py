@@ -40,7 +40,6 @@ def max_pool(
     Indices: place of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
     column-major (1); -1 where the window holds only padding.
     Exact. Raises OperatorError for geometry that the page forbids.
-    Source: ONNX operators, MaxPool-22.
     """
     win = _window(X, geometry, dilations)
     return _max(X, win, storage_order, ctx.wants(1), ctx)
@@ -62,10 +61,7 @@ def nhwc_max_pool(
     dilations: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
-    """MaxPool of x [N,spatial...,C], int8 or uint8; y has the same layout. Exact.
-
-    Source: onnxruntime ContribOperators, com.microsoft.NhwcMaxPool.
-    """
+    """MaxPool of x [N,spatial...,C], int8 or uint8; y has the same layout. Exact."""
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
     win = _window(planes, geometry, dilations, *_LAST)
     return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx)[0], 1, -1))
@@ -95,7 +91,6 @@ def average_pool(
     and its pads; what ceil_mode adds beyond the end pads never counts. A window without elements gives 0.
     In float64 and rounded once to X's type; float64 stays float64.
     Raises OperatorError for geometry that the page forbids.
-    Source: ONNX operators, AveragePool-22.
     """
     win = _window(X, geometry, dilations)
     return _average(X, win, count_include_pad, ctx)
@@ -124,7 +119,6 @@ def global_average_pool(X: Array, *, ctx: Context) -> Array:
     """The mean over all spatial axes: X [N,C,spatial...] to [N,C,1...]. NaN over no elements.
 
     In float64 and rounded once to X's type; float64 stays float64.
-    Source: ONNX operators, GlobalAveragePool-22.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
     ctx.claim(X.shape[:2], 8)
@@ -156,7 +150,7 @@ def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
 def global_max_pool(X: Array, *, ctx: Context) -> Array:
     """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
 
-    Exact; NaN if there is one. Source: ONNX operators, GlobalMaxPool-22.
+    Exact; NaN if there is one.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
     ctx.claim(X.shape[:2], X.itemsize)

@@ -57,7 +57,6 @@ def qgemm(given: QGemmInputs, *, alpha: float = 1.0, transA: int = 0, transB: in
 
     Exact: one rounding of the real value, to an integer or to float32. ``ort``: float32 multiplier and product.
     onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QGemm.
     """
     c = _check(given, (transA, transB), ctx)
     acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=given.C)

@@ -49,7 +49,6 @@ def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
     Exact: the quotient is rounded once, as a real number, and before the zero point is added.
     ``ort``: a chain of float32 multiply-adds that ends with the zero point, rounded after it, as on x86 with FMA;
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearAdd.
     """
     shape = common_shape(_ADD, A=given.A, B=given.B)
     (sa, sb, sc), (za, zb, zc) = parameters(_ADD, given, ctx)
@@ -114,7 +113,6 @@ def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
     Exact: the quotient is rounded once, as a real number, and before the zero point is added.
     ``ort``: float32 multiplier A_scale * B_scale / C_scale, and the zero point is added before rounding, as on x86;
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearMul.
     """
     shape = common_shape(_MUL, A=given.A, B=given.B)
     (sa, sb, sc), (za, zb, zc) = parameters(_MUL, given, ctx)
@@ -178,7 +176,6 @@ def qlinear_where(given: WhereInputs, *, ctx: Context) -> Array:
 
     Exact: the quotient is rounded once, as a real number. ``ort``: float32 product and quotient; equal parameters
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearWhere.
     """
     condition, X, Y = given.condition, given.X, given.Y
     shape = common_shape(_WHERE, condition=condition, X=X, Y=Y)

@@ -32,7 +32,6 @@ def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, a
 
     Exact: the quotient is rounded once, as a real number. ``ort``: float32 product and quotient; equal parameters
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearConcat.
     """
     if not inputs or len(inputs) % 3:
         raise refuse(

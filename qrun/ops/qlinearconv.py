@@ -48,7 +48,6 @@ def qlinear_conv(given: QLinearConvInputs, *, geometry: ConvGeometry, ctx: Conte
     ``ort``: float32(acc) times the float32 number x_scale * w_scale / y_scale, each step rounded to float32.
     ``onnx-ref``: the same multiplier times acc in float64, the zero point added before rounding.
     Raises OperatorError for shapes, types and geometry that the page forbids.
-    Source: ONNX operators, QLinearConv-10.
     """
     x, w, c = given.x, given.w, _check(given, geometry, ctx)
     group, channels, win = geometry.group, w.shape[0], c.window
@@ -125,10 +124,7 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     },
 )
 def ms_qlinear_conv(x: Array, *parameters: Array | None, channels_last: int = 0, **attributes: Any) -> Array:
-    """QLinearConv; with channels_last, x and y are [N,spatial...,C] while w stays [M,C/group,kernel...].
-
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearConv.
-    """
+    """QLinearConv; with channels_last, x and y are [N,spatial...,C] while w stays [M,C/group,kernel...]."""
     turned = bool(channels_last) and x.ndim > 2
     y = qlinear_conv(np.moveaxis(x, -1, 1) if turned else x, *parameters, **attributes)
     return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if channels_last else y

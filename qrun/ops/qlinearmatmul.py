@@ -60,7 +60,6 @@ def qlinear_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
     rounding. float8, in every arithmetic: products are exact and
     summed in float64, so the sum is exact while its terms span 53 bits (always, for e4m3 and K below 2**17); y of
     float8 is rounded once to the nearest, ties to even, and saturates; float8 zero points must be 0.
-    Source: ONNX operators, QLinearMatMul-21.
     """
     c = _check(given, ctx)
     return _product(given, c, c.is_real, ctx)

@@ -59,7 +59,7 @@ def qlinear_average_pool(
     whole kernel even where ceil_mode makes it reach past the padding. Padding is never negative (onnxruntime crops
     for SAME_UPPER with strides longer than the kernel). onnx.reference has no such operator: ``onnx-ref`` is exact.
     Raises OperatorError for geometry that AveragePool's page forbids.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
+    Source: ONNX operators, AveragePool-22.
     """
     X = given.X
     c = _check(given, geometry, (bool(channels_last), bool(count_include_pad)), ctx)
@@ -200,7 +200,6 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
 
     Exact: the sum is an integer and the quotient is rounded once, as a real number. Of no positions it is NaN.
     ``ort``: float32 multiplier x_scale / (y_scale * n). onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearGlobalAveragePool.
     """
     X, c = given.X, _check_image(given, channels_last, ctx)
     ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)

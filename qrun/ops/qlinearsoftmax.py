@@ -51,7 +51,7 @@ def qlinear_softmax(
     onnxruntime does, but where its product overflows (a short axis, small y_scale) the quotient is formed first, and
     an X_scale that is not positive and finite is computed as in exact arithmetic.
     onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearSoftmax; ONNX operators, Softmax-11 and -13.
+    Source: ONNX operators, Softmax-11 and -13.
     """
     place = _axis(X, axis)
     xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)

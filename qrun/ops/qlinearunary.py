@@ -55,7 +55,6 @@ def qlinear_sigmoid(given: UnaryInputs, *, ctx: Context) -> Array:
     Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
     ``ort``: float32 steps and the rational approximation that onnxruntime evaluates with fused multiply-adds on x86.
     onnx.reference has no such operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearSigmoid.
     """
     (xs, ys), (xz, yz) = parameters(_SIGMOID, given, ctx)
     centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)
@@ -131,7 +130,6 @@ def qlinear_leaky_relu(given: UnaryInputs, *, alpha: float = 0.01, ctx: Context)
 
     Exact: the quotient is rounded once, as a real number. ``ort``: float32 steps. onnx.reference has no such
     operator: ``onnx-ref`` is exact.
-    Source: onnxruntime ContribOperators, com.microsoft.QLinearLeakyRelu.
     """
     (xs, ys), (xz, yz) = parameters(_LEAKY_RELU, given, ctx)
     centre = all_codes(given.X.dtype).astype(np.float64) - float(xz)

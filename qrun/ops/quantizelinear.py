@@ -53,7 +53,6 @@ def quantize_linear(
     or the largest float6 or float4.
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
-    Source: ONNX operators, QuantizeLinear-28.
     """
     return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate, precision)
 
@@ -77,10 +76,7 @@ def ms_quantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed.
-
-    Source: onnxruntime ContribOperators, com.microsoft.QuantizeLinear.
-    """
+    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed."""
     return _quantize(x, y_scale, y_zero_point, assumed_axis(axis, y_scale, "y_scale", ctx), ctx, contrib=True)
 
 

@@ -19,7 +19,7 @@ def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | 
     """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
 
     Of what is cut the smaller half goes before, of zeros as well. axes: those that `shape` has numbers for, else all.
-    Raises OperatorError for axes and numbers that do not fit. Source: ONNX operators, CenterCropPad-18.
+    Raises OperatorError for axes and numbers that do not fit.
     """
     chosen = tuple(range(input_data.ndim)) if axes is None else axes_in(axes, input_data.ndim)
     wanted = ints(shape, "shape")
@@ -55,7 +55,7 @@ def col2im(
     """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
 
     L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and rounded
-    once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool. Source: ONNX operators, Col2Im-18.
+    once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool.
     """
     image, block = ints(image_shape, "image_shape"), ints(block_shape, "block_shape")
     rank = len(image)
@@ -95,7 +95,7 @@ def reverse_sequence(
     """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
 
     sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are not
-    0 and 1. Source: ONNX operators, ReverseSequence-28.
+    0 and 1.
     """
     if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
         raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more",
@@ -129,7 +129,7 @@ def tensor_scatter(
 
     past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are left
     out. mode circular: after the last row comes the first.
-    Raises OperatorError for shapes, rows and modes that do not fit. Source: ONNX operators, TensorScatter-24.
+    Raises OperatorError for shapes, rows and modes that do not fit.
     """
     place = axis_in(axis, past_cache.ndim)
     fits = update.ndim == past_cache.ndim and all(
@@ -189,7 +189,6 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
     mode: how the input's channels are counted: DCR by row in the block, column in the block, output channel;
     CRD by output channel, row, column. Exact.
     Raises OperatorError for another mode or rank, and for channels that b * b does not divide.
-    Source: ONNX operators, DepthToSpace-28.
     """
     return _to_space(input, blocksize, mode, ctx)
 
@@ -200,7 +199,6 @@ def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
 
     mode: how the output's channels are counted, as in DepthToSpace. Exact.
     Raises OperatorError for another mode or rank, and for H or W that b does not divide.
-    Source: ONNX operators, SpaceToDepth-28.
     """
     return _to_depth(input, blocksize, mode, ctx)
 

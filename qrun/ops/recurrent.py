@@ -101,7 +101,6 @@ def lstm(
     the initial ones for length 0. Activations have alpha and beta in the order in which those that need one are named;
     Affine and ScaledTanh have no defaults.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
-    Source: ONNX operators, LSTM-22.
     """
     sequences = _sequences(given, 4, attributes, layout, ctx)
     gates = attributes.gates(activations_, _LSTM)
@@ -148,7 +147,6 @@ def gru(
     X [seq,batch,input], W [dirs,3*hidden,input], R [dirs,3*hidden,hidden], B [dirs,6*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
-    Source: ONNX operators, GRU-22.
     """
     sequences = _sequences(given, 3, attributes, layout, ctx)
     gates = attributes.gates(activations_, _GRU)
@@ -206,7 +204,6 @@ def rnn(
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
     but an activation for a second direction that there is not is left out.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
-    Source: ONNX operators, RNN-22.
     """
     sequences = _sequences(given, 1, attributes, layout, ctx)
     gates = attributes.gates(activations_[: sequences.directions], _RNN)

@@ -79,7 +79,6 @@ def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
-    Source: ONNX operators, ReduceSum-13.
     """
     return _folded(np.add, data, axes, keepdims)
 
@@ -90,7 +89,6 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Floating point: in float64 and rounded once; float64 stays float64; NaN over no elements.
     Integers: the exact mean truncated toward zero; 0 over no elements.
-    Source: ONNX operators, ReduceMean-18.
     """
     count = math.prod(data.shape[a] for a in axes)
     with np.errstate(all="ignore"):
@@ -112,7 +110,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The largest element over `axes`, exact; NaN if there is one; -inf or the type's smallest value over no elements.
 
-    8-bit integers since version 12, bool since version 20. Source: ONNX operators, ReduceMax-20.
+    8-bit integers since version 12, bool since version 20.
     """
     return _extreme(np.maximum, data, axes, keepdims, -np.inf)
 
@@ -121,7 +119,7 @@ def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 def reduce_min(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The smallest element over `axes`, exact; NaN if there is one; inf or the type's largest value over no elements.
 
-    8-bit integers since version 12, bool since version 20. Source: ONNX operators, ReduceMin-20.
+    8-bit integers since version 12, bool since version 20.
     """
     return _extreme(np.minimum, data, axes, keepdims, np.inf)
 
@@ -131,30 +129,26 @@ def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The product over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 1 over no elements.
-    Source: ONNX operators, ReduceProd-18.
     """
     return _folded(np.multiply, data, axes, keepdims)
 
 
 @reduction("ReduceL1")
 def reduce_l1(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The sum of absolute values over `axes`, as ReduceSum adds. Source: ONNX operators, ReduceL1-18."""
+    """The sum of absolute values over `axes`, as ReduceSum adds."""
     with np.errstate(all="ignore"):
         return _folded(np.add, np.abs(data), axes, keepdims)
 
 
 @reduction("ReduceL2")
 def reduce_l2(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero.
-
-    Source: ONNX operators, ReduceL2-18.
-    """
+    """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero."""
     return _rounded(lambda x: np.sqrt(np.sum(np.square(x), axis=axes, keepdims=keepdims)), data)
 
 
 @reduction("ReduceSumSquare")
 def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The sum of squares over `axes`, as ReduceSum adds. Source: ONNX operators, ReduceSumSquare-18."""
+    """The sum of squares over `axes`, as ReduceSum adds."""
     if is_integer(data.dtype):
         return _folded(np.add, np.square(data), axes, keepdims)
     return _rounded(lambda x: np.sum(np.square(x), axis=axes, keepdims=keepdims), data)
@@ -164,7 +158,7 @@ def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Arr
 def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The logarithm of the sum over `axes`, in float64 and rounded once; -inf over no elements.
 
-    Integers, until version 18: toward zero. Source: ONNX operators, ReduceLogSum-28.
+    Integers, until version 18: toward zero.
     """
     return _rounded(lambda x: np.log(np.sum(x, axis=axes, keepdims=keepdims)), data)
 
@@ -173,7 +167,7 @@ def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """log(sum(exp(data))) over `axes` without overflow, in float64 and rounded once; -inf over no elements.
 
-    Integers, until version 18: toward zero. Source: ONNX operators, ReduceLogSumExp-28.
+    Integers, until version 18: toward zero.
     """
 
     def wide(x: Array) -> Array:
@@ -190,7 +184,6 @@ def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
     """int64 index of the largest element along an axis: the first of equals, or the last with select_last_index.
 
     NaN counts as the largest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
-    Source: ONNX operators, ArgMax-13.
     """
     return _place(np.argmax, data, axis, keepdims, select_last_index)
 
@@ -200,7 +193,6 @@ def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
     """int64 index of the smallest element along an axis: the first of equals, or the last with select_last_index.
 
     NaN counts as the smallest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
-    Source: ONNX operators, ArgMin-13.
     """
     return _place(np.argmin, data, axis, keepdims, select_last_index)
 
@@ -258,7 +250,7 @@ def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> A
     """y[i] = x[0] + ... + x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
-    Raises OperatorError for an axis outside [-r, r-1]. Source: ONNX operators, CumSum-14.
+    Raises OperatorError for an axis outside [-r, r-1].
     """
     return _running(np.add, x, axis, bool(exclusive), bool(reverse))
 
@@ -268,7 +260,7 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> 
     """y[i] = x[0] * ... * x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
-    Raises OperatorError for an axis outside [-r, r-1]. Source: ONNX operators, CumProd-26.
+    Raises OperatorError for an axis outside [-r, r-1].
     """
     return _running(np.multiply, x, axis, bool(exclusive), bool(reverse))
 

@@ -27,7 +27,6 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
     shape: 1-D int64. -1, at most once: what is left. 0: data's dimension at that place, or really 0 if allowzero.
     Refuses shapes of another size, and -1 where a zero-sized tensor leaves it open.
-    Source: ONNX operators, Reshape-25.
     """
     wanted = ints(shape, "shape")
     dims = list(wanted)
@@ -68,7 +67,7 @@ def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
 def flatten(input: Array, *, axis: int = 1) -> Array:
     """The elements of `input` as a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view where possible.
 
-    axis: -r to r. Source: ONNX operators, Flatten-25.
+    axis: -r to r.
     """
     rank = input.ndim
     if not -rank <= axis <= rank:
@@ -109,7 +108,7 @@ def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
 def squeeze(data: Array, axes: Array | None = None) -> Array:
     """Remove the given axes, which must have length 1; all such axes if `axes` is omitted. A view where possible.
 
-    axes: 1-D int64, -r to r-1, each once; an empty one removes nothing. Source: ONNX operators, Squeeze-25.
+    axes: 1-D int64, -r to r-1, each once; an empty one removes nothing.
     """
     return _squeeze(data, None if axes is None else ints(axes, "axes", scalar=True))
 
@@ -135,17 +134,14 @@ def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
 def unsqueeze(data: Array, axes: Array) -> Array:
     """Insert axes of length 1 at the given places of the output. A view where possible.
 
-    axes: 1-D int64, each once, -r to r-1 where r is the output's rank. Source: ONNX operators, Unsqueeze-25.
+    axes: 1-D int64, each once, -r to r-1 where r is the output's rank.
     """
     return _unsqueeze(data, ints(axes, "axes", scalar=True))
 
 
 @op("Transpose", since=1, form="moves")
 def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
-    """Permute the axes: axis i of the output is axis perm[i] of the input; reversed if perm is not given. A view.
-
-    Source: ONNX operators, Transpose-25.
-    """
+    """Permute the axes: axis i of the output is axis perm[i] of the input; reversed if perm is not given. A view."""
     order = perm or tuple(range(data.ndim))[::-1]
     if sorted(order) != list(range(data.ndim)):
         raise refuse(
@@ -166,7 +162,7 @@ def _lower_transpose(site: LoweringContext) -> NativeKernel:
 
 @op("Identity", since=1, form="moves", native=view_kernel, compounds="passes")
 def identity(input: Array) -> Array:
-    """The input itself. Source: ONNX operators, Identity-25."""
+    """The input itself."""
     return input
 
 
@@ -175,7 +171,6 @@ def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
     """input repeated along axes of length 1 to the shape to which it and `shape`, 1-D int64, broadcast.
 
     The same array if it has that shape. Raises OperatorError for shapes that do not broadcast.
-    Source: ONNX operators, Expand-13.
     """
     wanted = ints(shape, "shape")
     dims = []
@@ -198,7 +193,7 @@ def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
 def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
     """input repeats[i] times along each axis i; repeats: 1-D int64, one number of 0 or more for each axis.
 
-    Raises OperatorError for another length and for a negative number. Source: ONNX operators, Tile-13.
+    Raises OperatorError for another length and for a negative number.
     """
     times = ints(repeats, "repeats")
     same_length(times, input.ndim, "repeats", "Tile: one number for each axis of input.")

@@ -26,7 +26,7 @@ def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ct
 
 @op("Upsample", since=9)
 def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -> Array:
-    """Resize-10 with scales of 1 or more. Source: ONNX operators, Upsample-9; it ended with opset 9."""
+    """Resize-10 with scales of 1 or more. Source: it ended with opset 9."""
     if ctx is not None and ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
@@ -81,7 +81,6 @@ def resize(
 
     Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
-    Source: ONNX operators, Resize-19.
     """
     _one_of("mode", mode, ("nearest", "linear", "cubic"))
     _one_of("coordinate_transformation_mode", coordinate_transformation_mode, TRANSFORMS)

@@ -19,8 +19,7 @@ def max_roi_pool(
     rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements, halves
     away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L goes from
     floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X gives 0, NaN in
-    it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit. Source: ONNX operators,
-    MaxRoiPool-22.
+    it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
     """
     if X.ndim != 4:
         raise refuse("X is no image", "X", "[N,C,H,W]", X, code="QR208")

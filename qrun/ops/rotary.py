@@ -29,7 +29,6 @@ def rotary_embedding(
     element i of the first half with element i of the second, or interleaved neighbours. cos_cache and sin_cache
     [positions,dim/2] with position_ids int64 [B,S], or [B,S,dim/2] without. All floating point of one type.
     As the nodes Mul, Mul, Sub and Mul, Mul, Add, each rounded. Raises OperatorError for shapes and positions that do not fit.
-    Source: ONNX operators, RotaryEmbedding-23.
     """
     if X.ndim == 3 and num_heads is None:
         raise refuse("num_heads is left out", "num_heads", "num_heads, as X has three axes", "nothing", code="QR204")
@@ -71,7 +70,7 @@ def rotary_embedding_1(
     input [B,N,S,H] or [B,S,N*H]; without num_heads the width of a head of three axes is twice that of the caches.
     cos_cache and sin_cache [positions,H/2], or [positions,rotary_embedding_dim/2]. is_packed_batching and scale change
     nothing, as in onnxruntime, whose page does not say what they do. Raises OperatorError for shapes and positions that
-    do not fit. Source: onnxruntime ContribOperators, com.microsoft.RotaryEmbedding.
+    do not fit.
     """
     heads = num_heads
     if input.ndim == 3 and not heads:

@@ -50,7 +50,7 @@ def grid_sample(
     padding_mode: beyond X are zeros, the border's elements, or X reflected (at the
     border's centres with align_corners, else at its edges).
     In float64 and rounded once; integers toward 0; nearest moves elements of any type.
-    Raises OperatorError for shapes, modes and places that are no numbers. Source: ONNX operators, GridSample-22.
+    Raises OperatorError for shapes, modes and places that are no numbers.
     """
     return _grid_sample(X, grid, align_corners, mode, padding_mode, ctx)
 
@@ -161,7 +161,6 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Conte
 
     x, y and z go from -1 to 1, over the centres of the corner elements with align_corners, else over their outer edges.
     Result [N,H,W,2] or [N,D,H,W,3]. In float64 and rounded once. Raises OperatorError for shapes that do not fit.
-    Source: ONNX operators, AffineGrid-20.
     """
     dims = ints(size, "size")
     rank = len(dims) - 2
@@ -202,8 +201,7 @@ def roi_align(
     A bin has sampling_ratio samples along each axis, or as many as the region's width over the output's, rounded up. A
     sample lies between four elements, in straight lines; more than 1 beyond X it is 0. max: of the four weighted elements
     of all samples. In float64 and rounded once.
-    Raises OperatorError for shapes, indices and attributes that do not fit. Source: ONNX operators, RoiAlign-22;
-    version 10 has output_half_pixel only.
+    Raises OperatorError for shapes, indices and attributes that do not fit. Source: version 10 has output_half_pixel only.
     """
     sizes = (output_height, output_width, sampling_ratio)
     words = ("output_half_pixel" if ctx.version < 16 else coordinate_transformation_mode, mode)

@@ -67,7 +67,6 @@ def attention_1(
     As Gemm with the bias, then, for each head, MatMul, Mul by scale, Add of attention_bias, Add of the mask, Softmax and
     MatMul of ai.onnx, each rounded to the type. do_rotary is refused: the operator's page does not say which angles.
     Raises OperatorError for shapes and attributes that do not fit.
-    Source: onnxruntime ContribOperators, com.microsoft.Attention.
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     if bias is not None:
@@ -120,7 +119,6 @@ def q_attention(
     bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars, those of the weight scalars or [3*D]. All else as in Attention.
     Raises OperatorError for shapes and attributes that do not fit, and for past_present_share_buffer, as there is no
     input that says how much of the past is filled.
-    Source: onnxruntime ContribOperators, com.microsoft.QAttention.
     """
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
     shaped(bias, "bias", weight.shape[1:])
@@ -233,7 +231,6 @@ def multi_head_attention(
     go before; with past_sequence_length [1] so many of them are filled, and the present has their shape. Masks, scale
     and steps are those of Attention of com.microsoft; qk has the scores before Softmax.
     Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection: beams are not searched here.
-    Source: onnxruntime ContribOperators, com.microsoft.MultiHeadAttention.
     """
     if cache_indirection is not None:
         raise refuse("keys are taken from other beams", "cache_indirection", "no cache_indirection", cache_indirection)

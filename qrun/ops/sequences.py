@@ -20,10 +20,7 @@ _VIEW = 256
 
 @op("SequenceConstruct", since=11, compounds="makes")
 def sequence_construct(*inputs: Array) -> Array:
-    """The sequence of the inputs, which are tensors of one type and of any shapes; it holds them, not copies.
-
-    Source: ONNX operators, SequenceConstruct-11.
-    """
+    """The sequence of the inputs, which are tensors of one type and of any shapes; it holds them, not copies."""
     given = [_tensor(value, f"inputs[{place}]") for place, value in enumerate(inputs)]
     if not given:
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
@@ -32,10 +29,7 @@ def sequence_construct(*inputs: Array) -> Array:
 
 @op("SequenceEmpty", since=11, compounds="makes")
 def sequence_empty(*, dtype: int | None = None) -> Array:
-    """A sequence without elements, of tensors of the type dtype, float32 where it is left out.
-
-    Source: ONNX operators, SequenceEmpty-11.
-    """
+    """A sequence without elements, of tensors of the type dtype, float32 where it is left out."""
     number = _FLOAT if dtype is None else dtype
     if number not in DTYPES:
         raise refuse("dtype is no element type", "dtype", "a number of TensorProto.DataType", number, code="QR204")
@@ -44,10 +38,7 @@ def sequence_empty(*, dtype: int | None = None) -> Array:
 
 @op("SequenceAt", since=11, compounds="makes")
 def sequence_at(input_sequence: Array, position: Array) -> Array:
-    """The element at position, a scalar from -n to n - 1, of a sequence of n elements. Raises OperatorError outside.
-
-    Source: ONNX operators, SequenceAt-11.
-    """
+    """The element at position, a scalar from -n to n - 1, of a sequence of n elements. Raises OperatorError outside."""
     elements = _sequence(input_sequence, "input_sequence").elements
     return elements[_place(position, -len(elements), len(elements) - 1)]
 
@@ -57,7 +48,6 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
     """The sequence with tensor before the element at position, a scalar from -n to n; behind the last one without it.
 
     Raises OperatorError outside, and for a tensor of another type than the elements.
-    Source: ONNX operators, SequenceInsert-11.
     """
     given, element = _sequence(input_sequence, "input_sequence"), _tensor(tensor, "tensor")
     count = len(given.elements)
@@ -73,7 +63,7 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
 def sequence_erase(input_sequence: Array, position: Array | None = None) -> Array:
     """The sequence without the element at position, a scalar from -n to n - 1; without the last one where it is left out.
 
-    Raises OperatorError outside. Source: ONNX operators, SequenceErase-11.
+    Raises OperatorError outside.
     """
     given = _sequence(input_sequence, "input_sequence")
     count = len(given.elements)
@@ -85,7 +75,7 @@ def sequence_erase(input_sequence: Array, position: Array | None = None) -> Arra
 
 @op("SequenceLength", since=11, compounds="makes")
 def sequence_length(input_sequence: Array) -> Array:
-    """How many elements a sequence has: int64, a scalar. Source: ONNX operators, SequenceLength-11."""
+    """How many elements a sequence has: int64, a scalar."""
     return np.array(len(_sequence(input_sequence, "input_sequence").elements), np.int64)
 
 
@@ -94,7 +84,6 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
     """The elements joined along `axis`, or with new_axis = 1 along a new axis in that place.
 
     Raises OperatorError for no elements, for shapes that do not fit, and for another new_axis.
-    Source: ONNX operators, ConcatFromSequence-11.
     """
     elements = _sequence(input_sequence, "input_sequence").elements
     if new_axis not in (0, 1):
@@ -126,7 +115,6 @@ def split_to_sequence(
     of split[i] elements where it is a list; of one element where it is left out, then without that axis if keepdims is 0.
 
     Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
-    Source: ONNX operators, SplitToSequence-24.
     """
     place = axis_in(axis, input.ndim)
     size = input.shape[place]
@@ -162,7 +150,6 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
 
     Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are the
     same each time. Raises OperatorError for other lengths, and where the body does not fit.
-    Source: ONNX operators, SequenceMap-17.
     """
     first, body = _sequence(input_sequence, "input_sequence"), ctx.bodies["body"]
     inputs = (first, *(_present(value, f"additional_inputs[{n}]") for n, value in enumerate(additional_inputs)))
@@ -198,7 +185,7 @@ def _one_type(elements: Sequence[Array], stated: TensorType) -> Array:
 def optional(input: Array | None = None, *, type_: TensorType | None = None) -> Array:
     """The input, or without it an optional value that is none, of the type `type`.
 
-    Raises OperatorError where both are left out. Source: ONNX operators, Optional-28.
+    Raises OperatorError where both are left out.
     """
     if input is not None:
         return input
@@ -209,16 +196,13 @@ def optional(input: Array | None = None, *, type_: TensorType | None = None) -> 
 
 @op("OptionalHasElement", since=15, compounds="makes")
 def optional_has_element(input: Array | None = None) -> Array:
-    """Whether there is a value: bool, a scalar; a tensor or a sequence is one. Source: ONNX operators, OptionalHasElement-28."""
+    """Whether there is a value: bool, a scalar; a tensor or a sequence is one."""
     return np.array(input is not None and input.dtype != OPTIONAL)
 
 
 @op("OptionalGetElement", since=15, compounds="makes")
 def optional_get_element(input: Array) -> Array:
-    """The value of an optional, or the tensor or sequence that is given. Raises OperatorError where it is none.
-
-    Source: ONNX operators, OptionalGetElement-28.
-    """
+    """The value of an optional, or the tensor or sequence that is given. Raises OperatorError where it is none."""
     if input.dtype == OPTIONAL:
         raise refuse("the optional has no value", "input", "a value", "none")
     return input

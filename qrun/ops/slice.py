@@ -64,7 +64,7 @@ def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, st
     starts, ends, axes, steps: 1-D int32 or int64 of one length. Negative starts and ends count from the end; then
     start is clamped to [0, size], end too; with a negative step to [0, size-1] and [-1, size-1]. So a backward slice
     that starts before the first element keeps that element, unlike numpy's.
-    Refuses a step of 0 and axes named twice. Source: ONNX operators, Slice-13.
+    Refuses a step of 0 and axes named twice.
     """
     return data[_input_cuts(data, starts, ends, axes, steps)]
 
@@ -124,7 +124,6 @@ def pad(
 
     Modes other than constant first remove, then copy from what remains; a pad longer than that reflects or wraps
     repeatedly, as numpy.pad does. Refuses a negative output size, and copies of an empty axis.
-    Source: ONNX operators, Pad-25.
     """
     places = None if axes is None else ints(axes, "axes")
     return _pad(data, ints(pads, "pads"), constant_value, places, mode, ctx)

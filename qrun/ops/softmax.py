@@ -36,7 +36,6 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
 
     In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
     Raises OperatorError for an axis outside [-r, r-1].
-    Source: ONNX operators, Softmax-13.
     """
     return _softmax(input, axis_in(axis, input.ndim))
 
@@ -76,7 +75,6 @@ def log_softmax(input: Array, *, axis: int = -1) -> Array:
 
     In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
     Raises OperatorError for an axis outside [-r, r-1].
-    Source: ONNX operators, LogSoftmax-13.
     """
     return _log_softmax(input, axis_in(axis, input.ndim))
 
@@ -110,7 +108,6 @@ def negative_log_likelihood_loss(
     input [N,C,...], target [N,...] integers 0 to C-1, weight [C]. reduction: none, sum, or mean, which divides by the sum
     of the weights of targets that are not ignored. In float64 and rounded once.
     Raises OperatorError for shapes, targets and reductions that do not fit.
-    Source: ONNX operators, NegativeLogLikelihoodLoss-22.
     """
     _check(input, target, weight, ignore_index, reduction, ("input", "target", "weight"))
     ctx.claim(target.shape, 40)
@@ -130,7 +127,7 @@ def softmax_cross_entropy_loss(
     """NegativeLogLikelihoodLoss of LogSoftmax(scores) over axis 1: the loss, and those logarithms log_prob.
 
     scores [N,C,...], labels [N,...], weights [C]. In float64, each result rounded once.
-    Raises OperatorError as NegativeLogLikelihoodLoss. Source: ONNX operators, SoftmaxCrossEntropyLoss-13.
+    Raises OperatorError as NegativeLogLikelihoodLoss.
     """
     _check(scores, labels, weights, ignore_index, reduction, ("scores", "labels", "weights"))
     ctx.claim(scores.shape, 40)

@@ -29,7 +29,6 @@ def top_k(
     In descending or ascending order, also where sorted = 0 leaves it open; of equals the first comes first.
     NaN counts as larger than every number. K: an int64 scalar, 0 to the axis' length. Exact.
     Raises OperatorError for another K and for an axis outside [-r, r-1].
-    Source: ONNX operators, TopK-24.
     """
     return _top_k(X, scalar(K, "K"), axis, bool(largest), "K", ctx)
 
@@ -54,7 +53,7 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
     In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices int64:
     those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0; each NaN is
     an element of its own, after all numbers. Exact.
-    Raises OperatorError for an axis that does not exist. Source: ONNX operators, Unique-28.
+    Raises OperatorError for an axis that does not exist.
     """
     if sorted not in (0, 1):
         raise refuse(f"sorted is {sorted}", "sorted", "0, 1", str(sorted), code="QR204")
@@ -124,7 +123,6 @@ def non_max_suppression(
     Exact: intersection and union are real numbers, compared with iou_threshold as it is in float32. Of equal scores the
     first box comes first; NaN counts as less than every number. A box with an infinite or NaN coordinate overlaps none.
     Raises OperatorError for other shapes, another center_point_box, and an iou_threshold outside 0 to 1.
-    Source: ONNX operators, NonMaxSuppression-11.
     """
     _check(boxes, scores, center_point_box)
     most = 0 if max_output_boxes_per_class is None else scalar(max_output_boxes_per_class, "max_output_boxes_per_class")

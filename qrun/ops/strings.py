@@ -13,7 +13,7 @@ from qrun.ops._shape import checked
 
 @op("StringConcat", since=20)
 def string_concat(X: Array, Y: Array, *, ctx: Context) -> Array:
-    """The string of X, then that of Y, for each element; shapes broadcast as in numpy. Source: ONNX operators, StringConcat-20."""
+    """The string of X, then that of Y, for each element; shapes broadcast as in numpy."""
     shape = broadcast(ctx, [X, Y], ("X", "Y"))
     made = np.empty(shape, object)
     made[...] = X + Y if X.size and Y.size else ""
@@ -27,7 +27,7 @@ def string_split(
     """The parts of each string along a new last axis, "" after the last of them, and how many there are, int64 of X's shape.
 
     delimiter: between parts; "" or left out: any run of blanks, none at the ends. maxsplit: at most so many cuts, from the
-    left. Raises OperatorError for a negative maxsplit. Source: ONNX operators, StringSplit-20.
+    left. Raises OperatorError for a negative maxsplit.
     """
     if maxsplit is not None and maxsplit < 0:
         raise refuse(f"maxsplit is {maxsplit}", "maxsplit", "0 or more", str(maxsplit), code="QR204")
@@ -49,7 +49,7 @@ def regex_full_match(X: Array, *, pattern: str | None = None, ctx: Context) -> A
     """Whether the whole string matches the pattern, bool of X's shape.
 
     The pattern is read by Python, which knows what RE2 knows, and lookaround and references besides.
-    Raises OperatorError for a pattern that is none. Source: ONNX operators, RegexFullMatch-20.
+    Raises OperatorError for a pattern that is none.
     """
     if pattern is None:
         raise refuse("there is no pattern", "pattern", "a regular expression", "nothing", code="QR204")
@@ -74,7 +74,7 @@ def string_normalizer(
     """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" where none is left.
 
     Unless is_case_sensitive, stopwords of any case go. Cases are those of Unicode, whatever the locale.
-    Raises OperatorError for other shapes and actions. Source: ONNX operators, StringNormalizer-10.
+    Raises OperatorError for other shapes and actions.
     """
     if case_change_action not in ("NONE", "UPPER", "LOWER"):
         raise refuse(f"case_change_action is {case_change_action}", "case_change_action", "NONE, UPPER, LOWER",

@@ -143,7 +143,7 @@ def tree_ensemble(
 
     Modes by number, 6 being BRANCH_MEMBER: whether the feature is one of the node's membership_values, which NaN separates.
     aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3 SOFTMAX_ZERO,
-    4 PROBIT. In float64 and rounded once. Source: ONNX-ML operators, TreeEnsemble-5.
+    4 PROBIT. In float64 and rounded once.
     """
     _check_number("aggregate_function", aggregate_function, 3)
     _check_number("post_transform", post_transform, 4)

@@ -21,52 +21,49 @@ def _exact(function: Callable[[Array], Any], x: Array) -> Array:
 
 @op("Abs", since=6, form="pointwise", native=pointwise("abs"))
 def abs_(X: Array) -> Array:
-    """|X|, exact; the smallest signed integer stays itself. Source: ONNX operators, Abs-13."""
+    """|X|, exact; the smallest signed integer stays itself."""
     return _exact(np.abs, X)
 
 
 @op("Neg", since=6, form="pointwise", native=pointwise("neg"))
 def neg(X: Array) -> Array:
-    """-X, exact; the smallest integer stays itself. Source: ONNX operators, Neg-13."""
+    """-X, exact; the smallest integer stays itself."""
     return _exact(np.negative, X)
 
 
 @op("Sign", since=9, form="pointwise", native=unary_kernel)
 def sign(input: Array) -> Array:
-    """1 above 0, -1 below, 0 at 0; NaN stays NaN. Source: ONNX operators, Sign-13."""
+    """1 above 0, -1 below, 0 at 0; NaN stays NaN."""
     return _exact(np.sign, input)
 
 
 @op("Floor", since=6, form="pointwise", native=function("floor"))
 def floor(X: Array) -> Array:
-    """The largest integer not above X, exact. Source: ONNX operators, Floor-13."""
+    """The largest integer not above X, exact."""
     return _exact(np.floor, X)
 
 
 @op("Ceil", since=6, form="pointwise", native=function("ceil"))
 def ceil(X: Array) -> Array:
-    """The smallest integer not below X, exact. Source: ONNX operators, Ceil-13."""
+    """The smallest integer not below X, exact."""
     return _exact(np.ceil, X)
 
 
 @op("Round", since=11, form="pointwise", native=function("round"))
 def round_(X: Array) -> Array:
-    """The nearest integer, halves to even, exact. Source: ONNX operators, Round-22."""
+    """The nearest integer, halves to even, exact."""
     return _exact(np.rint, X)
 
 
 @op("Reciprocal", since=6, form="pointwise", native=function("reciprocal"))
 def reciprocal(X: Array) -> Array:
-    """1 / X, correctly rounded; infinity at 0. Source: ONNX operators, Reciprocal-13."""
+    """1 / X, correctly rounded; infinity at 0."""
     return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
 
 
 @op("Log", since=6, form="pointwise")
 def log(input: Array) -> Array:
-    """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0.
-
-    Source: ONNX operators, Log-13.
-    """
+    """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0."""
     return unary(np.log, input)
 
 
@@ -74,7 +71,7 @@ def log(input: Array) -> Array:
 def erf(input: Array) -> Array:
     """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15, rounded once.
 
-    float64 stays float64. Integers, in version 9 only: toward zero, so 0. Source: ONNX operators, Erf-13.
+    float64 stays float64. Integers, in version 9 only: toward zero, so 0.
     """
     return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
 
@@ -85,7 +82,7 @@ def _angle(op_type: str, function: Callable[[Array], Any], says: str, *, since: 
     def made(input: Array) -> Array:
         return unary(function, input)
 
-    made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64. Source: ONNX operators, {op_type}-22."
+    made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64."
     return op(op_type, since=since, form="pointwise")(made)
 
 

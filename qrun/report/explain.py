@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -235,7 +234,7 @@ def _operator(word: str) -> Page | None:
         return None
     fields = {
         **ops_fields(found, len(found)),
-        "text": {s.op: inspect.cleandoc(s.definition.__doc__ or "") for s in found},
+        "text": {s.op: s.text for s in found},
     }
     return Page(lambda screen: _print_operators(screen, found), fields)
 
@@ -252,7 +251,7 @@ def _print_operator(screen: Screen, s: Supported) -> None:
 
     versions = ", ".join(map(str, s.versions))
     screen.line((s.op, "bold"), f"   version{'s' if len(s.versions) > 1 else ''} {versions}")
-    for part in inspect.cleandoc(s.definition.__doc__ or "").split("\n\n"):
+    for part in s.text.split("\n\n"):
         if part.startswith(" "):
             for line in part.splitlines():
                 screen.line(f"  {line}")
@@ -275,7 +274,7 @@ def _print_operator(screen: Screen, s: Supported) -> None:
         screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
     if s.rules:
         screen.line(f"  checked by  {ranges(s.rules)}")
-    if any("zero_point" in text for text in (s.definition.__doc__ or "", *(p.name for p in s.definition.inputs))):
+    if any("zero_point" in text for text in (s.text, *(p.name for p in s.definition.inputs))):
         screen.line("  see also    qrun explain numerics")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from qrun.checking.rules import RULES
 from qrun.declare.frozen import frozen
-from qrun.ir.schema import schema_versions, standard_operators
+from qrun.ir.schema import ML, schema_versions, standard_operators
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
 from qrun.report.grid import Column, Grid
@@ -40,6 +41,17 @@ class Supported:
     @property
     def op(self) -> str:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    @property
+    def text(self) -> str:
+        """What the declaration says, and where that comes from: the operator's own page, before others that it names."""
+        told = inspect.cleandoc(self.definition.__doc__ or "")
+        if self.op_type in told.partition("Source: ")[2]:
+            return told
+        pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}"}
+        page = pages.get(self.domain, f"onnxruntime ContribOperators, {self.domain}.{{}}")
+        own = f"Source: {page.format(self.op_type, *self.versions[-1:])}"
+        return told.replace("Source: ", f"{own}; ") if "Source: " in told else f"{told}\n{own}."
 
     @property
     def types(self) -> str:

@@ -19,7 +19,7 @@ from qrun.errors import NAMES, QrunError
 from qrun.ops import REGISTRY
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
-from qrun.report.ops import compact, ranges
+from qrun.report.ops import compact, ranges, supported
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[str, str]:
@@ -153,6 +153,16 @@ def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> 
     for domain, op_type in REGISTRY:
         page(f"{domain}::{op_type}" if domain else op_type).show(Out.open().result)
         assert capsys.readouterr().out.startswith(f"{domain}::{op_type}" if domain else op_type)
+
+
+def test_every_operator_names_its_page() -> None:
+    for told in supported():
+        sources = " ".join(told.text.split()).split("Source: ")[1:]
+        assert len(sources) == 1, told.op
+        assert told.op_type in sources[0], told.op
+    pools = next(s for s in supported() if s.op_type == "QLinearAveragePool")
+    own = "onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22."
+    assert pools.text.endswith(f"Source: {own}")
 
 
 def test_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
