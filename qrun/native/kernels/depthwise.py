@@ -49,8 +49,14 @@ def _plain(product: Product, start: int) -> RelocatableCall:
     pick = _pick(start, len(centred), vectors * lanes)
     rows = min(TABLE_ROWS if form == "table" else _ROWS, product.layout.rows)
     spec = KernelSpec("depthwise", product.isa.name, rows, vectors, 1, form, results.out, product.signed)
+    packed = product.folded.memo.once(("plain", start, vectors), lambda: _packed(centred, pick))
+    return _part(product, spec, pick, packed, range(centred.shape[1]))
+
+
+def _packed(centred: Array, pick: Ints) -> Array:
+    """int32 [panels, taps, lanes], each weight in 16 bits."""
     weights = np.where(pick < 0, 0, centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1)).astype(np.int32) & 0xFFFF
-    return _part(product, spec, pick, weights.swapaxes(0, 1), range(len(weights)))
+    return aligned_copy(weights.swapaxes(0, 1))
 
 
 def _interleaved(product: Product, count: int, window: Window) -> RelocatableCall:
@@ -69,16 +75,21 @@ def _interleaved(product: Product, count: int, window: Window) -> RelocatableCal
     taps = taps + taps[:1] * (-len(taps) % step)
     pick = _pick(0, count, INTERLEAVED * lanes)
     pick = pick.reshape(-1, lanes // 4, 4, 4).swapaxes(1, 2).reshape(pick.shape)
-    weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
-    for pixel, place in enumerate(places):
-        weights[pixel, place] = centred[pick, :, 0].transpose(2, 0, 1)
-    turns = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
+
+    def turns() -> Array:
+        weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
+        for pixel, place in enumerate(places):
+            weights[pixel, place] = centred[pick, :, 0].transpose(2, 0, 1)
+        made = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
+        return aligned_copy(np.ascontiguousarray(made).view(np.int32))
+
+    packed = product.folded.memo.once(("interleaved", count, len(places), step), turns)
     rows = min(_ROWS if lanes == 16 else _ROWS // 2, product.layout.rows)
     form, out = product.results.form(slice(count)), product.results.out
     spec = KernelSpec("interleaved", product.isa.name, rows, INTERLEAVED, len(places), form, out, product.signed)
     if product.signed:
         product = replace(product, folded=product.folded.shifted())
-    return _part(product, spec, pick, np.ascontiguousarray(turns).view(np.int32), taps, later)
+    return _part(product, spec, pick, packed, taps, later)
 
 
 def _pick(start: int, end: int, width: int) -> Ints:
@@ -94,5 +105,5 @@ def _part(
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
     reads = taps, last - start + pick.shape[1], 0
-    part = product.part(spec, pick, {"weights*": aligned_copy(weights)}, words, work, reads)
+    part = product.part(spec, pick, {"weights*": weights}, words, work, reads)
     return replace(part, later=tuple(later), start=start)

@@ -145,12 +145,13 @@ class Layout:
         rows:  of a block. taps: the layout's taps, in the order in which the kernel reads them.
         share: rows that read one list of offsets together. later: for each tap the row among those whose tap it is.
         """
-        return self._tables.once(
+        return self.shared.once(
             (rows, tuple(taps), tuple(later), share), lambda: self._table(rows, taps, later or [0], share)
         )
 
     @cached_property
-    def _tables(self) -> Memo:
+    def shared(self) -> Memo:
+        """What products of other weights have in common."""
         return Memo()
 
     def _table(self, rows: int, taps: Sequence[int], later: Sequence[int], share: int) -> np.ndarray[Any, Any]:

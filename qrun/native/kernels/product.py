@@ -15,7 +15,8 @@ from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels
-from qrun.native.machine.memory import Ints, aligned, aligned_copy
+from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
+from qrun.native.machine.operation import size
 from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
 
 TABLE_ROWS = 2
@@ -49,12 +50,19 @@ class RelocatableCall:
     def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section = self.section
-        share = section.spec.unroll if self.later else 1
-        offsets = layout.table(section.spec.rows, self.taps, self.later, share)
+        first, end, share = section.first, section.first + section.channels, section.spec.unroll if self.later else 1
+        key = section.spec.rows, share, self.taps, self.later, self.start, self.read, self.itemsize, first, end
+        words, offsets, extents = layout.shared.once(key, lambda: self._words(layout, first, end, share))
+        return section.changed(words, {"offsets*": offsets}, extents)
+
+    def _words(
+        self, layout: Layout, first: int, end: int, share: int
+    ) -> tuple[Mapping[str, int], Array, tuple[int, int]]:
+        """What a call for these channels has of a layout: words, the table of offsets, extents."""
         words = {"x*": self.start, "x_image": layout.x_image}
-        words |= {"y*": section.first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
-        written = layout.y_bytes((section.first + section.channels) * self.itemsize)
-        return section.changed(words, {"offsets*": offsets}, (layout.x_bytes(self.start + self.read), written))
+        words |= {"y*": first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
+        table = layout.table(self.section.spec.rows, self.taps, self.later, share)
+        return words, table, (layout.x_bytes(self.start + self.read), layout.y_bytes(end * self.itemsize))
 
 
 @frozen
@@ -98,8 +106,9 @@ class Product:
         parts = []
         for first, vectors, panels, form in self.panels(each, groups):
             width = vectors * self.isa.lanes
-            pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
-            pick = pick.reshape(groups * panels, width)
+            pick = self.results.memo.once(
+                ("lanes", first, panels, width, each, groups), partial(_lanes, first, (panels, width), each, groups)
+            )
             rows = even_rows(self.layout.rows, TABLE_ROWS if form == "table" else self.isa.rows[vectors])
             own = weights.reshape(groups, each, *weights.shape[1:])[:, first:]
             packed = self.folded.memo.once(
@@ -168,7 +177,7 @@ class Product:
         reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
         """
         layout, (taps, read, beyond) = self.layout, reads
-        arrays = {**arrays, "padding*": aligned(read, self.x_zero.dtype, int(self.x_zero))}
+        arrays = {**arrays, "padding*": self.padding(read)}
         blocks = -(-layout.rows // spec.rows)
         chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads, self.isa.lanes)
         chunk = min(chunk, work.chunk or chunk)
@@ -179,6 +188,11 @@ class Product:
         known = {"last_row": layout.rows - spec.rows, **cut, **steps, **words}
         section = self.section(spec, pick, arrays, known)
         return RelocatableCall(section, tuple(taps), read + beyond, self.results.size)
+
+    def padding(self, read: int) -> Array:
+        """So many zero points."""
+        make = partial(aligned, read, self.x_zero.dtype, int(self.x_zero))
+        return self.folded.memo.once(("padding", read, self.x_zero.dtype, int(self.x_zero)), make)
 
     def section(
         self,
@@ -194,19 +208,19 @@ class Product:
         """
         panel = spec.form, pick.shape, pick.tobytes()
         bias = self.folded.memo.once(panel, lambda: self.bias(spec.form, pick))
-        constants = self.results.memo.once(panel, lambda: self.results.constants(spec.form, pick))
+        constants, mask, shown = self.results.memo.once(panel, lambda: self._of_channels(spec.form, pick))
         arrays = {**arrays, "bias*": bias, "constants*": constants}
+        words = {"mask": mask, "zero_point!": self.results.zero_point, **words}
+        return self.kernels.call(spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, scratch=scratch, **shown)
+
+    def _of_channels(self, form: str, pick: Ints) -> tuple[Array, int, Mapping[str, Any]]:
+        """What all calls for these channels have: constants, the lanes of the last vector, and fields of the call."""
         there, lanes = pick[-1] >= 0, self.isa.lanes
         if not (there[:-lanes].all() and there[-lanes:].any()):
             raise ValueError("a panel whose last vector is not the only one that is cut")
-        mask = (1 << int(there[-lanes:].sum())) - 1
-        words = {"mask": mask, "zero_point!": self.results.zero_point, **words}
-        first = int(pick[0, 0])
-        shown = {"first": first, "channels": int(pick.max()) + 1 - first, "pick": pick}
-        why = self.results.why(spec.form, pick[pick >= 0])
-        return self.kernels.call(
-            spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, why=why, scratch=scratch, **shown
-        )
+        first, why = int(pick[0, 0]), self.results.why(form, pick[pick >= 0])
+        fields = {"first": first, "channels": int(pick.max()) + 1 - first, "pick": pick, "why": why}
+        return self.results.constants(form, pick), (1 << int(there[-lanes:].sum())) - 1, fields
 
 
 def even_rows(rows: int, most: int) -> int:
@@ -236,6 +250,13 @@ def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
     """`count` channels from `first`, -1 beyond the last; start: of the group."""
     lanes = np.arange(first, first + count)
     return np.where(lanes < channels, start + lanes, -1)
+
+
+def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> Ints:
+    """Channels [groups * panels, lanes] of these panels of each group, from its channel `first` on; -1 for none."""
+    count = size(panels)
+    pick = np.concatenate([lanes_of(first, count, channels, g * channels) for g in range(groups)])
+    return pick.reshape(groups * panels[0], panels[1])
 
 
 def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:

@@ -139,9 +139,11 @@ def _part(
         "chunk": made.chunk,
     }
     known["tiles"] = product.layout.images * known["chunks"] * known["shares"]
+    total = made.taps * made.steps * STEP
+    key = "tiled", pick.shape, pick.tobytes(), spec.rows, spec.vectors, total
     arrays = {
-        "weights*": _packed(weights, pick, spec, made.taps * made.steps * STEP),
-        "padding*": aligned(max(made.piece, 1), product.x_zero.dtype, int(product.x_zero)),
+        "weights*": product.folded.memo.once(key, lambda: _packed(weights, pick, spec, total)),
+        "padding*": product.padding(max(made.piece, 1)),
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
     section = product.section(spec, pick, arrays, known, scratch)

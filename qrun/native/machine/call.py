@@ -6,12 +6,11 @@ import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.errors import Undecided
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
@@ -176,11 +175,13 @@ def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, 
 
     Names of words that are read as int32 end with a mark (!), which `words` may leave out.
     """
-    if 8 * len(names) > DOUBT:
-        raise ValueError(f"{len(names)} words in a struct for {DOUBT // 8}")
+    return struct_of([address(arrays[n]) if n in arrays else words[n if n in words else n.rstrip("!")] for n in names])
+
+
+def struct_of(values: Sequence[int]) -> Ints:
+    """An argument struct that begins with these words."""
+    if 8 * len(values) > DOUBT:
+        raise ValueError(f"{len(values)} words in a struct for {DOUBT // 8}")
     filled = np.zeros(WORDS, np.int64)
-    filled[: len(names)] = [
-        arrays[n].__array_interface__["data"][0] if n in arrays else words[n if n in words else n.rstrip("!")]
-        for n in names
-    ]
+    filled[: len(values)] = values
     return filled

@@ -21,8 +21,8 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine import blob, codegen
 from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import KernelCall, struct
-from qrun.native.machine.memory import Array, Ints
+from qrun.native.machine.call import KernelCall, struct, struct_of
+from qrun.native.machine.memory import Array, Ints, address
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
@@ -57,6 +57,23 @@ class CompiledKernel:
     def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
         """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
         return struct(self.names, words, arrays or {})
+
+    def sparse_struct(self, words: Mapping[str, int], arrays: Mapping[str, Array]) -> Ints:
+        """A struct of which all words are 0 but these, and the addresses of arrays; words that it has not are left out."""
+        places, filled = self._places, [0] * len(self.names)
+        for name, value in words.items():
+            if name in places:
+                filled[places[name]] = value
+        for name, array in arrays.items():
+            if name in places:
+                filled[places[name]] = address(array)
+        return struct_of(filled)
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """The numbers of words by name, with and without the mark of those that are read as int32."""
+        marked = {name.rstrip("!"): place for place, name in enumerate(self.names)}
+        return marked | {name: place for place, name in enumerate(self.names)}
 
     def word(self, name: str) -> int:
         """The number of a word."""
@@ -121,10 +138,12 @@ class Kernels:
         """
         kernel, held = self.get(spec), arrays or {}
         pointing = operands if isinstance(operands, Mapping) else {name: n for n, name in enumerate(operands)}
-        filled = {**dict.fromkeys(kernel.names if sparse else pointing, 0), **words}
-        pointers = tuple((kernel.word(name), operand) for name, operand in pointing.items())
+        pointers = tuple([(kernel.word(name), operand) for name, operand in pointing.items()])
         keep = tuple(held.values())
-        arguments = kernel.struct(filled, held)
+        if sparse:
+            arguments = kernel.sparse_struct(words, held)
+        else:
+            arguments = kernel.struct({**dict.fromkeys(pointing, 0), **words}, held)
         return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
     def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
+from qrun.declare.memo import Memo
 from qrun.native.kernels.attention import Attention
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import SoftmaxF32
@@ -12,9 +14,10 @@ from qrun.native.machine.engine import Engine
 from qrun.native.plan.placement import Item, Key, PythonStep, Task
 
 
-def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
     """The items with attentions joined: the last one of each does all of its work, the others become steps that do nothing.
-    The list keeps its length."""
+    The list keeps its length. memo: operations that were made of the same operations."""
+    memo = memo or Memo()
     made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
     makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
 
@@ -28,7 +31,7 @@ def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> li
         if not isinstance(softmax, Task) or not isinstance(softmax.operation, SoftmaxF32):
             continue
         for place, first in enumerate(map(maker, softmax.inputs)):
-            joined = _joined(engine, items[first], softmax, item, place) if first >= 0 else None
+            joined = _joined(engine, items[first], softmax, item, place, memo) if first >= 0 else None
             if joined:
                 made[number] = joined
                 made[first] = made[middle] = PythonStep((), ())
@@ -36,13 +39,13 @@ def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> li
     return made
 
 
-def _joined(engine: Engine, scores: Item, softmax: Task, values: Item, place: int) -> Task | None:
+def _joined(engine: Engine, scores: Item, softmax: Task, values: Item, place: int, memo: Memo) -> Task | None:
     if not isinstance(scores, Task) or not isinstance(values, Task):
         return None
     first, middle, last = scores.operation, softmax.operation, values.operation
     if not isinstance(first, FloatMatmul) or not isinstance(middle, SoftmaxF32) or not isinstance(last, FloatMatmul):
         return None
-    operation = Attention.of(engine, first, middle, last, place)
+    operation = memo.once((first, middle, last, place), partial(Attention.of, engine, first, middle, last, place))
     others = [key for number, key in enumerate(softmax.inputs) if number != place]
     if operation is None:
         return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
+from qrun.declare.memo import Memo
 from qrun.native.emit.expression import FunctionStep
 from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Expression
@@ -19,29 +20,30 @@ struct."""
 _STEPS = 32
 
 
-def chained(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
     """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others become
-    steps that do nothing. The list keeps its length.
+    steps that do nothing. The list keeps its length. memo: operations that were made of the same operations.
     """
-    made, chains = list(items), _Chains(items, wanted)
+    memo = memo or Memo()
+    made, chains = list(items), _Chains(items, wanted, memo)
     for end in reversed(range(len(items))):
         if made[end] is items[end] and chains.expression(end):
             numbers, task = chains.ending(end)
             for number in numbers:
                 made[number] = PythonStep((), ())
             made[end] = task
-    return _read(made, wanted)
+    return _read(made, wanted, memo)
 
 
-def _read(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
     """As many items; what a chain makes for one operation on rows only, this makes itself as it reads the rows."""
-    made, chains = list(items), _Chains(items, wanted)
+    made, chains = list(items), _Chains(items, wanted, memo)
     for number, item in enumerate(items):
         maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
         source = chains.expression(maker) if maker >= 0 else None
         if not source or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
             continue
-        operation = item.operation.reading(source)
+        operation = memo.once((item.operation, source), partial(item.operation.reading, source))
         if operation:
             made[number], made[maker] = (
                 replace(item, operation=operation, inputs=items[maker].inputs),
@@ -54,8 +56,8 @@ class _Chains:
     """readers: numbers of the items that read a value; one that there is not where the run returns it. channels: whether
     some values may lie channels-last."""
 
-    def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
-        self.items = items
+    def __init__(self, items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> None:
+        self.items, self.memo = items, memo
         operations = [task.operation for item in items for task in _tasks(item)]
         self.channels = any("channels" in (operation.source_order, operation.result_order) for operation in operations)
         self.makers = {item.output: n for n, item in enumerate(items) if isinstance(item, Task)}
@@ -158,17 +160,30 @@ class _Chain:
         if "?" in kinds:
             return None
         numbers = {key: number for number, key in enumerate(operands)}
-        steps: list[FunctionStep] = []
-        constants: list[float] = []
-        rechecks: list[Recheck] = []
+        given, count = [], len(operands)
         for task, part in self.parts:
-            values = [numbers[key] for key in task.inputs]
-            for step in part.steps:
-                steps.append(FunctionStep(step.function, tuple(values[value] for value in step.values)))
-                values.append(len(operands) + len(steps) - 1)
-            numbers[task.output] = values[-1]
-            constants += part.constants
-            rechecks += part.rechecks
-        last = self.parts[-1][1]
-        read = [operand for _, operand in operands.values()]
-        return Expression(last.engine, [*read, last.result], kinds, steps, constants, rechecks)
+            given.append(tuple([numbers[key] for key in task.inputs]))
+            count += len(part.steps)
+            numbers[task.output] = count - 1
+        parts = [part for _, part in self.parts]
+        read = tuple([operand for _, operand in operands.values()])
+        return self.chains.memo.once((*parts, *given), lambda: _joined(read, kinds, parts, given))
+
+
+def _joined(
+    read: Sequence[Operand], kinds: str, parts: Sequence[Expression], given: Sequence[Sequence[int]]
+) -> Expression:
+    """One operation for all parts. read: what it reads, and how, in kinds; given: what each part reads, by number: of these,
+    then of the steps of all parts."""
+    steps: list[FunctionStep] = []
+    constants: list[float] = []
+    rechecks: list[Recheck] = []
+    for part, own in zip(parts, given, strict=True):
+        values = list(own)
+        for step in part.steps:
+            steps.append(FunctionStep(step.function, tuple(values[value] for value in step.values)))
+            values.append(len(read) + len(steps) - 1)
+        constants += part.constants
+        rechecks += part.rechecks
+    last = parts[-1]
+    return Expression(last.engine, [*read, last.result], kinds, steps, constants, rechecks)

@@ -8,20 +8,22 @@ from dataclasses import replace
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, size
+from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
-    shuffled_ones = _shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted), wanted)
-    return _attended(engine, _chained(shuffled_ones, wanted), wanted)
+    memo = Memo()
+    shuffled_ones = _shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted, memo), wanted)
+    return _attended(engine, _chained(shuffled_ones, wanted, memo), wanted, memo)
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -46,22 +48,22 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
     return made
 
 
-def _chained(items: list[Item], wanted: Sequence[Key]) -> list[Item]:
+def _chained(items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
     """The items with chains of elementwise ones joined, if there are any such."""
     if not any(isinstance(item, Task) and item.operation.steps for item in items):
         return items
     from qrun.native.plan.chains import chained
 
-    return chained(items, wanted)
+    return chained(items, wanted, memo)
 
 
-def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key]) -> list[Item]:
+def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
     """The items with attentions joined, if there are any."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
         return items
     from qrun.native.plan.attention import attended
 
-    return attended(engine, items, wanted)
+    return attended(engine, items, wanted, memo)
 
 
 def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
@@ -98,10 +100,13 @@ def _last(item: Task | Chain) -> Task:
     return item.tasks[-1] if isinstance(item, Chain) else item
 
 
-def moved(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
+def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> Sequence[Item]:
     """As many items; a transpose whose rows only a product of floats reads, or that only moves such a product's rows,
     becomes a step that does nothing: the product reads where the transpose would, or writes there.
+
+    memo: operations that were made of the same operations.
     """
+    memo = memo or Memo()
     copies = [item.operation for item in items if isinstance(item, Task) and isinstance(item.operation, Copy)]
     if all(copy.view for copy in copies):
         return items
@@ -112,12 +117,12 @@ def moved(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
         if not isinstance(item, Task):
             continue
         for place, key in enumerate(item.inputs):
-            _take(made, number, place, makers.get(key) if uses[key] == 1 else None)
-        _take(made, number, -1, readers.get(item.output) if uses[item.output] == 1 else None)
+            _take(made, number, place, makers.get(key) if uses[key] == 1 else None, memo)
+        _take(made, number, -1, readers.get(item.output) if uses[item.output] == 1 else None, memo)
     return made
 
 
-def _take(made: list[Item], number: int, place: int, other: int | None) -> None:
+def _take(made: list[Item], number: int, place: int, other: int | None, memo: Memo) -> None:
     """Let a product do what the copy of this number does with its operand of this place, or with its result (-1)."""
     task, item = made[number], made[other] if other is not None else None
     if (
@@ -128,8 +133,7 @@ def _take(made: list[Item], number: int, place: int, other: int | None) -> None:
     ):
         return
     copy = item.operation
-    steps = copy.lying_as(read=place >= 0)
-    operation = task.operation.moved(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
+    operation = memo.once((task.operation, copy, place), lambda: _moved(task, copy, place))
     if operation is None:
         return
     if place < 0:
@@ -138,6 +142,12 @@ def _take(made: list[Item], number: int, place: int, other: int | None) -> None:
         inputs = (*task.inputs[:place], *item.inputs, *task.inputs[place + 1 :])
         made[number] = replace(task, operation=operation, inputs=inputs)
     made[other] = PythonStep((), ())
+
+
+def _moved(task: Task, copy: Copy, place: int) -> Operation | None:
+    """The task's operation that does what the copy does with its operand of this place, or with its result (-1)."""
+    steps = copy.lying_as(read=place >= 0)
+    return task.operation.moved(place, copy.operands[-1 if place < 0 else 0], steps) if steps else None
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
