@@ -242,3 +242,90 @@ def test_two_outputs_share_no_memory() -> None:
         found = session.run(feeds)
         found["y"][...] = 9
         assert found["f"].tolist() == [[-1], [-1]]
+
+
+def repeated() -> tuple[qrun.Session, dict[str, Array]]:
+    """A session that has run its program on these feeds, of which both inputs have the same symbol as an axis."""
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    feeds = {name: np.arange(6, dtype=np.float32).reshape(2, 3) for name in "ab"}
+    made = model([node], feeds, {"y": np.float32}, {})
+    for value in made.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    session = qrun.Session(made, backend="native", threads=1)
+    for _ in range(RUNS):
+        session.run(feeds)
+    return session, feeds
+
+
+ONES = np.ones((2, 3), np.float32)
+UNFIT = {
+    "another type": ({"a": ONES, "b": ONES.astype(np.float64)}, "QR003"),
+    "another size": ({"a": ONES, "b": np.ones((2, 4), np.float32)}, "QR003"),
+    "another rank": ({"a": ONES, "b": ONES[0]}, "QR003"),
+    "another size of a symbol": ({"a": ONES, "b": np.ones((1, 3), np.float32)}, "QR003"),
+    "one missing": ({"a": ONES}, "QR001"),
+    "another name": ({"a": ONES, "c": ONES}, "QR002"),
+    "one more": ({"a": ONES, "b": ONES, "c": ONES}, "QR002"),
+}
+
+
+@pytest.mark.parametrize(("feeds", "code"), UNFIT.values(), ids=UNFIT)
+def test_feeds_are_checked_after_many_runs_as_before_the_first(feeds: dict[str, Array], code: str) -> None:
+    session, fitting = repeated()
+    with pytest.raises(qrun.QrunError) as failed:
+        session.run(feeds)
+    assert failed.value.code == code
+    np.testing.assert_array_equal(session.run(fitting)["y"], 2 * fitting["a"])
+
+
+def test_later_feeds_need_not_be_like_those_before() -> None:
+    """Other sizes, in turn; lists; strides; one array twice; the same names in another order."""
+    session, feeds = repeated()
+    wide = {name: np.ones((5, 3), np.float32) for name in "ab"}
+    listed: dict[str, Any] = {name: array.tolist() for name, array in feeds.items()}
+    given = [
+        wide,
+        feeds,
+        wide,
+        wide,
+        feeds,
+        {name: array[::-1] for name, array in feeds.items()},
+        {"b": ONES, "a": ONES},
+    ]
+    for these in given:
+        made = session.run(these)
+        np.testing.assert_array_equal(made["y"], these["a"] + these["b"])
+        made["y"][...] = -1
+    with pytest.raises(qrun.QrunError) as failed:
+        session.run(listed)
+    assert failed.value.code == "QR003"
+
+
+def test_a_program_that_fails_is_no_longer_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is made step by step, as it would be the first time."""
+    from qrun.native.errors import Undecided
+    from qrun.native.plan.program import Program
+
+    session, feeds = repeated()
+    calls = []
+
+    def fails(self: Program, *given: Any, **more: Any) -> None:
+        calls.append(given)
+        raise Undecided
+
+    monkeypatch.setattr(Program, "run", fails)
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(feeds)["y"], 2 * feeds["a"])
+    assert len(calls) == 3
+    monkeypatch.undo()
+    np.testing.assert_array_equal(session.run(feeds)["y"], 2 * feeds["a"])
+
+
+def test_an_output_that_is_asked_for_is_not_that_of_the_run_before() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    feeds = {"x": -ONES}
+    session = qrun.Session(model(nodes, feeds, {"y": np.float32}, {}), backend="native", threads=1)
+    for outputs in (None, "m", None, ["m", "y"], None, None, ["y"], None):
+        made = session.run(feeds, outputs)
+        assert list(made) == (["y"] if outputs is None else [outputs] if isinstance(outputs, str) else outputs)
+        assert all((array == ONES).all() for array in made.values())

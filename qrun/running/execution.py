@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,29 @@ class RunResult:
                   for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
         return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
                        first_ns=self.duration_ns, runs=1 + len(later), inside=best.inside)  # fmt: skip
+
+
+@frozen
+class Repeatable:
+    """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
+    known to fit the model, and are the program's."""
+
+    compiled: Compiled
+    forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+
+    @classmethod
+    def of(cls, compiled: Compiled, feeds: Mapping[str, Array]) -> Repeatable:
+        return cls(compiled, tuple((name, array.shape, array.dtype) for name, array in feeds.items()))
+
+    def takes(self, feeds: object) -> bool:
+        """Whether these are plain arrays of the same names, shapes and types."""
+        if type(feeds) is not dict or len(feeds) != len(self.forms):
+            return False
+        for name, shape, dtype in self.forms:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return False
+        return True
 
 
 def execute(
@@ -112,7 +136,7 @@ def run_program(
     plan = compiled.plan
     hold_feeds(plan.model, feeds, budget)
     inside = Inside()
-    ran = compiled.run(feeds, budget, inside, observer)
+    ran = compiled.run(feeds, budget, inside, observer, timed)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
     outputs = own_outputs(made, feeds, plan.model, budget)
     _check_outputs(plan.model, outputs)

@@ -60,18 +60,24 @@ class Compiled:
     natives: NativeKernels | None = None
 
     def run(
-        self, feeds: Mapping[str, Array], budget: Budget, inside: Inside, observer: Observing | None = None
+        self,
+        feeds: Mapping[str, Array],
+        budget: Budget,
+        inside: Inside,
+        observer: Observing | None = None,
+        timed: bool = True,
     ) -> StampedResult:
-        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes.
+        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is to tell
+        how long things took.
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
         """
-        known = {**defaults(self.plan), **feeds}
+        known = {**defaults(self.plan), **feeds} if self.plan.model.defaults else feeds
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
             return self._step(item, arrays, budget, inside, observer)
 
-        return self.program.run(known, elsewhere, budget, observer)
+        return self.program.run(known, elsewhere, budget, observer, timed)
 
     def _step(
         self, item: int, arrays: list[Array], budget: Budget, inside: Inside, observer: Observing | None

@@ -39,6 +39,8 @@ class Looks(Protocol):
 
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
+_FEW = 4
+"""Words that are set one by one sooner than at once."""
 _WORTH = 32
 """Tiles, of some microseconds at least, from which on it is worth to wake helpers after other steps."""
 _OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
@@ -62,6 +64,7 @@ class Instance:
         self.alone = Alone(listing.counts[:, 0], listing.counts[:, 1])
         self.unshared = frozenset[int]()
         self.lock = threading.Lock()
+        self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.structs[...] = listing.structs
         self._move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
@@ -76,8 +79,10 @@ class Instance:
 
     def _move(self, key: Key | None, start: int) -> None:
         """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
-        rows = self.listing.pointers.get(key)
-        if rows is not None:
+        if (words := self.words.get(key)) is not None:
+            for call, word, offset in words:
+                self.structs[call, word] = offset + start
+        elif (rows := self.listing.pointers.get(key)) is not None:
             self.structs[rows[:, 0], rows[:, 1]] = rows[:, 2] + start
 
     def forget(self) -> None:
@@ -100,10 +105,12 @@ class Instance:
         return array
 
     def run(
-        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None
+        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
-        values, held, stamps = {**listing.fixed}, {}, []
+        values, held, stamps = {**listing.fixed}, {}, list[Stamp]()
+        measuring = listing.engine.threads > 1 and not self.alone.known
+        timed = timed or measuring
 
         def take(key: Key, array: Array) -> None:
             values[key], held[key] = array, self._point(key, array)
@@ -113,15 +120,17 @@ class Instance:
         for key, array in arrays.items():
             take(key, array)
         for segment in listing.segments:
-            begin = now()
+            begin = now() if timed else 0
             if segment.item < 0:
                 if (not segment.first or segment.tiles >= _WORTH) and segment.first not in self.unshared:
                     self._call_helpers()
-                for piece in self._pieces(segment, looks):
-                    stamps.append(self._stamped(piece, begin, now))
+                for piece in self._pieces(segment, looks) if looks else (segment,):
+                    self._lead(piece)
+                    if timed:
+                        stamps.append(self._stamp(piece, begin, now()))
                     if looks and piece.item >= 0:
                         looks.look(piece.item, lambda key: self._value(key, values))
-                    begin = now()
+                    begin = now() if timed else 0
             else:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
@@ -129,13 +138,14 @@ class Instance:
                     own = array.copy() if np.may_share_memory(array, self.memory) else array
                     budget.hold_made(own, str(key))
                     take(key, own)
-                stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
+                if timed:
+                    stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
             for key in segment.frees:
                 array, pointed = values.pop(key), held.pop(key)
                 budget.release(array)
                 if pointed is not array:
                     budget.release(pointed)
-        if listing.engine.threads > 1 and not self.alone.known:
+        if measuring:
             self._measure(stamps)
         return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps))
 
@@ -148,24 +158,21 @@ class Instance:
             segments = (segment for segment in self.listing.segments if segment.item < 0)
             self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
 
-    def _pieces(self, segment: Segment, looks: Looks | None) -> Iterator[Segment]:
+    def _pieces(self, segment: Segment, looks: Looks) -> Iterator[Segment]:
         """A segment's calls, cut behind items that somebody looks at: those are items of their pieces."""
-        first = segment.first
-        if looks is not None:
-            item_of = self.listing.counts[:, 3]
-            for item in looks.items:
-                end = int(np.searchsorted(item_of, item, "right"))
-                if first < end <= segment.end and item_of[end - 1] == item:
-                    yield Segment(first, end, item)
-                    first = end
+        first, item_of = segment.first, self.listing.counts[:, 3]
+        for item in looks.items:
+            end = int(np.searchsorted(item_of, item, "right"))
+            if first < end <= segment.end and item_of[end - 1] == item:
+                yield Segment(first, end, item)
+                first = end
         if first < segment.end:
             yield Segment(first, segment.end)
 
-    def _stamped(self, piece: Segment, begin: int, now: Callable[[], int]) -> Stamp:
-        """Run these calls."""
-        self._lead(piece)
+    def _stamp(self, piece: Segment, begin: int, end: int) -> Stamp:
+        """What these calls, which have just run, noted."""
         ticks = self.times[:, piece.first : piece.end + 1].copy()
-        return Stamp(Segment(piece.first, piece.end), begin, now(), ticks)
+        return Stamp(Segment(piece.first, piece.end), begin, end, ticks)
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
@@ -191,6 +198,8 @@ class Instance:
         plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
+        if not self.doubtful.size:
+            return
         doubts = self.structs[self.doubtful, DOUBT // 8]
         if doubts.any():
             self.structs[self.doubtful, DOUBT // 8] = 0
@@ -217,13 +226,13 @@ def _follow(instance: Instance) -> None:
 
 
 class Program:
-    """A listing, and the memory of its runs. schedule: what it was made of, None if another process made it.
+    """A listing, and the memory of its runs: `nbytes` each. schedule: what it was made of, None if another process made it.
 
     `run` may be called from several threads at once; each run has memory of its own, kept for the next one.
     """
 
     def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
-        self.listing, self.schedule = listing, schedule
+        self.listing, self.schedule, self.nbytes = listing, schedule, listing.nbytes
         self._free: list[Instance] = []
         self._lock = threading.Lock()
 
@@ -232,21 +241,27 @@ class Program:
         return cls(Listing.of(schedule), schedule)
 
     def run(
-        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None = None
+        self,
+        arrays: Mapping[Any, Array],
+        elsewhere: Elsewhere,
+        budget: Budget,
+        looks: Looks | None = None,
+        timed: bool = True,
     ) -> StampedResult:
         """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
+        timed: whether the result has stamps.
 
         Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
         """
         with self._lock:
             instance = self._free.pop() if self._free else None
         if instance is None:
-            budget.reserve(self.listing.nbytes, "native program")
+            budget.reserve(self.nbytes, "native program")
             instance = Instance(self.listing)
         else:
-            budget.reserve(self.listing.nbytes, "native program", there=True)
+            budget.reserve(self.nbytes, "native program", there=True)
         try:
-            return instance.run(arrays, elsewhere, budget, looks)
+            return instance.run(arrays, elsewhere, budget, looks, timed)
         finally:
             with self._lock:
                 self._free.append(instance)
