@@ -137,9 +137,79 @@ def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
 
 
 def test_no_image_is_made_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
-    qrun.Session(model, cache=False)
-    qrun.Session(model.read_bytes(), cache=tmp_path / "cache")
+    x = np.load(DIGITS / "x.npy")
+    for given, cache in (
+        (model, False),
+        (model.read_bytes(), tmp_path / "cache"),
+        (onnx.load(model), tmp_path / "cache"),
+    ):
+        session = qrun.Session(given, cache=cache)
+        session.measured({session.inputs[0].name: x})
     assert not list(tmp_path.rglob(f"*{SUFFIX}"))
+
+
+def weighted(path: Path, middle: str = "Relu") -> Path:
+    """A model that is large enough to be kept wherever it comes from."""
+    header = '<ir_version: 8, opset_import: ["" : 13]>'
+    text = f"{header} main (float[2,128] x) => (float[2,256] y) {{ a = MatMul(x, w) b = {middle}(a) y = Relu(b) }}"
+    proto = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(1).normal(size=(128, 256)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(proto, path)
+    return path
+
+
+def test_models_that_are_in_no_file_have_images(tmp_path: Path) -> None:
+    path, cache = weighted(tmp_path / "model.onnx"), tmp_path / "cache"
+    feeds = {"x": np.random.default_rng(2).normal(size=(2, 128)).astype(np.float32)}
+    want = facts(qrun.Session(path, cache=False).execute(feeds))[0]
+    for given in (path.read_bytes(), onnx.load(path)):
+        assert facts(qrun.Session(given, cache=cache).measured(feeds))[0] == want
+        session = qrun.Session(given, cache=cache)
+        assert facts(session.execute(feeds))[0] == want
+        assert served(session)
+    proto = onnx.load(path)
+    proto.graph.node[-1].op_type = "Neg"
+    other = qrun.Session(proto, cache=cache)
+    np.testing.assert_array_equal(other.run(feeds)["y"], -qrun.Session(path, cache=False).run(feeds, ["b"])["b"])
+    assert not served(other)
+
+
+def test_a_slow_model_is_prepared_once_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first run goes step by step, as one step has no native kernel, and is the only one that is timed."""
+    path, cache = weighted(tmp_path / "model.onnx", "Hardmax"), tmp_path / "cache"
+    feeds = {"x": np.random.default_rng(2).normal(size=(2, 128)).astype(np.float32)}
+    monkeypatch.setattr("qrun.running.session.PATIENCE_NS", 0)
+    first = qrun.Session(path, cache=cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("qrun.running.session.run_program", lambda *_: pytest.fail("run again"))
+        want = first.measured(feeds)
+    assert any(event.backend == "reference" for event in want.events)
+    session = qrun.Session(path, cache=cache)
+    assert facts(session.execute(feeds))[0] == facts(want)[0]
+    assert served(session)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ValueError, False), (qrun.CallError, False), (KeyError, True), (TypeError, True)]
+)
+def test_only_refusals_are_left_to_a_run_step_by_step(
+    error: type[Exception], told: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning ahead hides no defect of its own."""
+    session = qrun.Session(model, cache=tmp_path / "cache")
+    feeds = {session.inputs[0].name: np.load(DIGITS / "x.npy")}
+
+    def dry_run(*_: object) -> None:
+        raise error("QR005", "refused") if error is qrun.CallError else error("refused")
+
+    monkeypatch.setattr("qrun.running.dryrun.dry_run", dry_run)
+    if told:
+        with pytest.raises(error, match="refused"):
+            session.execute(feeds)
+    else:
+        want = qrun.Session(model, cache=False).run(feeds)
+        assert [plain(a) for a in session.execute(feeds).outputs.values()] == [plain(a) for a in want.values()]
 
 
 def test_no_damaged_byte_is_believed(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from inspect import get_annotations
 from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+_set = object.__setattr__
 _FEW = 32
 """Objects of a class that are made without code of its own."""
 
@@ -56,8 +57,9 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
     if slots:
         made["__slots__"] = (*names, "__weakref__") if weak else names
     kind: Any = type(cls)
-    declared: type[Any] = kind(cls.__name__, cls.__bases__, made)
-    return declared
+    declared: Any = kind(cls.__name__, cls.__bases__, made)
+    declared._owner = declared
+    return declared  # type: ignore[no-any-return]
 
 
 def declared(cls: type[Any]) -> Mapping[str, Any]:
@@ -84,31 +86,36 @@ _DESCRIBED = _Described()
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     """One of the first objects of a class. To write and compile the class's own ``__init__`` takes as long as a hundred of
     them, and most classes of a short run have fewer."""
-    made: Any = next(kind for kind in type(self).__mro__ if "_declared" in vars(kind))
-    names, defaults = made._declared
+    made: Any = self._owner
+    names, _ = made._declared
     made._count += 1
+    values = args if len(args) == len(names) and not kwargs else _completed(made, args, kwargs)
+    if values is None or made._count > _FEW:
+        _write(made)
+        made.__init__(self, *args, **kwargs)
+        return
+    for name, value in zip(names, values, strict=True):
+        _set(self, name, value)
+    if hasattr(made, "__post_init__"):
+        self.__post_init__()
+
+
+def _completed(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+    """The values of all fields; None if some are missing, or are given that there are not, which the class's own tells."""
+    names, defaults = made._declared
     values = dict(zip(names, args, strict=False))
-    right = len(args) <= len(names) and values.keys().isdisjoint(kwargs) and kwargs.keys() <= set(names)
+    if len(args) > len(names) or not (values.keys().isdisjoint(kwargs) and kwargs.keys() <= set(names)):
+        return None
     values |= kwargs
-    for name in names if right and len(values) < len(names) else ():
+    for name in names if len(values) < len(names) else ():
         if name not in values:
             default = defaults.get(name, MISSING)
             if isinstance(default, Field):
                 default = default.default if default.default_factory is MISSING else default.default_factory()
             if default is MISSING:
-                break
+                return None
             values[name] = default
-    if not right or len(values) < len(names) or made._count > _FEW:
-        _write(made)
-        made.__init__(self, *args, **kwargs)
-        return
-    if "__slots__" in vars(made):
-        for name, value in values.items():
-            getattr(made, name).__set__(self, value)
-    else:
-        self.__dict__.update({name: values[name] for name in names})
-    if hasattr(made, "__post_init__"):
-        self.__post_init__()
+    return [values[name] for name in names]
 
 
 def _write(made: Any) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_INLINED = 2 * 10**5
 LARGEST = 2**31 - 1
+_KEPT = 1 << 16
+"""Bytes of a model from no file of which something is kept."""
 _PIECE = 1 << 24
 """Bytes of a protobuf message; no model file is longer."""
 
@@ -39,10 +41,9 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifte
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
     if isinstance(model, ModelProto):
-        data = model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b""
-        return _build(model, None, source, len(data), _digest(data))
+        return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source)
     if isinstance(model, bytes):
-        return _build(parse(model, source or "the model"), None, source, len(model), _digest(model))
+        return _given(parse(model, source or "the model"), model, source)
     path = Path(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
@@ -50,6 +51,14 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifte
     data = read_file(path)
     digest = "" if path.is_file() else _digest(data)
     return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data))
+
+
+def _given(proto: onnx.ModelProto, data: bytes, source: str) -> Model:
+    """The model of these bytes, which are in no file. What is made of small ones is not kept: it takes little, and programs that
+    make models make many."""
+    digest = _digest(data)
+    content = Content(digest.encode()) if len(data) >= _KEPT else None
+    return _build(proto, None, source, len(data), digest, content=content)
 
 
 def _digest(data: bytes) -> str:

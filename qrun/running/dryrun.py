@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
@@ -20,7 +21,7 @@ from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.keptprograms import KeptProgram, observing_program
 from qrun.running.plan import Plan, Step
 from qrun.running.programs import Programs
-from qrun.running.steps import NodeEvent, Run, bind, check_types, event, observe, reference
+from qrun.running.steps import REFUSALS, NodeEvent, Run, bind, check_types, event, observe, reference
 from qrun.running.times import Clock
 
 LARGEST = 1 << 26
@@ -72,23 +73,25 @@ def program_ahead(
 ) -> KeptProgram | None:
     """Make the native program for these checked feeds before any run, if shapes tell all that it takes, and compile its
     kernels. Returns it if it is to observe, and can; `programs` has it in any case. budget: of what is never held.
+
+    What a run step by step refuses is left to that, which tells it in the words of the reference.
     """
     if programs is None:
         return None
     engine, run = programs.natives.engine, Run(programs.arith, budget, observe, programs.natives, Clock(), groups)
-    try:
-        with engine.kernels.foreseeing():
+    with engine.kernels.foreseeing():
+        try:
             dry = dry_run(plan, feeds, run)
-            if dry is None:
-                return None
-            programs.learn(plan, feeds, dry.events)
-            compiled = programs.ready(plan, feeds)
-        if compiled is None:
+        except (QrunError, *REFUSALS):
             return None
-        engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
-        return observing_program(compiled, dry.events, dry.peak_bytes, dry.held_bytes) if observe else None
-    except Exception:  # a run step by step raises it as well, in the words of the reference
+        if dry is None:
+            return None
+        programs.learn(plan, feeds, dry.events)
+        compiled = programs.ready(plan, feeds)
+    if compiled is None:
         return None
+    engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
+    return observing_program(compiled, dry.events, dry.peak_bytes, dry.held_bytes) if observe else None
 
 
 class _Values:

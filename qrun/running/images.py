@@ -45,7 +45,7 @@ class Images:
 
     @classmethod
     def of(cls, engine: Engine | None, model: Model, arith: Arith, fuse: bool) -> Images | None:
-        """None of a model that did not come from a file, without an engine, and where its cache is refused."""
+        """None of a small model that is in no file, without an engine, and where its cache is refused."""
         if engine is None or model.content is None or engine.kernels.cache.refused:
             return None
         return cls(engine, model, arith, fuse)

@@ -165,11 +165,12 @@ class Session:
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
 
-        There is no program without native kernels, and none is made after a first run of more than two seconds, or of more
-        than 20,000 steps.
+        There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than two
+        seconds it is only made to be kept for later processes.
         """
         first = self.execute(feeds, outputs)
-        if first.duration_ns > PATIENCE_NS or len(first.events) > PATIENCE_STEPS:
+        slow = first.duration_ns > PATIENCE_NS
+        if (slow and self._kept is None) or len(first.events) > PATIENCE_STEPS:
             return first
         values = check_feeds(self.model, feeds)
         keep = self._names(outputs)
@@ -177,7 +178,7 @@ class Session:
             1 if self._kept and self._kept.find(keep, True, values) else 2
         )  # the first of a program takes its memory
         compiled = self._compiled(keep, values, first)
-        if compiled is None:
+        if compiled is None or slow:
             return first
         try:
             later = [run_program(compiled, values, self._budget(), True) for _ in range(least)]

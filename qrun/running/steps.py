@@ -19,6 +19,9 @@ from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.plan import Plan, Step, located, step_of
 from qrun.running.times import Clock, Inside
 
+REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
+"""What kernels raise that refuse their inputs; anything else is a defect of theirs."""
+
 
 @frozen
 class TensorInfo:
@@ -116,7 +119,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         raise error if error.where else located(error, model, node, step.definition) from None
     except MemoryLimitError as error:
         raise placed(error, model, node) from None
-    except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
+    except REFUSALS as error:
         raise _failed(error, model, step, args) from error
     except Exception as error:
         error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")

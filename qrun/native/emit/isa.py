@@ -49,8 +49,8 @@ def _of_llvm() -> frozenset[str]:
 def _of_cpuinfo() -> frozenset[str]:
     """The features of x86 that the operating system lets programs use."""
     try:
-        with open("/proc/cpuinfo", encoding="ascii") as lines:
-            line = next(line for line in lines if line.startswith("flags"))
+        with open("/proc/cpuinfo", "rb") as lines:
+            line = next(line for line in lines if line.startswith(b"flags")).decode()
     except (OSError, StopIteration, ValueError):
         return frozenset()
     names = (_CPUINFO.get(name, name) for name in line.partition(":")[2].split())
