@@ -15,6 +15,7 @@ from qrun.comparing.ranking_local import Local
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import CallError
 from qrun.ir import Array, Node
+from qrun.ir.compound import form_difference, numbers
 from qrun.ir.types import shape_text
 from qrun.running.session import Session
 
@@ -128,12 +129,17 @@ class Rows:
         self.reached.append(mean_ratio(self.end_sums))
 
     def _end(self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]) -> None:
-        if got.shape != want.shape:
+        form = form_difference(got, want)
+        got, want = numbers(got), numbers(want)
+        if form or got.shape != want.shape:
             raise CallError(
                 "QR003",
                 f"output {self.ends[at][0]!r} has another shape in the second model",
                 where=[self.a.model.label, self.b.model.label],
-                facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))],
+                facts=[
+                    ("first", form[1] if form else shape_text(want.shape)),
+                    ("second", form[0] if form else shape_text(got.shape)),
+                ],
                 name="output-mismatch",
             )
         whole = integral(got.dtype)

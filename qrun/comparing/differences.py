@@ -9,6 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
+from qrun.ir.compound import form_difference, is_compound, numbers
 from qrun.ir.types import describe, type_name
 
 
@@ -85,6 +86,13 @@ def difference(
 def differing(got: Array, want: Array) -> Array:
     """Where two arrays of one type and shape are not equal; NaN equals NaN."""
     return np.asarray((got != want) & ~((got != got) & (want != want)), bool)
+
+
+def same(a: Array, b: Array) -> bool:
+    """One type, shape and values; NaN equals NaN. Of values that are no tensors, all of their tensors."""
+    if is_compound(a) or is_compound(b):
+        return form_difference(a, b) is None and same(numbers(a), numbers(b))
+    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
 
 
 def distances(got: Array, want: Array) -> Array:

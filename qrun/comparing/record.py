@@ -24,7 +24,8 @@ from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node
-from qrun.ir.compound import is_compound, numbers
+from qrun.ir.compound import is_compound
+from qrun.ir.compound import tensors as tensors_in
 from qrun.ir.types import describe
 from qrun.native.emit.isa import available
 
@@ -76,26 +77,26 @@ def check_folder(folder: Path) -> None:
 
 @frozen
 class Made:
-    """A tensor, the node that made it, and the node's inputs (None for omitted ones; all None if one is not known).
+    """A tensor, the node that made it, and the node's inputs (None for omitted ones; all None if one is not known, or no tensor).
 
-    fixed: it depends on no input of the graph.
+    whole: the node's output that it is, or is an element of. fixed: it depends on no input of the graph.
     """
 
     name: str
     array: Array
     node: Node
     values: list[Array | None] | None
+    whole: str
     fixed: bool
 
     def entry(self) -> RecordEntry:
-        array = numbers(self.array)
-        values = None if any(v is not None and is_compound(v) for v in self.values or ()) else self.values
-        bare = RecordEntry.bare(self.name, array, self.node)
-        return bare if self.fixed else filled(bare, array, self.node, values)
+        bare = RecordEntry.bare(self.name, self.array, self.node)
+        return bare if self.fixed else filled(bare, self.array, self.node, self.values)
 
 
 def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator[Made]:
-    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader."""
+    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader. Of a value
+    that is no tensor, such as a sequence, its kind and length, then the tensors in it."""
     if isinstance(tensors, Mapping):
         held = tensors
         tensors = ((name, held[name]) for name in model.producers if name in held)
@@ -110,14 +111,20 @@ def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator
             for freed in frees.get(index, ()):
                 live.pop(freed, None)
         done = max(done, node.index)
-        yield Made(name, array, node, _values(node, live), name in fixed)
+        values = _values(node, live)
+        if is_compound(array):
+            yield Made(name, array, node, None, name, True)
+        for part, tensor in tensors_in({name: array}).items():
+            while part != name and part in model.producers:
+                part += "'"
+            yield Made(part, tensor, node, values, name, name in fixed)
         if name in model.consumers:
             live[name] = array
 
 
 def _values(node: Node, live: Mapping[str, Array]) -> list[Array | None] | None:
-    """The node's inputs, None for omitted ones; None if one is not known."""
-    if any(name and name not in live for name in node.inputs):
+    """The node's inputs, None for omitted ones; None if one is not known, or no tensor."""
+    if any(name and (name not in live or is_compound(live[name])) for name in node.inputs):
         return None
     return [live[name] if name else None for name in node.inputs]
 
@@ -154,7 +161,9 @@ def _file_sha(path: Path) -> str:
 
 
 def recorded_inputs(feeds: Mapping[str, Array]) -> tuple[RecordedInput, ...]:
-    return tuple(RecordedInput(name, describe(feeds[name]), digest(feeds[name])) for name in sorted(feeds))
+    return tuple(
+        RecordedInput(name, describe(array), digest(array)) for name, array in sorted(tensors_in(feeds).items())
+    )
 
 
 def _json(value: Any) -> str:

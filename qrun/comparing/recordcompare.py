@@ -75,7 +75,7 @@ def compare_record(
     record = read_record(folder)
     _same_model(record, model)
     _same_inputs(record, feeds)
-    now, proofs = _now(tensors, model, feeds, record)
+    now, wholes, proofs = _now(tensors, model, feeds, record)
     if now.keys().isdisjoint(record.entries):
         facts = [
             ("recorded", ", ".join(list(record.entries)[:3]) or "none"),
@@ -86,7 +86,7 @@ def compare_record(
             "QR005", "the record and this run have no tensor in common", where=[str(folder)], facts=facts, fixes=fixes
         )
     settings = differing(record.made_by, {"runtime": label, **host()})
-    changes = tuple(_changes(record, now, proofs, model, tolerance))
+    changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))
     only_recorded, only_now = (
         tuple(n for n in x if n not in y) for x, y in ((record.entries, now), (now, record.entries))
     )
@@ -95,12 +95,15 @@ def compare_record(
 
 def _now(
     tensors: Tensors, model: Model, feeds: Mapping[str, Array], record: Record
-) -> tuple[dict[str, RecordEntry], dict[str, str]]:
-    """The entries of a run; and for tensors that differ though their inputs do not, what is proved about the reason."""
+) -> tuple[dict[str, RecordEntry], dict[str, str], dict[str, str]]:
+    """The entries of a run; the node's output that each is of; and for tensors that differ though their inputs do not, what is
+    proved about the reason."""
     now: dict[str, RecordEntry] = {}
+    wholes: dict[str, str] = {}
     proofs: dict[str, str] = {}
     same = {*feeds, *model.constants, ""}
     for made in walk(tensors, model, feeds):
+        wholes[made.name] = made.whole
         known, bare = record.entries.get(made.name), RecordEntry.bare(made.name, made.array, made.node)
         if known is not None and (known.sha256, known.type, known.shape) == (bare.sha256, bare.type, bare.shape):
             now[made.name] = known
@@ -109,21 +112,27 @@ def _now(
         now[made.name] = made.entry()
         if known is not None and made.values is not None and same.issuperset(made.node.inputs):
             proofs[made.name] = proved(made, model, known.sha256)
-    return now, proofs
+    return now, wholes, proofs
 
 
 def _changes(
-    record: Record, now: Mapping[str, RecordEntry], proofs: Mapping[str, str], model: Model, tolerance: Tolerance
+    record: Record,
+    now: Mapping[str, RecordEntry],
+    wholes: Mapping[str, str],
+    proofs: Mapping[str, str],
+    model: Model,
+    tolerance: Tolerance,
 ) -> Iterator[TensorChange]:
     """What became of each tensor that both have, in graph order."""
     equal = dict.fromkeys([*model.constants, *(v.name for v in (*model.inputs, *model.defaults))], True)
     done: dict[str, TensorChange] = {}
-    for name, node in model.producers.items():
-        if name in now and name in record.entries:
+    for name, whole in wholes.items():
+        node = model.producers[whole]
+        if name in record.entries:
             inputs = tuple((read, equal.get(read)) for read in dict.fromkeys(node.inputs) if read)
             gap = _codes_gap(node, model, done)
             change = done[name] = judged(record.entries[name], now[name], tolerance, inputs, gap)
-            equal[name] = change.verdict == "equal"
+            equal[whole] = change.verdict == "equal" and equal.get(whole, True)
             proof = proofs.get(name, "")
             told = (proof, change.reading) if proof in ("", RECORD_EXACT) else (proof,)
             yield replace(change, reading="; ".join(filter(None, told)))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
-from qrun.comparing.causes import Suspect, reason, same
+from qrun.comparing.causes import Suspect, reason
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
-from qrun.comparing.differences import EXACT, Tolerance, integral
+from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, same
 from qrun.comparing.groups import NodeGroup
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
@@ -17,7 +17,7 @@ from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model
-from qrun.ir.compound import numbers
+from qrun.ir.compound import form_difference, numbers
 
 Progress = Callable[[int, int, float | None], None]
 """Told the nodes done, all nodes, and the seconds left if that is known."""
@@ -150,6 +150,8 @@ class _Work:
     def _judged(
         self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance, noise: float = 0.0
     ) -> TensorPair:
+        if mine is not None and theirs is not None and (form := form_difference(mine, theirs)):
+            return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
         whole = mine is not None and integral(mine.dtype)
         code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN

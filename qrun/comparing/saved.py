@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 from qrun.documents.answers import RunOutput
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode
@@ -34,6 +34,8 @@ class OutputPair:
             values), where both files hold the values; else None.
     low, high, mean: of both runs.
     """
+
+    KEYS = keys("name a b equal total differing largest first min=low max=high mean")
 
     name: str
     a: str

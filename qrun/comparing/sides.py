@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qrun.comparing.differences import differing
+from qrun.comparing.differences import same
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
@@ -261,7 +261,7 @@ class PeerSide:
         except QrunError:
             return {}
         pairs = ((found[name], array) for name, array in made.items())
-        return found if all(a is b or (a is not None and b is not None and identical(a, b)) for a, b in pairs) else {}
+        return found if all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs) else {}
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         """Unit by unit, where the runtime refuses the whole model."""
@@ -273,10 +273,6 @@ class PeerSide:
             outputs = self._nodes.alone(node, inputs, self.backend, self._limit)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
-
-
-def identical(a: Array, b: Array) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
 
 
 def _given(array: Array) -> Array | None:

@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes import same
-from qrun.comparing.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
+from qrun.comparing.differences import (
+    Difference,
+    Tolerance,
+    difference,
+    differing,
+    distances,
+    integral,
+    plain,
+    same,
+    sqnr,
+)
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 from qrun.ir.types import describe

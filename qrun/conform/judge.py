@@ -8,8 +8,8 @@ from math import isfinite
 
 import numpy as np
 
-from qrun.comparing.causes import Reason, Suspect, reason, same
-from qrun.comparing.differences import differing, integral
+from qrun.comparing.causes import Reason, Suspect, reason
+from qrun.comparing.differences import differing, integral, same
 from qrun.comparing.sides import Unit
 from qrun.conform.answers import REFUSED, Response
 from qrun.conform.causes import ACCEPTS_INVALID, GARBAGE

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.model import Array, TensorType
-from qrun.ir.types import MAP, OPTIONAL, SEQUENCE
+from qrun.ir.types import MAP, OPTIONAL, SEQUENCE, describe
 
 COMPOUND = frozenset({SEQUENCE, OPTIONAL, MAP})
 _UNFIT = ValueError, TypeError, OverflowError
@@ -119,6 +119,24 @@ def numbers(value: Array) -> Array:
         return value.elements[1]
     empty = np.zeros(0, value.element or np.float32)
     return np.concatenate([element.reshape(-1) for element in value.elements]) if value.elements else empty
+
+
+def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
+    """What besides their numbers tells two values apart of which one is no tensor, described: the kind, how many elements
+    there are, the type and shape of one, a key of a map. None if nothing does, and for tensors."""
+    if not is_compound(a) and not is_compound(b):
+        return None
+    left, right, wholes = _parts(a), _parts(b), (describe(a), describe(b))
+    if is_compound(a) != is_compound(b) or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return wholes
+    for ending, one in left.items():
+        other, part = right[ending], ending.removeprefix(".")
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return f"{wholes[0]}, {part} {describe(one)}", f"{wholes[1]}, {part} {describe(other)}"
+        if ending == ".keys" and (one != other).any():
+            at = int(np.argmax(one != other))
+            return f"{wholes[0]}, key {one[at]}", f"{wholes[1]}, key {other[at]}"
+    return None
 
 
 def joined(found: Mapping[str, Array]) -> Compound | None:

@@ -49,13 +49,13 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     if change.verdict == "equal":
         return fields
     both = {
-        side: {name: getattr(entry, name) for name in _ENTRY}
+        side: {key: getattr(entry, name) for key, name in _ENTRY.items()}
         for side, entry in (("recorded", change.recorded), ("now", now))
     }
     return {**fields, **encode(change), **encode(both), "inputs_equal": change.inputs_equal}
 
 
-_ENTRY = keys("name node op type shape sha256 low high mean nan inf saturated histogram quantiles sample ties")
+_ENTRY = keys("name node op type shape sha256 min=low max=high mean nan inf saturated histogram quantiles sample ties")
 """What this document calls the facts of a tensor, which has all of them: record.json leaves out what there is nothing of."""
 
 

@@ -170,6 +170,7 @@ def test_record_names_the_first_difference() -> None:
     fields = files_fields(records("conv1"))
     assert list(fields["tensors"][0]) == ["name", "node", "op", "verdict"]
     assert fields["tensors"][1]["recorded"]["sha256"] != fields["tensors"][1]["now"]["sha256"]
+    assert {"min", "max", "mean"} <= fields["tensors"][1]["now"].keys()
 
 
 def test_profile() -> None:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from qrun.comparing.saved import SavedChecks, SavedRuns, compare_saved
 from qrun.comparing.savedprofiles import LEAST, SavedProfiles, change
+from qrun.documents.record import encode
 from qrun.errors import CallError
 from qrun.report.comparesaved import profile_sheet
 
@@ -208,6 +209,7 @@ def test_values_of_runs(tmp_path: Path) -> None:
     y, z, s = found.outputs
     assert (y.differing, y.total, y.largest, y.first) == (2, 6, 0.5, ((1, 0), 4, 4.5))
     assert (z.equal, z.differing, z.low) == (False, None, (0.0, -1.0))
+    assert encode(z)["min"] == [0.0, -1.0]
     assert (s.differing, s.first) == (1, ((1,), '"b"', '"c"'))
     b["outputs"] = [output("y", [1.0, 2.0]), output("new", 1.0)]
     found = compared(tmp_path, a, b)

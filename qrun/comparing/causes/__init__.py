@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
-from qrun.comparing.causes._suspect import TIE, AlternativeForm, Suspect, same, spread
+from qrun.comparing.causes._suspect import TIE, AlternativeForm, Suspect, spread
 from qrun.comparing.differences import differing, distances
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
@@ -123,7 +123,6 @@ __all__ = [
     "Suspect",
     "cause",
     "reason",
-    "same",
     "spread",
     "to_tie",
     "told",

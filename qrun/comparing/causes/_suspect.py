@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import differing
+from qrun.comparing.differences import same
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -159,11 +159,6 @@ def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -
 def part(share: float) -> str:
     """A share of a bound in percent; next to nothing is less than 0.1%."""
     return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
-
-
-def same(a: Array, b: Array) -> bool:
-    """One type, shape and values; NaN equals NaN."""
-    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
 
 
 def spread(parameter: Array, like: Array, axis: Any) -> Array:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, same
+from qrun.comparing.causes._suspect import Suspect
+from qrun.comparing.differences import same
 from qrun.ir.types import describe, shape_text, type_name
 
 CRASH = "QR015"

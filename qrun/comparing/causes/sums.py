@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, computed, part, same
+from qrun.comparing.causes._suspect import Suspect, computed, part
+from qrun.comparing.differences import same
 from qrun.ir import Array
 
 _UNIT = 2.0**-24
