@@ -139,9 +139,9 @@ class Budget:
         return self._limit
 
     def aside(self) -> Budget:
-        """Another account that stands as this one does, for what is only tried."""
-        made = Budget(self.limit)
-        made.live = self.live
+        """Another account that stands as this one does, for what is only tried, or is given back at the end."""
+        made = Budget(self._limit)
+        made.live, made._ceiling = self.live, self._ceiling
         return made
 
     def look_ahead(self, look: Callable[[int], None]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,7 +22,7 @@ from qrun.ops._context import Claim
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import OfShapes
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
-from qrun.running.plan import Step
+from qrun.running.plan import Plan, Step
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
@@ -57,11 +57,21 @@ class KernelBinding:
                 _ = call.kernel.address
 
 
+class Bodies(Protocol):
+    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run, events: of running/steps.py."""
+
+    def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
+
+    def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
+
+
 class NativeKernels:
     """The native kernels of one model. Safe to use from several threads.
 
     literal: why nodes, by index, were left in float by the passes that look for integer operators.
     derived: the tensors that follow from shapes, where that is known.
+
+    bodies: of the kernels of a graph inside a node, its programs; of_bodies: makes these of kernels. None: it runs step by step.
     """
 
     def __init__(
@@ -77,6 +87,8 @@ class NativeKernels:
         self.arith: Arith = arith
         self.literal = literal or {}
         self.derived = derived_tensors(model) if derived is None else derived
+        self.of_bodies: Callable[[NativeKernels], Bodies] | None = None
+        self.bodies: Bodies | None = None
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._memos: dict[int, Memo] = {}
@@ -91,6 +103,7 @@ class NativeKernels:
             found = self._inside.get(key)
             if found is None:
                 found = self._inside[key] = NativeKernels(step.bodies[name].model, self.engine, self.arith)
+                found.of_bodies, found.bodies = self.of_bodies, self.of_bodies(found) if self.of_bodies else None
             return found
 
     def known(self, step: Step, args: Sequence[Array | None]) -> KernelBinding | None:

@@ -135,7 +135,7 @@ def run_program(
     begin = now()
     plan = compiled.plan
     hold_feeds(plan.model, feeds, budget)
-    inside = Inside()
+    inside = Inside(timed)
     ran = compiled.run(feeds, budget, inside, observer, timed)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
     outputs = own_outputs(made, feeds, plan.model, budget)

@@ -30,7 +30,8 @@ KEPT, KEPT_BYTES = 32, 256 << 20
 used last stay."""
 
 K = TypeVar("K")
-Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
+Forms = tuple[tuple[str, tuple[int, ...], str], ...]
+Key = tuple[tuple[str, ...], Forms]
 
 
 class Observing(Protocol):
@@ -172,6 +173,11 @@ class Programs:
                 self._made[key] = self._made.pop(key)
             return self._made.get(key)
 
+    def drop(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
+        """Use the program for these inputs no more."""
+        with self._lock:
+            self._made.pop(_key(plan, feeds), None)
+
     def _forget(self) -> None:
         """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
         for key in surplus({key: made.program.listing.nbytes if made else 0 for key, made in self._made.items()}):
@@ -271,6 +277,6 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
     return plan.keep, forms(feeds)
 
 
-def forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+def forms(feeds: Mapping[str, Array]) -> Forms:
     """Name, shape and type of each input: one program serves all feeds that have these."""
     return tuple([(name, array.shape, array.dtype.str) for name, array in sorted(feeds.items())])

@@ -17,6 +17,7 @@ from qrun.ir.compound import unwrapped
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
+from qrun.running.bodies import BodyPrograms
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
 from qrun.running.dryrun import program_ahead
@@ -383,6 +384,7 @@ class Session:
             return Prepared(plan, groups, reasons)
         shared = next((p.natives for p in self._plans.values() if p.plan.model is plan.model), None)
         natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
+        natives.of_bodies = BodyPrograms
         return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
 
 

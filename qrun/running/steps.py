@@ -91,6 +91,11 @@ class Run:
         """The graphs inside a step, by attribute, to be run where these values are around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
 
+    def tell(self, event: NodeEvent) -> None:
+        """What happened at a node of a graph inside another one."""
+        assert event.node is not None
+        self.inside.add(f"{self.path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why)
+
     def info(self, name: str, array: Array) -> TensorInfo:
         found = self.infos.get(name)
         if found is None:
@@ -194,13 +199,17 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
 
 def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
     """What a body makes of what it is fed with; `outside` has what it takes from around it."""
-    model, budget = plan.model, run.budget
-    values = {**outside, **model.constants, **fed}
+    model, budget, given = plan.model, run.budget, {**outside, **fed}
+    programs = run.natives.bodies if run.natives else None
+    done = programs.run(plan, given, run) if programs else None
+    if done is not None:
+        return done
+    values, events = {**model.constants, **given}, []
     for name, array in fed.items():
         budget.hold_made(array, name)
     for step in plan.steps:
-        event = run_step(step, model, values, run)
-        run.inside.add(f"{run.path}{step.node.label}", step.node.op, event.duration_ns, event.backend, event.why)
+        events.append(run_step(step, model, values, run))
+        run.tell(events[-1])
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
@@ -209,6 +218,8 @@ def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array]
     for name, array in values.items():
         if name not in outside and name not in model.constants:
             budget.release(array)
+    if programs:
+        programs.ran(plan, given, events)
     return made
 
 

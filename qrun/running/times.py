@@ -52,13 +52,16 @@ class InsideEvent:
 
 
 class Inside:
-    """Such events by path, in the order in which the nodes ran first."""
+    """Such events by path, in the order in which the nodes ran first. timed: whether somebody wants them."""
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = True) -> None:
+        self.timed = timed
         self._found: dict[str, InsideEvent] = {}
 
     def add(self, path: str, op: str, duration_ns: int, backend: str, why: str) -> None:
         """One more run of a node."""
+        if not self.timed:
+            return
         before = self._found.get(path)
         runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
         self._found[path] = InsideEvent(path, op, runs + 1, spent + duration_ns, backend, why)

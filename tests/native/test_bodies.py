@@ -1,0 +1,156 @@
+"""Graphs inside nodes run as native programs when they come again with the same shapes, with the results of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from helpers.native import ISAS, Array
+from helpers.support import assert_equal
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native.errors import Undecided
+from qrun.native.plan.program import Program
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+TURNS, WIDE = 12, 24
+RNG = np.random.default_rng(5)
+W, X = (RNG.normal(0, 0.3, shape).astype(np.float32) for shape in ((WIDE, WIDE), (3, WIDE)))
+
+
+def value(name: str, kind: int, shape: Any = None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def loop(
+    nodes: list[onnx.NodeProto], outputs: list[str], carried: list[str], constants: dict[str, Array]
+) -> onnx.ModelProto:
+    """A loop of TURNS turns that begins with s = x; outputs: of the body, the condition `c` not among them."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["go"]), *nodes],
+        "body",
+        [value("i", I64, []), value("c", BOOL, []), *(value(name, F32) for name in carried)],
+        [value("go", BOOL, []), *(value(name, F32) for name in outputs)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    names = [f"y{n}" for n in range(len(outputs))]
+    inputs = ["turns", "", *["x"] * len(carried)]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Loop", inputs, names, body=body)],
+        "g",
+        [value("x", F32, ["n", WIDE]), value("turns", I64, [])],
+        [value(name, F32) for name in names],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+LOOPS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a product and functions": lambda: loop(
+        [node("MatMul", "s w", "m"), node("Tanh", "m", "t"), node("Add", "t r", "s2"), node("Sigmoid", "s2", "o")],
+        ["s2", "o"], ["s"], {"w": W},
+    ),
+    "what it takes from around it is a result": lambda: loop(
+        [node("Add", "s r", "s2"), node("Identity", "r", "o")], ["s2", "o"], ["s"], {}
+    ),
+    "what it is fed with is a result": lambda: loop([node("Neg", "s", "n")], ["n", "s"], ["s"], {}),
+    "a constant is a result": lambda: loop([node("Neg", "s", "n")], ["n", "w"], ["s"], {"w": W}),
+    "the turn's number": lambda: loop(
+        [node("Cast", "i", "f", to=F32), node("Mul", "s f", "p"), node("Tanh", "p", "s2")], ["s2", "p"], ["s"], {}
+    ),
+    "shapes that grow": lambda: loop([node("Concat", "s r", "s2", axis=0), node("Neg", "r", "o")], ["s2", "o"], ["s"], {}),
+    "shapes that depend on values": lambda: loop(
+        [node("Cast", "i", "f", to=F32), node("Sub", "r f", "d"), node("Relu", "d", "e"), node("NonZero", "e", "z"),
+         node("Shape", "z", "k"), node("Cast", "k", "l", to=F32), node("ReduceSum", "l", "q", keepdims=0),
+         node("Add", "s q", "s2")], ["s2"], ["s"], {},
+    ),
+}  # fmt: skip
+
+
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs that run from now on, once for each run."""
+    found: list[Program] = []
+    run = Program.run
+
+    def seen(self: Program, *given: Any, **more: Any) -> Any:
+        found.append(self)
+        return run(self, *given, **more)
+
+    monkeypatch.setattr(Program, "run", seen)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", LOOPS)
+def test_results_are_those_of_the_reference(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LOOPS[name]()
+    reference = qrun.Session(model, backend="reference")
+    session, ran = qrun.Session(model, backend="native", threads=threads), runs(monkeypatch)
+    for rows in (3, 3, 2, 3, 0, 1):
+        feeds = {"x": X[:rows], "turns": np.array(TURNS)}
+        want = reference.run(feeds)
+        for got in (session.run(feeds), session.execute(feeds).outputs):
+            for key, array in want.items():
+                assert_equal(got[key], array, f"{name}, {rows} rows: {key}")
+    assert len(set(ran)) > 1 or "grow" in name
+    assert len(ran) > 2 * TURNS or "grow" in name
+
+
+def test_a_program_is_made_when_shapes_came_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, ran = qrun.Session(LOOPS["a product and functions"](), backend="native", threads=1), runs(monkeypatch)
+    session.run({"x": X, "turns": np.array(3)})
+    assert not ran
+    session.run({"x": X, "turns": np.array(5)})
+    assert len(ran) >= 5
+
+
+def test_events_tell_of_every_turn() -> None:
+    """Nodes that became part of another one take no time."""
+    session = qrun.Session(LOOPS["a product and functions"](), backend="native", threads=1)
+    feeds = {"x": X, "turns": np.array(TURNS)}
+    for _ in range(3):
+        inside = session.execute(feeds, observe=False).inside
+        assert [event.op for event in inside] == ["Identity", "MatMul", "Tanh", "Add", "Sigmoid"]
+        assert {event.runs for event in inside} == {TURNS}
+        assert {event.backend for event in inside if event.op != "Identity"} == {"native"}
+        assert sum(event.duration_ns for event in inside) > 0
+        assert all(event.path.startswith("Loop_1/body/") for event in inside)
+
+
+@pytest.mark.parametrize("failure", [Undecided, ValueError])
+def test_a_program_that_fails_leaves_the_graph_to_its_steps(
+    failure: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result that it could not decide says nothing of the next run; after anything else it is used no more."""
+    model, calls = LOOPS["a product and functions"](), []
+    feeds = {"x": X, "turns": np.array(TURNS)}
+    want = qrun.Session(model, backend="reference").run(feeds)
+    session = qrun.Session(model, backend="native", threads=1)
+
+    def fails(*given: Any, **more: Any) -> None:
+        calls.append(given)
+        raise failure("told to")
+
+    monkeypatch.setattr(Program, "run", fails)
+    for name, array in session.run(feeds).items():
+        assert_equal(array, want[name], name)
+    assert len(calls) == (TURNS - 3 if failure is Undecided else 1)
+
+
+def test_memory_of_a_turn_is_given_back() -> None:
+    """Many turns need no more than few, but for what they make that stays."""
+    grown = []
+    for backend in ("reference", "native"):
+        session = qrun.Session(LOOPS["what it is fed with is a result"](), backend=backend, threads=1)
+        few, many = (session.execute({"x": X, "turns": np.array(n)}, observe=False).peak_bytes for n in (20, 40))
+        grown.append(many - few)
+    assert grown[0] == grown[1] > 0
