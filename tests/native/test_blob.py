@@ -134,6 +134,7 @@ def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
 def test_without_llvm_new_kernels_are_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     y = run(Engine.create(cache=tmp_path / "c"))
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    monkeypatch.setattr("qrun.native.machine.codegen.library", lambda: None)
     llvm.cache_clear()
     assert np.array_equal(run(Engine.create(cache=tmp_path / "c")), y)
     with pytest.raises(Declined, match=r"^llvmlite cannot be loaded: .*llvmlite\.binding"):

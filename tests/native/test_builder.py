@@ -153,7 +153,7 @@ def test_a_kernel_that_cannot_be_compiled_is_declined_when_it_is_wanted(monkeypa
     def broken() -> None:
         raise Declined("llvmlite cannot be loaded")
 
-    monkeypatch.setattr(codegen, "llvm", broken)
+    monkeypatch.setattr(codegen, "begin", broken)
     for begun in (False, True):
         engine = Engine.create()
         if begun:

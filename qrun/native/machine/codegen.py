@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +10,19 @@ from typing import Any
 from qrun.declare.digest import digest
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.errors import Declined
+from qrun.native.machine import blob
+from qrun.native.machine.llvm import library
+
+
+def begin() -> None:
+    """Load what compiles. Raises Declined if that fails."""
+    if not blob.USABLE or library() is None:
+        llvm()
 
 
 @cache
 def llvm() -> Any:
-    """llvmlite, imported only to compile, or to load what is no image. Raises Declined if that fails."""
+    """llvmlite, imported only where its library alone does not do. Raises Declined if that fails."""
     try:
         import llvmlite.binding
     except (ImportError, OSError) as error:
@@ -42,9 +49,13 @@ def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
 
     flat: as position-independent code whose constants lie next to it.
     """
+    alone = library() if flat and isa.architecture == host_architecture() else None
+    if alone is not None:
+        return alone.compile(text, isa.cpu, isa.features)
     module = llvm().parse_assembly(text, llvm().create_context())
     module.verify()
-    return _generated(target_machine(isa, flat), module)
+    made: bytes = target_machine(isa, flat).emit_object(module)
+    return made
 
 
 def load_object(body: bytes, isa: Isa) -> Any:
@@ -65,28 +76,3 @@ def target_machine(isa: Isa, flat: bool = False) -> Any:
         target = llvm().Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
     reloc, model = ("pic", "small") if flat else ("default", "jitdefault")
     return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=1, reloc=reloc, codemodel=model)
-
-
-def _generated(target: Any, module: Any) -> bytes:
-    """The module as an object file, as `target.emit_object` makes it.
-
-    llvmlite calls LLVM under one lock for all threads. Modules with contexts of their own need none, and threads that compile
-    side by side would wait for each other.
-    """
-    why, lib = ctypes.c_char_p(), llvm().ffi.lib
-    buffer = _generate()(target, module, 1, ctypes.byref(why))
-    if not buffer:
-        raise RuntimeError(f"LLVM generates no code: {(why.value or b'').decode(errors='replace')}")
-    try:
-        return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
-
-@cache
-def _generate() -> Any:
-    ffi = llvm().ffi
-    generate = ctypes.CDLL(ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
-    generate.argtypes = (ffi.LLVMTargetMachineRef, ffi.LLVMModuleRef, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
-    generate.restype = ffi.LLVMMemoryBufferRef
-    return generate

@@ -153,7 +153,7 @@ class Kernels:
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
                 return
-            self._llvm = self._llvm or self._builder.later(codegen.llvm)
+            self._llvm = self._llvm or self._builder.later(codegen.begin)
         self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
 
     def foreseeing(self) -> AbstractContextManager[None]:
@@ -215,7 +215,7 @@ class Kernels:
             return Awaited(self._code(key, isa, body, names, lambda: emit()[0])), names
         text, names = emit()
         self.compiled += 1
-        self._llvm = self._llvm or Awaited(codegen.llvm())
+        self._llvm = self._llvm or Awaited(make=codegen.begin)
         self._llvm.get()
         return self._builder.later(lambda: self._built(key, isa, text, names), len(text), not _alone(name)), names
 
@@ -298,7 +298,7 @@ def _version() -> str:
     machine = os.path.dirname(__file__)
     emit = os.path.join(os.path.dirname(machine), "emit")
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
-    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py")]
+    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py", "llvm.py")]
     sources = digest(*map(_content, written))
     return f"{sources} {codegen.llvmlite_version()} {sys.platform} {platform.machine()}"
 
