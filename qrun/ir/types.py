@@ -47,6 +47,8 @@ ONNX_NAMES: dict[np.dtype, str] = {np.dtype(t): name for _, name, t in _TABLE}
 BY_ONNX_NAME: dict[str, np.dtype] = {name: np.dtype(t) for _, name, t in _TABLE}
 PACKED_BITS: dict[int, int] = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 """Element types stored with fewer than 8 bits an element."""
+PACKED_INTEGERS: dict[np.dtype, int] = {DTYPES[number]: PACKED_BITS[number] for number in (21, 22, 25, 26)}
+"""Integer types of fewer than 8 bits, and their bits."""
 FLOAT8 = frozenset(
     np.dtype(t)
     for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz)

@@ -15,6 +15,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import OWN
+from qrun.ir.types import PACKED_INTEGERS
 from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
@@ -60,6 +61,14 @@ def _moves_dequantized(model: Model) -> bool:
     return any(node.op_type in ("Identity", "Dropout") or not made.isdisjoint(node.inputs) for node in model.nodes)
 
 
+def _multiplies_codes(model: Model) -> bool:
+    """Whether a product may read weights of 2 or 4 bits that were dequantized."""
+    if model.op_types.isdisjoint(("MatMul", "Gemm")):
+        return False
+    narrow = {name for name, array in model.constants.items() if array.dtype in PACKED_INTEGERS}
+    return any(is_dequantize(node) and node.inputs[0] in narrow for node in model.nodes) if narrow else False
+
+
 def _has_float_nodes(model: Model) -> bool:
     return has_quantized(model) and any(_is_float(model, node) for node in model.nodes)
 
@@ -84,16 +93,18 @@ _FLOATS = _Pass("fold_constants", _has_constant_nodes)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
 _TABULATE, _FUSE = _Pass("tabulate", _has_chains), _Pass("fuse_qdq", _has_float_nodes)
 _FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})
+_CODES = _Pass("multiply_codes", _multiplies_codes)
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
 Functions = Literal["tables", "literal", "fused"]
 """What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators
 where there are any, as in onnxruntime, with other results."""
 _THEN: Mapping[Functions, tuple[_Pass, ...]] = {
-    "tables": (_TABULATE, _TABULATE, _FLOATS),
-    "literal": (_FLOATS,),
-    "fused": (_FLOATS,),
+    "tables": (_TABULATE, _TABULATE, _CODES, _FLOATS),
+    "literal": (_CODES, _FLOATS),
+    "fused": (_CODES, _FLOATS),
 }
-"""Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
+"""Weights of 2 or 4 bits stay codes where a product reads them; others are folded to float last, when it is known who still
+reads them so. The second tables join the first."""
 
 
 @frozen
