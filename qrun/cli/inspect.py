@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 @general_options()
 def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
+    from qrun.documents.record import encode
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
     from qrun.ops import expansion
-    from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview
+    from qrun.report.inspect import inspection, match_stored, print_nodes, print_overview
     from qrun.report.modelfacts import ModelFacts
     from qrun.report.stats import print_arrays
 
@@ -45,7 +46,7 @@ def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
-        print_json(out, inspect_fields(facts, nodes, tensors), 0)
+        print_json(out, encode(inspection(facts, nodes, tensors)), 0)
         return
     if not nodes and tensors is None:
         print_overview(out.result, facts)

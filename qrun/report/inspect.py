@@ -8,18 +8,36 @@ from fnmatch import fnmatchcase
 from shlex import quote
 from typing import Any
 
+import numpy as np
+
 from qrun.checking.rules._scope import Scope, nodes
+from qrun.documents.inspection import (
+    DeclaredValue,
+    Inspection,
+    NodeFacts,
+    NodeTensor,
+    OperatorFacts,
+    Quantization,
+    StoredTensor,
+)
 from qrun.documents.record import encode
 from qrun.errors import CallError
-from qrun.ir import Array, Model, Node, TensorType
+from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
-from qrun.report.modelfacts import ModelFacts, OperatorFacts
+from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
 from qrun.report.stats import SHOWN, listed, stats
 from qrun.report.text import file_size, plural
+
+_VALUE_COLUMNS = [
+    Column("", cell=lambda v: "out" if v.optional is None else "in, optional" if v.optional else "in"),
+    Column("name", shrink=1, cell=lambda v: v.name),
+    Column("type", cell=lambda v: (v.type or "?") if v.kind == "tensor" else v.kind),
+    Column("shape", shrink=2, cell=lambda v: shape_text(v.shape) if v.kind == "tensor" else "-"),
+]
 
 
 def print_overview(screen: Screen, facts: ModelFacts) -> None:
@@ -36,8 +54,8 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
         screen.wrapped(f"  {label:<9}  ", " " * 13, value)
     screen.line()
     screen.line(("Inputs and outputs", "bold"))
-    columns = [Column(""), Column("name", shrink=1), Column("type"), Column("shape", shrink=2)]
-    screen.grid(Grid(columns, [_value_row(kind, value) for kind, value in _values(model)]))
+    inputs, outputs = _values(model)
+    screen.grid(Grid.of(_VALUE_COLUMNS, [*inputs, *outputs]))
     if facts.operators:
         screen.line()
         screen.line(("Operators", "bold"))
@@ -45,20 +63,6 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
     if model.path:
         screen.line()
         screen.line(f"graph view: netron {quote(str(model.path))}")
-
-
-def _values(model: Model) -> list[tuple[str, TensorType]]:
-    return [
-        *(("in", v) for v in model.inputs),
-        *(("in, optional", v) for v in model.defaults if model.ir_version >= 4),
-        *(("out", model.types.get(v.name, v)) for v in model.outputs),
-    ]
-
-
-def _value_row(kind: str, value: TensorType) -> list[str]:
-    if value.kind != "tensor":
-        return [kind, value.name, value.kind, "-"]
-    return [kind, value.name, type_name(value.dtype), shape_text(value.shape)]
 
 
 def _file(model: Model) -> str:
@@ -129,33 +133,19 @@ def print_nodes(screen: Screen, model: Model) -> None:
 
     Where the rows are too wide, what a node reads and makes stands below its name.
     """
-    columns = [Column("#", right=True), Column("name", shrink=1), Column("op"), Column("inputs -> outputs", below=True)]
-    op = op_names(node for _, node in nodes(model))
-    screen.grid(Grid(columns, [_node_row(scope, node, op(node)) for scope, node in _in_order(model)]))
-
-
-def _in_order(model: Model) -> list[tuple[Scope, Node]]:
-    return sorted(nodes(model), key=lambda pair: pair[0].at(pair[1])["index"])
-
-
-def _node_row(scope: Scope, node: Node, op: str) -> list[str]:
-    where = scope.at(node)
-    inputs = ", ".join(_tensor_text(scope, name) for name in node.inputs)
-    outputs = ", ".join(_tensor_text(scope, name) for name in node.outputs)
-    return [str(where["index"]), where["node"], op, f"{inputs} -> {outputs}".strip()]
-
-
-def _tensor_text(scope: Scope, name: str) -> str:
-    """``x uint8 [1,3,224,224]``, as far as it is known; ``-`` for an omitted one."""
-    if not name:
-        return "-"
-    dtype, shape = scope.dtype(name), scope.shape(name)
-    parts = [
-        name,
-        *([type_name(dtype)] if dtype is not None else []),
-        *([shape_text(shape)] if shape is not None else []),
+    found = _nodes(model)
+    op = op_names(n.node for n in found)
+    columns = [
+        Column("#", right=True, cell=lambda n: str(n.index)),
+        Column("name", shrink=1, cell=lambda n: n.name),
+        Column("op", cell=lambda n: op(n.node)),
+        Column("inputs -> outputs", below=True, cell=lambda n: f"{_listed(n.inputs)} -> {_listed(n.outputs)}".strip()),
     ]
-    return " ".join(parts)
+    screen.grid(Grid.of(columns, found))
+
+
+def _listed(tensors: Sequence[NodeTensor | None]) -> str:
+    return ", ".join("-" if tensor is None else str(tensor) for tensor in tensors)
 
 
 # Stored tensors
@@ -184,80 +174,72 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
         where=[model.label],
         facts=[("stored", f"{len(names)} tensors, such as {', '.join(names[:3])}" if names else "none")],
         why=f"{pattern} is made while the model runs: qrun run -t shows it." if made else "",
-        fixes=[f"did you mean {' or '.join(near)}?" if near else f"qrun inspect {path} -t '*' shows all of them"],
+        fixes=[_next(path, near, bool(names))],
     )
 
 
-# JSON
+def _next(path: str, near: Sequence[str], stored: bool) -> str:
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return (
+        f"qrun inspect {path} -t '*' shows all of them" if stored else f"qrun inspect {path} shows what the model has"
+    )
 
 
-def inspect_fields(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> dict[str, Any]:
-    """The report for programs."""
-    model = facts.model
-    activations, weights = facts.quantized
-    body: dict[str, Any] = {
-        "model": {**encode(model_fields(model)), "size": model.size, "external_files": list(model.external_files)},
-        "parameters": facts.parameters,
-        "macs": facts.macs,
-        "macs_unknown": facts.uncounted or None,
-        "assumed": dict.fromkeys(facts.symbols, 1),
-        "quantization": {"form": facts.form, "activations": list(activations), "weights": list(weights)},
-        "runs": not facts.obstacle,
-        "obstacle": facts.obstacle or None,
-        "inputs": [_value_fields(v, optional=kind != "in") for kind, v in _values(model) if kind != "out"],
-        "outputs": [_value_fields(v) for kind, v in _values(model) if kind == "out"],
-        "operators": facts.operators,
-    }
-    if with_nodes:
-        body["nodes"] = [_node_fields(scope, node) for scope, node in _in_order(model)]
-    if tensors is not None:
-        body["tensors"] = [_tensor_fields(name, array) for name, array in tensors.items()]
-    return body
+# The document
 
 
-def _value_fields(value: TensorType, **more: bool) -> dict[str, Any]:
-    return {
-        "name": value.name,
-        "kind": value.kind,
-        "type": type_name(value.dtype) if value.dtype is not None else None,
-        "shape": list(value.shape) if value.shape is not None else None,
-        **more,
-    }
+def _values(model: Model) -> tuple[list[DeclaredValue], list[DeclaredValue]]:
+    """The inputs, those that may be left out last, and the outputs."""
+    given = [_value(v, False) for v in model.inputs]
+    given += [_value(v, True) for v in model.defaults if model.ir_version >= 4]
+    return given, [_value(model.types.get(v.name, v), None) for v in model.outputs]
 
 
-def _node_fields(scope: Scope, node: Node) -> dict[str, Any]:
-    where = scope.at(node)
-
-    def tensor(name: str) -> dict[str, Any] | None:
-        if not name:
-            return None
-        dtype, shape = scope.dtype(name), scope.shape(name)
-        return {
-            "name": name,
-            "type": None if dtype is None else type_name(dtype),
-            "shape": None if shape is None else list(shape),
-        }
-
-    return {
-        "index": where["index"],
-        "name": where["node"],
-        "domain": node.full_domain,
-        "op": node.op_type,
-        "version": node.version,
-        "inputs": [tensor(name) for name in node.inputs],
-        "outputs": [tensor(name) for name in node.outputs],
-    }
+def _value(value: TensorType, optional: bool | None) -> DeclaredValue:
+    return DeclaredValue(value.name, value.kind, _type(value.dtype), value.shape, optional)
 
 
-def _tensor_fields(name: str, array: Array) -> dict[str, Any]:
+def _nodes(model: Model) -> list[NodeFacts]:
+    """In execution order; nodes of inner graphs behind the node that holds them."""
+    found = []
+    for scope, node in nodes(model):
+        where = scope.at(node)
+        inputs, outputs = (tuple(_read(scope, name) for name in names) for names in (node.inputs, node.outputs))
+        facts = (node.full_domain, node.op_type, node.version, inputs, outputs, node)
+        found.append(NodeFacts(where["index"], where["node"], *facts))
+    return sorted(found, key=lambda n: n.index)
+
+
+def _read(scope: Scope, name: str) -> NodeTensor | None:
+    return NodeTensor(name, _type(scope.dtype(name)), scope.shape(name)) if name else None
+
+
+def _type(dtype: np.dtype[Any] | None) -> str | None:
+    return None if dtype is None else type_name(dtype)
+
+
+def _stored(name: str, array: Array) -> StoredTensor:
     s = stats(array)
-    return {
-        "name": name,
-        "type": type_name(array.dtype),
-        "shape": list(array.shape),
-        "min": s.low,
-        "max": s.high,
-        "nan": s.nan,
-        "inf": s.inf,
-        "values": listed(array, SHOWN),
-    }
+    return StoredTensor(name, type_name(array.dtype), array.shape, s.low, s.high, s.nan, s.inf, listed(array, SHOWN))
+
+
+def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> Inspection:
+    """What ``qrun inspect --json`` answers. with_nodes: the nodes too; tensors: the stored ones that were asked for, if any were."""
+    model = facts.model
+    inputs, outputs = _values(model)
+    return Inspection(
+        {**encode(model_fields(model)), "size": model.size, "external_files": model.external_files},
+        facts.parameters,
+        facts.macs,
+        facts.uncounted or None,
+        dict.fromkeys(facts.symbols, 1),
+        Quantization(facts.form, *facts.quantized),
+        not facts.obstacle,
+        facts.obstacle or None,
+        inputs,
+        outputs,
+        facts.operators,
+        _nodes(model) if with_nodes else None,
+        None if tensors is None else [_stored(name, array) for name, array in tensors.items()],
+    )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
-from qrun.declare.frozen import frozen, keys
+from qrun.declare.frozen import frozen
+from qrun.documents.inspection import OperatorFacts
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
@@ -29,27 +30,6 @@ FORMS = {
     "gemm": "per column",
     "axis": "per channel",
 }
-
-
-@frozen
-class OperatorFacts:
-    """One operator of a model: how often, which versions, input types, bytes of stored inputs, and support.
-
-    support: ``yes``, or why not.
-    """
-
-    KEYS = keys("op nodes versions inputs weights_bytes=weights supported")
-
-    op: str
-    nodes: int
-    versions: tuple[int, ...]
-    inputs: tuple[str, ...]
-    weights: int
-    support: str
-
-    @property
-    def supported(self) -> bool:
-        return self.support == "yes"
 
 
 @frozen(slots=False)

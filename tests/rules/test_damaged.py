@@ -12,7 +12,7 @@ import qrun
 from qrun.checking.rules import RULES, check
 from qrun.documents.record import encode
 from qrun.errors import QrunError
-from qrun.report.inspect import inspect_fields, print_nodes, print_overview
+from qrun.report.inspect import inspection, print_nodes, print_overview
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import Screen
 from qrun.report.stats import print_arrays
@@ -29,7 +29,7 @@ def look(model: qrun.Model) -> None:
     print_nodes(screen, model)
     if facts.stored:
         print_arrays(screen, facts.stored)
-    encode(inspect_fields(facts, True, facts.stored))
+    encode(inspection(facts, True, facts.stored))
 
 
 def test_damaged_models() -> None:
