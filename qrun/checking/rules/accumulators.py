@@ -129,8 +129,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
-    channels vary fastest. No finding means proven safe: no input can saturate. Depthwise convolutions are: they have
-    other kernels. The same node in ARM, VNNI and AMX kernels is exact. One finding for a whole model: its worst node.
+    channels vary fastest. No finding means proven safe: no input can saturate. So are depthwise convolutions: they have
+    other kernels. ARM, VNNI and AMX kernels compute the same node exactly. One finding for a whole model: its worst node.
     With recorded vectors it tells how many sums of pairs saturate with the inputs of the first one, in which nodes.
 
     Why is this bad?

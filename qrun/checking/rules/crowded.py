@@ -42,7 +42,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Ite
     """Most values of a quantized tensor share one code, because a few outliers take its range.
 
     Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at least half
-    of the elements have one code though they differ, next to none has one of the eight codes around it, and others are 64
+    of the elements have one code though they differ, hardly any has one of the eight codes nearest to it, and others are 64
     codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
 
     Why is this bad?

@@ -26,7 +26,7 @@ _DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
 def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """A constant tensor is quantized dynamically: a stored one, or one whose elements are all equal.
 
-    The second is seen with recorded vectors, with the inputs of the first one.
+    The second kind is found only with recorded vectors: qrun check runs the inputs of the first of them.
 
     Why is this bad?
         The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the

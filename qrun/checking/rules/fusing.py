@@ -162,7 +162,7 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
     """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
 
     Why is this bad?
-        onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and qrun neither: the model is
+        onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and neither does qrun: the model is
         computed in float with roundings in between. The result is right, the speed is that of float or less.
 
     Bad

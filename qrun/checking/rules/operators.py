@@ -66,7 +66,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
 
 @rule("QR204", "error", spec="operators", fix="qrun explain OPERATOR prints the attributes")
 def bad_attribute(model: Model) -> Iterator[Finding]:
-    """A node has an attribute that its operator does not define at this opset, of the wrong type, or lacks one.
+    """A node has an attribute that its operator does not define at this opset, or one of the wrong type, or lacks one that is required.
 
     Why is this bad?
         Runtimes refuse the model, or ignore the attribute and compute something else than was meant. The usual cause is
