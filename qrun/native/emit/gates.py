@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 
 from qrun.native.emit import tabled
-from qrun.native.emit.numbers import series
-from qrun.native.emit.values import MAGIC64, ZERO, Value
+from qrun.native.emit.numbers import beside_a_middle, series
+from qrun.native.emit.values import MAGIC64, Value
 
 FARTHEST = 80.0
 """The greatest size of a number; no result but of tanh is then so small that float32 has fewer bits."""
 _NEAR = 1 << 12
 """Last places of a float64 to the middle between two float32: twice what the functions may be off, 2**-42 of them."""
-_SPARE, _MIDDLE = 1 << 29, 1 << 28
-"""Last places of a float64 in one of float32, and in a half."""
 _TERMS = {"sigmoid": (10, 4), "tanh": (10, 5)}
 """How many terms of exp beyond the first two are enough, without and with powers of 2**(1/16) from a table."""
 
@@ -26,7 +24,7 @@ def sigmoid(x: Value) -> tuple[Value, Value]:
     """1 / (1 + exp(-x))."""
     power, small = _powers(x.double() * -1.0, "sigmoid")
     made = 1.0 / (power.fma(small, power) + 1.0)
-    return made.single(), _beside_a_middle(made) | abs(x).test("ugt", FARTHEST)
+    return made.single(), beside_a_middle(made, _NEAR) | abs(x).test("ugt", FARTHEST)
 
 
 def tanh(x: Value) -> tuple[Value, Value]:
@@ -35,7 +33,7 @@ def tanh(x: Value) -> tuple[Value, Value]:
     power, small = _powers(wide + wide, "tanh")
     less = power.fma(small, power - 1.0)
     made = less / (less + 2.0)
-    return made.single().intrinsic("copysign", x), _beside_a_middle(made) | abs(x).test("ugt", FARTHEST)
+    return made.single().intrinsic("copysign", x), beside_a_middle(made, _NEAR) | abs(x).test("ugt", FARTHEST)
 
 
 QUICK = {"sigmoid": sigmoid, "tanh": tanh}
@@ -50,8 +48,3 @@ def _powers(x: Value, function: str) -> tuple[Value, Value]:
     terms = _TERMS[function][table]
     small = (rest * rest).fma(series([1 / math.factorial(n) for n in range(2, 2 + terms)], rest), rest)
     return tabled.power(raised, steps), small
-
-
-def _beside_a_middle(x: Value) -> Value:
-    """Whether rounding to float32 may go wrong: i1, lane by lane."""
-    return ((x.bitcast("i64") + (_MIDDLE + _NEAR)) & (_SPARE - 2 * _NEAR)).test("eq", ZERO)

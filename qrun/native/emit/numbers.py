@@ -21,6 +21,8 @@ _SPLITTER = 2.0**27 + 1
 """Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
 _EXPONENT = 0x7FF0000000000000
 """The bits of a float64 that are its exponent."""
+_MIDDLE = 1 << 28
+"""Last places of a float64 in half of one of float32."""
 _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
@@ -69,6 +71,14 @@ def rounds_apart(low: Value, high: Value) -> Value:
 def differ(low: Value, high: Value) -> Value:
     """Whether two float32 differ in their bits: an i1 in each lane."""
     return low.bitcast("i32").test("ne", high.bitcast("i32"))
+
+
+def beside_a_middle(x: Value, places: int) -> Value:
+    """Whether the middle between two normal float32 is at most so many last places of float64 away: i1, lane by lane.
+
+    places: a power of two; on one side as many, on the other one less.
+    """
+    return ((x.bitcast("i64") + (_MIDDLE + places)) & (2 * _MIDDLE - 2 * places)).test("eq", ZERO)
 
 
 def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:

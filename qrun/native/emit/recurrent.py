@@ -5,16 +5,19 @@ the step with a gate's part of R, which lies panel after panel and is converted 
 the gate.
 
 Of codes, a tile is a direction: in each step H is quantized, as all sequences together ask for. A sum of codes times both
-scales, plus what the inputs give to the gate, is rounded once: float64 decides it where both ends of its reach round alike,
-else it is rounded to odd first.
+scales, plus what the inputs give to the gate, is rounded once: where float64 does not decide it, it is rounded to odd first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.floats import FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import RecheckEmitter, differ, rounded_once
+from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once
 from qrun.native.emit.ranges import parameters_of
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
@@ -97,6 +100,8 @@ _AT_ONCE = {1: (8, 4, 2, 1), 2: (4, 2, 1), 4: (2, 1)}
 """Vectors of columns whose sums are in registers at a time, by how many rows they are of."""
 _REACH = 2.0**-51
 """More than twice the relative error of a product and a sum in float64."""
+_LEAST = 2.0**-125
+"""Below this, float32 may have fewer bits."""
 
 
 @emitter("quantized_recurrent")
@@ -161,6 +166,10 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         """A gate's sums of some sequences, as float32 plus what the inputs give."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         codes, kind = self.scratch + first_row * a.depth * 4, int32s(self.isa)
+        starts = [
+            (self.inputs_at(walk, first_row + row) + gate * a.columns * 4, self.gate_sums(walk, gate, first_row + row))
+            for row in range(rows)
+        ]
         for first, count in w.runs(w.value("i64", 0), a.vectors, _AT_ONCE[rows]):
             place = matrix * a.vectors + first
             source = a.weights + place * a.depth * (4 * lanes)
@@ -176,26 +185,37 @@ class QuantizedRecurrentEmitter(WalkEmitter):
                 column = (place + number) * (4 * lanes)
                 less = (a.sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
-                for row in range(rows):
-                    whole = (k.carried[number * rows + row] - less).sitofp("double")
-                    self._scaled(walk, first_row + row, gate, (first + number) * lanes, whole, factor)
+                totals = k.carried[number * rows : (number + 1) * rows]
+                self._scaled((first + number) * lanes, starts, [total - less for total in totals], factor)
 
-    def _scaled(self, walk: Value, row: Value, gate: Value, unit: Value, number: Value, factor: Value) -> None:
-        a, mask = self.a, self._mask(self.a.columns, unit)
-        inputs = self.inputs_at(walk, row) + (gate * a.columns + unit) * 4
-        added = inputs.masked_load(self.floats, mask, 4).double()
+    def _scaled(
+        self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
+    ) -> None:
+        """A vector of units: sums times their factor plus what the inputs give; starts: where that is, and where results go."""
+        mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
+        for total, (inputs, sums) in zip(totals, starts, strict=True):
+            added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
+            number, target = total.sitofp("double"), sums + unit * 4
+            made, unsure = _once(number, factor, added)
+            target.masked_store(made, mask)
+            doubtful.append(unsure & mask)
+            terms.append((number, added, target))
+        with self.w.when(reduce(or_, doubtful).any()):
+            for number, added, target in terms:
+                product = number * factor
+                bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
+                target.masked_store(bits.bitcast("float"), mask)
+
+
+def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
+    """number * factor + added rounded once to float64, and then to float32; and i1: where that may be once too often."""
+    if not number.w.fused:
         product = number * factor
-        total = product + added
-        reach = (abs(product) + abs(added)) * _REACH
+        total, reach = product + added, (abs(product) + abs(added)) * _REACH
         made = (total - reach).single()
-
-        def exact() -> tuple[Value, Value]:
-            zero = self.w.zero(factor.kind)
-            bits = rounded_once(number, factor, zero, product, total, added)
-            return bits.bitcast("float"), self.w.zero(mask.kind)
-
-        made, _ = self.w.instead(made, differ(made, (total + reach).single()) & mask, exact)
-        (self.gate_sums(walk, gate, row) + unit * 4).masked_store(made, mask)
+        return made, differ(made, (total + reach).single())
+    total = number.fma(factor, added)
+    return total.single(), beside_a_middle(total, 1) | abs(total).test("olt", _LEAST)
 
 
 def _end(values: Value, how: str) -> Value:

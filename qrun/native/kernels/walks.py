@@ -111,7 +111,8 @@ class Walked(Planned):
     @property
     def at_once(self) -> int:
         """Units that are made at once."""
-        return self.engine.isa.lanes if self.walk.units >= self.engine.isa.lanes else 1
+        lanes = self.engine.isa.lanes
+        return next((count for count in (2 * lanes, lanes) if count <= self.walk.units), 1)
 
     @property
     def how(self) -> str:
