@@ -79,6 +79,7 @@ class LoweringContext:
     attributes: all of them, with their defaults.
     reference:  (inputs, context) to what the reference kernel makes, with these attributes.
     memo:       what earlier kernels of this node made of the same constants, for other shapes.
+    narrow:     the type of the node's floats, where its inputs are given as float32 in place of a narrower one.
     """
 
     engine: Engine
@@ -89,6 +90,7 @@ class LoweringContext:
     ctx: Context
     reference: Callable[[Inputs, Context], Any]
     memo: Memo = field(default_factory=Memo)
+    narrow: np.dtype[Any] | None = None
 
     def given(self, kind: type[T]) -> T:
         """The inputs as the operator's record of them."""

@@ -69,7 +69,7 @@ def matmul_kernel(
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
     """What makes sums of products that the kernel does not decide."""
-    return lambda rows, columns, addend: exact_products(rows, columns, _FLOAT, alpha, widen(addend) * beta)
+    return lambda rows, columns, addend: exact_products(rows, columns, rows.dtype, alpha, widen(addend) * beta)
 
 
 def _spread(c: Array, rows: int, columns: int) -> Array:

@@ -49,6 +49,16 @@ class OfShapes:
         return self._lowering(site)
 
 
+class EveryType:
+    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32 (_native_narrow.py)."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+
+    def __call__(self, site: LoweringContext) -> NativeKernel:
+        return self._lowering(site)
+
+
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.
 

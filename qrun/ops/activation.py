@@ -71,7 +71,8 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
 
 @clip.native
 def _lower_clip(site: LoweringContext) -> NativeKernel:
-    given = zip(site.inputs[1:], (-FLOAT_MAX, FLOAT_MAX), strict=True)
+    ends = (float(end) for end in bounds(site.narrow or np.dtype(np.float32)))
+    given = zip(site.inputs[1:], ends, strict=True)
     return pointwise_kernel(site, "clip", lambda: _numbers(y if x is None else float(x.reshape(())) for x, y in given))
 
 

@@ -9,7 +9,8 @@ from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, function_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._native_narrow import NARROW, narrowing_kernel
+from qrun.ops._op import Array, Context, EveryType, op, refuse
 
 
 @op("Cast", since=6, form="pointwise")
@@ -42,11 +43,16 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
 
 
-@cast.native
 def _lower_cast(site: LoweringContext) -> NativeKernel:
-    if DTYPES.get(site.attributes["to"]) != FLOAT:
-        raise declined("not to float32")
+    to = DTYPES.get(site.attributes["to"])
+    if to in NARROW:
+        return narrowing_kernel(site, to)
+    if to != FLOAT:
+        raise declined("not to a float of 16 or 32 bits")
     return function_kernel(site, "cast")
+
+
+cast.native(EveryType(_lower_cast))
 
 
 @op("CastLike", since=15)

@@ -106,7 +106,8 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
 
     def rows(x: Array) -> Array:
         shape = (len(x), *(1,) * (axis - 1), *inner) if axis else inner
-        return np.asarray(layer_normalization(x.reshape(shape), scale, bias, **options)[0]).reshape(x.shape)
+        own = [p if p is None else p.astype(x.dtype) for p in (scale, bias)]
+        return np.asarray(layer_normalization(x.reshape(shape), *own, **options)[0]).reshape(x.shape)
 
     return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), rows)
 

@@ -20,7 +20,8 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import OfShapes
+from qrun.ops._native_narrow import narrow_kernel, narrow_type
+from qrun.ops._op import EveryType, OfShapes
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Plan, Step
 
@@ -188,7 +189,8 @@ class NativeKernels:
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
                                lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node))  # fmt: skip
         try:
-            kernel = definition.lowering(site)
+            narrow = None if isinstance(definition.lowering, EveryType) else narrow_type(inputs)
+            kernel = narrow_kernel(definition.lowering, site, narrow) if narrow else definition.lowering(site)
         except Declined as reason:
             return KernelBinding(None, self._reason(step, str(reason)))
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))

@@ -3,7 +3,8 @@
 ``cd tests; python -m helpers.graphs ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
 reference backend, node by node and as a program, with one to three threads. An x86 instruction set that this CPU lacks is
 emulated, if it has AVX2. Memory that nobody has written to holds poison. Two in five graphs have axes without elements
-and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says; one in four has many products of floats.
+and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says; one in four has many products of floats, one
+in six float16 and bfloat16.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 MS = "com.microsoft"
 F = np.float32
+NARROW = {np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 PROTO = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
 SCALES = (0.02, 0.05, 1 / 90, 1 / 255, 2.0**-5, 0.0371)
 
@@ -38,21 +41,36 @@ class Value:
 
 @dataclass
 class Graph:
-    """A network under construction; `values` are the quantized tensors there are, `replaceable` constants are inputs too."""
+    """A network under construction; `values` are the quantized tensors there are, `replaceable` constants are inputs too.
+
+    narrow: the type of floats between quantized tensors, if that is not float32.
+    """
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: list[onnx.TensorProto] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     replaceable: list[onnx.ValueInfoProto] = field(default_factory=list)
+    narrow: np.dtype[Any] | None = None
 
     def name(self) -> str:
         return f"t{len(self.nodes)}_{len(self.tensors)}"
 
     def constant(self, array: Any) -> str:
-        name = f"c{len(self.tensors)}"
-        self.tensors.append(numpy_helper.from_array(np.asarray(array), name))
+        name, held = f"c{len(self.tensors)}", np.asarray(array)
+        if self.narrow and held.dtype == F:
+            held = held.astype(self.narrow)
+            self.tensors.append(helper.make_tensor(name, NARROW[self.narrow], held.shape, held.tobytes(), raw=True))
+        else:
+            self.tensors.append(numpy_helper.from_array(held, name))
         return name
+
+    @contextmanager
+    def single(self) -> Iterator[int]:
+        """While floats are float32; the element type of other floats."""
+        before, self.narrow = self.narrow, None
+        yield NARROW[before] if before else TensorProto.FLOAT
+        self.narrow = before
 
     def node(self, op: str, inputs: list[str], domain: str = "", **attributes: Any) -> str:
         name = self.name()
@@ -77,13 +95,17 @@ class Graph:
         return [v.name, self.constant(v.scale), self.constant(np.asarray(v.zero, v.dtype))]
 
     def real(self, v: Value) -> str:
-        return self.node("DequantizeLinear", self.quantized(v))
+        with self.single() as narrow:
+            made = self.node("DequantizeLinear", self.quantized(v))
+        return self.node("Cast", [made], to=narrow) if self.narrow else made
 
     def add(self, name: str, shape: tuple[int, ...], scale: np.float32, zero: np.ndarray[Any, Any]) -> None:
         self.values.append(Value(name, shape, zero.dtype, F(scale), int(zero)))
 
     def quantize(self, real: str, shape: tuple[int, ...], scale: np.float32, zero: np.ndarray[Any, Any]) -> None:
-        name = self.node("QuantizeLinear", [real, self.constant(scale), self.constant(zero)])
+        real = self.node("Cast", [real], to=TensorProto.FLOAT) if self.narrow else real
+        with self.single():
+            name = self.node("QuantizeLinear", [real, self.constant(scale), self.constant(zero)])
         self.add(name, shape, scale, zero)
 
 
@@ -95,6 +117,11 @@ def empty(seed: int) -> bool:
 def real(seed: int) -> bool:
     """Whether the graph of this seed may have products of floats."""
     return seed % 4 == 2
+
+
+def short(seed: int) -> bool:
+    """Whether the graph of this seed may have many floats of 16 bits."""
+    return seed % 6 == 5
 
 
 def coupled(seed: int) -> bool:
@@ -114,6 +141,7 @@ def random_graph(seed: int) -> onnx.ModelProto:
         *((products,) * 8 if real(seed) else ()),
     )
     kinds += graphs_products.KINDS if coupled(seed) else ()
+    kinds += (narrow,) * 12 if short(seed) else ()
     shape = (
         int(rng.choice([1, 1, 2])),
         int(rng.choice([1, 3, 4, 7, 16, 24])),
@@ -496,6 +524,14 @@ def products(g: Graph, qdq: bool) -> None:
     g.quantize(name, shape, *g.parameters(0.02))
 
 
+def narrow(g: Graph, qdq: bool) -> None:
+    """Floats, and products of them, of a narrower type."""
+    types = list(NARROW)
+    g.narrow = types[int(g.rng.random() < 0.4)]
+    (floats if g.rng.random() < 0.5 else products)(g, qdq)
+    g.narrow = None
+
+
 def dynamic(g: Graph, qdq: bool) -> None:
     """A product whose left operand is quantized in each run."""
     v = g.pick()
@@ -583,7 +619,7 @@ def _compare(model: onnx.ModelProto, seed: int, isa: str, **options: Any) -> int
                     continue
                 for name in names:
                     assert got[name].dtype == want[name].dtype, f"{where}: {name}"
-                    same = np.array_equal(got[name], want[name], equal_nan=got[name].dtype.kind == "f")
+                    same = np.array_equal(got[name], want[name], equal_nan=got[name].dtype.kind in "fV")
                     assert same, f"{where}: {name}"
     return refused
 

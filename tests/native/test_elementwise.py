@@ -38,7 +38,7 @@ def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, refer
 
 
 def test_every_function_is_here() -> None:
-    others = {*BINARY, "clip", "square", "cube", "cast", "where"}
+    others = {*BINARY, "clip", "square", "cube", "cast", "where", "to_f16", "to_bf16"}
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
     assert ({*LOGICAL}, {*CLOSE}) == (expression.LOGICAL, expression.CLOSE)
     assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *CLOSE, *LOGICAL}
@@ -406,7 +406,7 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
         ("Where", [np.ones(3, bool), *[np.ones(3, np.complex128)] * 2], {}, "no native choice of complex128"),
         ("Gelu", [np.ones(3, F)], {"approximate": "tanh"}, "approximated by tanh"),
         ("Pow", [np.ones(3, F), np.array(3, F)], {}, "Y is not constant"),
-        ("Cast", [np.ones(3, F)], {"to": 7}, "not to float32"),
+        ("Cast", [np.ones(3, F)], {"to": 7}, "not to a float of 16 or 32 bits"),
     ],
 )
 def test_what_the_reference_runs(op_type: str, inputs: list[Any], attributes: dict[str, Any], why: str) -> None:

@@ -116,7 +116,7 @@ class _Block:
         x = self._value(step.values[0])
         wide, call, name = x.double(), k.steps.call(number), step.function
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
-        with ExitStack() as doubtful:
+        with ExitStack() as doubtful, k.steps.rounding(number):
             if name in ROUGH and k.at_once:
                 made, unsure = rounded_close(*self._rough(number, wide))
                 y.store(made, 4)
@@ -177,9 +177,10 @@ class _QuickBlock(_Block):
         def precise() -> tuple[Value, Value]:
             return rounded_close(CLOSE[step.function](k.steps.call(number), [x]), reach(step.function, x))
 
-        if step.function in ROUGH:
-            made, unsure = k.w.instead(*rounded_close(*self._rough(number, x)), precise)
-        else:
-            made, unsure = precise()
+        with k.steps.rounding(number):
+            if step.function in ROUGH:
+                made, unsure = k.w.instead(*rounded_close(*self._rough(number, x)), precise)
+            else:
+                made, unsure = precise()
         self.doubtful = self.doubtful | unsure
         return made

@@ -14,9 +14,14 @@ KINDS = {
     "l": ("i64", 8),
     "u": ("i8", 1),
     "t": ("i8", 1),
+    "e": ("i16", 2),
+    "v": ("i16", 2),
 }
 """Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; bool,
-which is true where it is not 0. A capital stands for one element for all of a row."""
+which is true where it is not 0; float16; bfloat16. A capital stands for one element for all of a row."""
+SHORT = {"e": "f16", "v": "bf16"}
+"""Kinds that are narrower than float32, by what narrow.py calls them. Only `cast` takes them, and only ``to_f16`` and
+``to_bf16`` make them."""
 LOGICAL = frozenset(("equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not"))
 """Functions whose result is bool."""
 CLOSE = frozenset(("exp", "tanh", "sigmoid", "erf", "gelu", "cube", "swish"))
@@ -26,27 +31,52 @@ TYPES = {
     **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
     **dict.fromkeys(("and", "or", "xor", "not"), "t"),
     "equal": "filubt",
-    "cast": "filubt",
+    "cast": "filubtev",
 }
 """The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
 CONSTANTS = {"leaky_relu": 1, "clip": 2, "hard_sigmoid": 2, "swish": 1}
 """How many constants each function has; functions that are not here have none."""
 
 
+NARROWED = frozenset(
+    (
+        "cast",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "square",
+        "reciprocal",
+        "sqrt",
+        "leaky_relu",
+        "hard_sigmoid",
+        "hard_swish",
+        *CLOSE,
+    )
+)
+"""Functions whose result of numbers of a narrower type may be none of these."""
+
+
 @frozen
 class FunctionStep:
-    """A function of values by number: operands come first, then what the steps before this one make."""
+    """A function of values by number: operands come first, then what the steps before this one make.
+
+    narrow: the type to which the result is rounded, once, and kept as float32; "" for float32 itself.
+    """
 
     function: str
     values: tuple[int, ...]
+    narrow: str = ""
 
     def __str__(self) -> str:
-        return f"{self.function}:{','.join(map(str, self.values))}"
+        name = f"{self.function}@{self.narrow}" if self.narrow else self.function
+        return f"{name}:{','.join(map(str, self.values))}"
 
     @classmethod
     def read(cls, text: str) -> FunctionStep:
-        function, _, values = text.partition(":")
-        return cls(function, tuple(map(int, values.split(","))))
+        name, _, values = text.partition(":")
+        function, _, narrow = name.partition("@")
+        return cls(function, tuple(map(int, values.split(","))), narrow)
 
 
 def form_of(steps: Sequence[FunctionStep]) -> str:
@@ -61,4 +91,5 @@ def operand_names(count: int) -> tuple[str, ...]:
 
 def kind_of_result(function: str, last: str) -> str:
     """The kind of a function's result. last: the kind of its last operand."""
-    return "t" if function in LOGICAL else "f" if function == "cast" else last
+    made = {f"to_{name}": kind for kind, name in SHORT.items()}.get(function, last)
+    return "t" if function in LOGICAL else "f" if function == "cast" else made

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_result
+from qrun.native.emit.expression import CONSTANTS, KINDS, SHORT, FunctionStep, kind_of_result
+from qrun.native.emit.narrow import FORMATS, narrowed, rounded, widened
 from qrun.native.emit.numbers import at_most, differ, erf, exp, gelu, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO, Operand, Value, every
@@ -31,6 +34,8 @@ class FunctionCall:
         """The operand as float32 lanes."""
         if self.kind == "f":
             return value
+        if self.kind in SHORT:
+            return widened(value, SHORT[self.kind])
         return value.uitofp("float") if self.kind in "ut" else value.sitofp("float")
 
     def compared(self, how: str, values: list[Value]) -> Value:
@@ -84,6 +89,8 @@ SINGLE: dict[str, Write] = {
     "ceil": lambda k, v: k.beside(v[0], "olt", 1.0),
     "cast": lambda k, v: k.floating(v[0]),
     "where": lambda k, v: v[0].select(v[1], v[2]),
+    "to_f16": lambda k, v: narrowed(v[0], "f16"),
+    "to_bf16": lambda k, v: narrowed(v[0], "bf16"),
 }
 """Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, or the limits."""
 LOGICAL: dict[str, Write] = {
@@ -102,6 +109,8 @@ EXACT: dict[str, Write] = {
     "hard_sigmoid": lambda k, v: k.hard(v[0]),
     "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
 }
+_WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
+"""Functions of narrower types than float32 that are rounded once: float32 would round before."""
 """Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
 CLOSE: dict[str, Write] = {
     "exp": lambda k, v: exp(v[0]),
@@ -147,7 +156,7 @@ class StepsEmitter:
     """
 
     def __init__(self, form: str, kinds: str, lanes: int, constants: Value) -> None:
-        self.lanes, self.kinds, self.read = lanes, list(kinds.lower()), len(kinds)
+        self.w, self.lanes, self.kinds, self.read = constants.w, lanes, list(kinds.lower()), len(kinds)
         self._steps = [FunctionStep.read(text) for text in form.split(" ")]
         self.last = self.read + len(self._steps) - 1
         self.close = [number for number in range(self.read, self.last + 1) if self.step(number).function in CLOSE]
@@ -180,7 +189,18 @@ class StepsEmitter:
 
     def made(self, number: int, values: list[Value]) -> Value:
         """The result of a step whose function is not one of CLOSE."""
-        name = self.step(number).function
-        if name in EXACT:
-            return EXACT[name](self.call(number), [value.double() for value in values]).single()
-        return (SINGLE | LOGICAL)[name](self.call(number), values)
+        step, call = self.step(number), self.call(number)
+        wide = EXACT | _WIDER if step.narrow else EXACT
+        with self.rounding(number):
+            if step.function in wide:
+                return wide[step.function](call, [value.double() for value in values]).single()
+        made = (SINGLE | LOGICAL)[step.function](call, values)
+        return rounded(made, FORMATS[step.narrow]) if step.narrow else made
+
+    @contextmanager
+    def rounding(self, number: int) -> Iterator[None]:
+        """While what is written rounds as the results of this step do."""
+        narrow, before = self.step(number).narrow, self.w.narrowing
+        self.w.narrowing = partial(rounded, form=FORMATS[narrow]) if narrow else None
+        yield
+        self.w.narrowing = before

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from qrun.declare.registry import Registry
 from qrun.native.emit.flow import Flow, Writer
 from qrun.native.emit.isa import Isa
+from qrun.native.emit.narrow import FORMATS, rounded
 from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
@@ -44,6 +46,8 @@ class KernelEmitter:
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.spec, self.isa, self.w = spec, isa, Flow(isa.fma, isa.permutes)
+        if spec.out in FORMATS:
+            self.w.narrowing = partial(rounded, form=FORMATS[spec.out])
         self.w.label("entry")
         self.a = Arguments(self.w, self.names)
         self.scratch = self.w.value("ptr", "%scratch")

@@ -71,9 +71,13 @@ class LayerNormEmitter(RowwiseEmitter):
     def doubted(self, x: Value, y: Value) -> None:
         """In pairs of float64, the second one what the first one lacks; rows that they leave in doubt are listed.
 
-        The steps are those above; divisions and the root are corrected by what they leave.
+        The steps are those above; divisions and the root are corrected by what they leave. Of narrower types, of which few
+        results are in doubt, they are listed at once: the reference has them in float64 alone.
         """
         w = self.w
+        if w.narrowing:
+            self.doubts.add(x, y)
+            return
         length, none = self.number(LENGTH), w.value("double", "0.0")
         mean, mean_low = divided(
             *self._long_sum(lambda n, at: (self.loaded(n, x, at), w.zero(f"<{n} x double>"))), length

@@ -1,4 +1,4 @@
-"""Float64 sums of products rounded to float32 as the real sums are: proved, or else added again without error.
+"""Float64 sums of products rounded to float32, or a narrower type, as the real sums are: proved, or else added again without error.
 
 A sum is proved if both ends of its reach round alike. The others are added again, product by product, with what each
 addition lost (numbers.py, two_sum); if the remainder tells which way to go, the sum is rounded to odd, and so once. What
@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value
+from qrun.native.emit.narrow import FORMATS, Format
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
 from qrun.native.emit.requantize import clipped
 from qrun.native.emit.values import ZERO
@@ -25,10 +26,9 @@ added to them: -0 leaves each as it is, 0 makes 0 of -0."""
 _ADDEND = 2.0**-50
 """Several times the relative error of an addend and of its addition."""
 _NAN = 0x7FC00000
-_LOW, _TIE = (1 << 29) - 1, 1 << 28
-"""The bits of a float64 number that float32 has not, and what they are in the middle between two float32 numbers."""
-_LEAST = 2.0**-125
-"""Below this, float32 may have fewer bits."""
+_SINGLE = Format(24, 2.0**-126, 2.0**128)
+_DIGITS = 53
+"""Bits of the significand of a float64 number."""
 
 
 class RoundingEmitter(KernelEmitter):
@@ -236,7 +236,7 @@ class RoundingEmitter(KernelEmitter):
         return _with(total, lost, sizes, addend, None) if addend is not None else (total, lost, sizes)
 
     def _decided(self, total: Value, lost: Value, sizes: Value) -> tuple[Value, Value]:
-        """A float64 that rounds to float32 as the real sum does, and an i1: whether that is certain."""
+        """A float64 that rounds to the result's type as the real sum does, and an i1: whether that is certain."""
         top, rest = two_sum(total, lost)
         off = sizes * self.number(FLAW)
         exact = sizes.test("oeq", ZERO)
@@ -245,7 +245,12 @@ class RoundingEmitter(KernelEmitter):
         inward = rest.test("ogt", ZERO) ^ top.test("ogt", ZERO)
         moves = (whole & 1).test("eq", ZERO) & sure
         odd = (whole + moves.select(inward.select(whole.like(-1), whole.like(1)), ZERO)).bitcast("double")
-        near = (whole & _LOW).test("eq", _TIE) | abs(top).test("olt", _LEAST)
+        form = FORMATS.get(self.spec.out, _SINGLE)
+        dropped = (
+            _DIGITS - form.digits
+        )  # of the bits that results have not; a middle between two has the first of them alone
+        middle = (whole & ((1 << dropped) - 1)).test("eq", 1 << (dropped - 1))
+        near = middle | abs(top).test("olt", 2 * form.least)  # below that, results may have fewer bits
         far = near.test("eq", ZERO)
         small = off.test("olt", abs(top) * 2.0**-55)
         return odd, exact | (small & (sure | far))

@@ -36,7 +36,7 @@ class KernelSpec:
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools); groups of codes that share a quantum (digit_product).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
-    out:     u8, s8, i32 or f32; bytes (copies).
+    out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
@@ -75,6 +75,8 @@ BYTES = {"y32": 12, "x32": 8, "f64": 8, "ort": 4, "table": 4 * TABLE + 8, "i32":
 """Bytes of constants per channel, by form."""
 FACTOR_BYTES = {"ort": 8, "real": 32}
 """Bytes that a column of sums needs to become float32, in forms whose scales come with the run."""
+NARROW = {"float16": "f16", "bfloat16": "bf16"}
+"""Types whose numbers kernels keep as float32, by numpy's names: results of kernels with such an `out` are rounded to them."""
 WIDE = ("i32", "f32")
 """Types of results that have four bytes."""
 TAIL = "tail-"

@@ -164,6 +164,10 @@ class Value:
         return self._fpext("double")
 
     def single(self) -> Value:
+        """float64 rounded to float32, or to the narrower type that results have."""
+        return self.w.narrowing(self) if self.w.narrowing else self.float32()
+
+    def float32(self) -> Value:
         """float64 rounded to float32."""
         return self._fptrunc("float")
 
@@ -269,7 +273,10 @@ def constants(kind: str, numbers: Iterable[int]) -> str:
 
 class Instructions:
     """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
-    instruction takes, in each lane, one of sixteen float64."""
+    instruction takes, in each lane, one of sixteen float64. narrowing: what rounds results to a type that is narrower than
+    float32, and keeps them as float32 (narrow.py)."""
+
+    narrowing: Callable[[Value], Value] | None = None
 
     def __init__(self, fused: bool = False, permutes: bool = False) -> None:
         self.fused, self.permutes = fused, permutes

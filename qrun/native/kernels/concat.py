@@ -68,6 +68,14 @@ class Concat(Planned):
             for copied, table, x in zip(self.copied, tables, x_types, strict=True)
         )
 
+    def narrowed(self, dtype: np.dtype[Any]) -> Concat:
+        return self
+
+    def moving(self, dtype: np.dtype[Any]) -> Concat:
+        *parts, _ = self.operands
+        shapes, types = [part.shape for part in parts], [dtype] * len(parts)
+        return Concat(self.engine, shapes, self.axis, [None] * len(parts), x_types=types, y_type=dtype)
+
     def _lie(self, order: Order) -> None:
         """Set what follows from the order in memory; in ``any`` it is C order."""
         self.order: Order = order

@@ -88,6 +88,16 @@ class Copy(Planned):
         x, y = self.operands
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
 
+    def narrowed(self, dtype: np.dtype[Any]) -> Copy:
+        return self
+
+    def moving(self, dtype: np.dtype[Any]) -> Copy | None:
+        if self.orders not in (("plain", "plain"), ("any", "any")):
+            return None
+        x, y = (Operand(operand.shape, dtype) for operand in self.operands)
+        value = self._value.astype(dtype)
+        return Copy(self.engine, (x, y), self.orders, self._moves, *self._first, self._fills, value, self.view)
+
     def axes(self, strides: Sequence[int]) -> list[CopyAxis]:
         """The loops, in bytes, for rows of operands `strides` bytes apart."""
         x, y = self._places(strides)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from qrun.native.emit.expression import (
     CLOSE,
     CONSTANTS,
     KINDS,
-    LOGICAL,
+    NARROWED,
     TYPES,
     FunctionStep,
     form_of,
     kind_of_result,
     operand_names,
 )
-from qrun.native.emit.spec import OUTER
+from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
@@ -27,7 +29,16 @@ from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Op
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
-_TYPES_BY_KIND = {"f": np.float32, "b": np.int8, "i": np.int32, "l": np.int64, "u": np.uint8, "t": np.bool_}
+_TYPES_BY_KIND: dict[str, Any] = {
+    "f": np.float32,
+    "b": np.int8,
+    "i": np.int32,
+    "l": np.int64,
+    "u": np.uint8,
+    "t": np.bool_,
+    "e": np.float16,
+    "v": ml_dtypes.bfloat16,
+}
 _KINDS = {np.dtype(dtype): kind for kind, dtype in _TYPES_BY_KIND.items()}
 _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
@@ -74,6 +85,13 @@ class Expression(Planned):
 
     def _ways(self) -> tuple[Order, ...]:
         return ("plain", "channels") if self.order == "any" else (self.order,)
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Expression:
+        narrow, made = NARROW[dtype.name], self.again()
+        made.steps = tuple(replace(s, narrow=narrow if s.function in NARROWED else "") for s in self.steps)
+        if any(step.function == "clip" for step in self.steps):
+            made.constants = tuple(np.array(self.constants, _FLOAT).astype(dtype).astype(_FLOAT).tolist())
+        return made
 
     def lying(self, order: Order) -> Expression:
         made = self.engine, self.operands, self.kinds, self.steps, self.constants, self.rechecks
@@ -157,7 +175,8 @@ class Elementwise(Expression):
     ) -> None:
         shape = broadcast_shapes(*(operand.shape for operand in operands))
         kinds = _kinds(function, [operand.dtype for operand in operands])
-        made = np.dtype(np.bool_) if function in LOGICAL else _FLOAT if function == "cast" else operands[-1].dtype
+        kind = kind_of_result(function, kinds[-1])
+        made = operands[-1].dtype if kind == kinds[-1] else np.dtype(_TYPES_BY_KIND[kind])
         if reference is None and function in CLOSE:
             raise ValueError(f"{function} needs its reference")
         rechecks = [Recheck(reference)] if reference is not None and function in CLOSE else []

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
-from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, product_call
+from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, narrower, product_call
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 
@@ -108,6 +110,11 @@ class FloatConv(Planned):
         made.terms = replace(self.terms, limits=(low, high, zero))
         return made
 
+    def narrowed(self, dtype: np.dtype[Any]) -> FloatConv:
+        made = self.again()
+        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
+        return made
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
@@ -187,6 +194,9 @@ class WideImage(Planned):
             Operand((images, channels, *spatial), np.dtype(np.float32)),
             Operand((images, numbers, *spatial), np.dtype(np.float64), tight=True),
         )
+
+    def narrowed(self, dtype: np.dtype[Any]) -> WideImage:
+        return self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         (images, channels, *spatial), numbers = self.operands[0].shape, self.result.shape[1]

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, product_call
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, narrower, product_call
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 
 _FLOAT = np.dtype(np.float32)
@@ -95,6 +98,12 @@ class FloatConvTranspose(Planned):
         self.operands = (Operand(tuple(x_shape), _FLOAT, border, 0, True), Operand(tuple(y_shape), _FLOAT))
         self.weights = w.reshape(group, self.depth, self.each, *(axis.taps for axis in self.axes))
         self.bias = None if bias is None else np.ascontiguousarray(bias)
+        self.terms = FloatTerms("sum" if bias is None else "bias")
+
+    def narrowed(self, dtype: np.dtype[Any]) -> FloatConvTranspose:
+        made = self.again()
+        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if any(strides):
@@ -126,9 +135,8 @@ class FloatConvTranspose(Planned):
         origin = first[0] * self.axes[1].out * row + first[1] * row
         stack = self._stack(rows, lines, steps, (x.stored("channels"), origin))
         arrays = {"b*": np.ascontiguousarray(packed), **({} if self.bias is None else {"addend*": self.bias})}
-        terms = FloatTerms("sum" if self.bias is None else "bias")
         extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
-        return product_call(self.engine, stack, terms, self.exact, arrays, ("a*", "y*"), extents)
+        return product_call(self.engine, stack, self.terms, self.exact, arrays, ("a*", "y*"), extents)
 
     def _stack(
         self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]

@@ -62,7 +62,7 @@ def depthwise_call(
         vectors,
         kernel,
         terms.form,
-        "f32",
+        terms.out,
         False,
         operands=f"{stride}-{dilation}{cut}",
     )
@@ -135,7 +135,7 @@ def grouped_call(
         work = max(stack.macs // (_TILES_PER_THREAD * engine.threads), _WORK)
         high = max(rows, work // (stack.columns * stack.k))
     high = even(left.rows, high, rows)
-    spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, left.depth, terms.form, "f32", False)
+    spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, left.depth, terms.form, terms.out, False)
     words = {"row_block": high, "panels": panels, "tiles": len(stack.starts) * -(-left.rows // high)}
     known = np.pad(column_lengths(arrays["b*"]), [(0, 0), (0, width * panels - stack.columns)])
     given = (stack, terms, ElementRecheck(stack, exact), words, {**arrays, "known*": known}, ("a*", "y*"), extents)

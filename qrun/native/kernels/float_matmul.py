@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.memo import Memo
+from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths, product_call
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths, narrower, product_call
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
 from qrun.shapes import broadcast_shapes
 
@@ -108,6 +110,11 @@ class FloatMatmul(Planned):
     def limited(self, low: float, high: float, zero: float) -> FloatMatmul:
         made = self.again()
         made.terms = replace(self.terms, limits=(low, high, zero))
+        return made
+
+    def narrowed(self, dtype: np.dtype[Any]) -> FloatMatmul:
+        made = self.again()
+        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

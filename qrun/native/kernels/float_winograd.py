@@ -125,7 +125,7 @@ def winograd_call(
         "pixels*": np.ascontiguousarray(corners @ [window.out[1], 1], np.int32),
         "known*": np.pad(known, [(0, 0), (0, width * panels - stack.columns)]),
     }
-    spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
+    spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, terms.out, False)
     recheck = ElementRecheck(stack, exact)
     return stack_call(engine, spec, stack, terms, recheck, words, held, ("a*", "y*"), extents, scratch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, aligned
 
 Exact = Callable[[Array, Array, Array], Array]
-"""Rows of left operands and columns of right ones, [count, K], and what is added, float64 [count], to the results."""
+"""Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
 _AHEAD, _FAR = 16, 1 << 20
@@ -84,6 +85,11 @@ class FloatPanels:
         )
 
 
+def narrower(exact: Exact, dtype: np.dtype[Any]) -> Exact:
+    """What makes the same, as float32, in the type of its operands, of operands of this type."""
+    return lambda rows, columns, added: exact(rows.astype(dtype), columns.astype(dtype), added).astype(_FLOAT)
+
+
 Limits = tuple[float, float, float]
 """The least and the greatest result, and the zero that is added to it: -0, or 0 to make 0 of -0."""
 _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
@@ -91,12 +97,14 @@ _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 
 @frozen
 class FloatTerms:
-    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. kind: of rounding.py."""
+    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. kind: of rounding.py;
+    out: the type to which they are rounded, of specifications."""
 
     kind: str
     alpha: float = 1.0
     beta: float = 1.0
     limits: Limits = _UNLIMITED
+    out: str = "f32"
 
     @property
     def form(self) -> str:
@@ -202,7 +210,7 @@ def product_call(
     kind, fetched = "float_image" if image else "float_product", -(-4 * width // 64) if far else 0
     operands = _places(left, weights is not None, near, known)
     spec = KernelSpec(
-        kind, engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, fetched, operands=operands
+        kind, engine.isa.name, rows, vectors, UNROLL, terms.form, terms.out, False, fetched, operands=operands
     )
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {"ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, **places}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 
 from qrun.native.emit.expression import form_of, operand_names
-from qrun.native.emit.spec import OUTER
+from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import Recheck
@@ -53,13 +54,18 @@ class _Rows(Planned):
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length = engine, length
-        self.recheck = Recheck(reference)
+        self.reference, self.recheck, self.out = reference, Recheck(reference), "f32"
         # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
         self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
         self.numbers, self.arrays = self._constants()
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         raise NotImplementedError
+
+    def narrowed(self, dtype: np.dtype[Any]) -> _Rows:
+        made, reference = self.again(), self.reference
+        made.out, made.recheck = NARROW[dtype.name], Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
+        return made
 
     def reading(self, source: Operation) -> Operation | None:
         if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
@@ -147,7 +153,7 @@ class _Rows(Planned):
             ]
         together = self.together if self.length <= _SHORT else 1
         fetched = int(bool(kinds) and self.length >= _FETCHED)
-        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, fetched, kinds)
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, self.out, False, fetched, kinds)
         names, scratch = (*self.sources, "y*"), (8 * together + 4 * slots) * self.length
         pointing = {name: number for number, name in enumerate(names)} if pointers is None else pointers
         words |= dict.fromkeys(names, 0)
@@ -237,7 +243,12 @@ class _Pixels(Planned):
         operand = Operand(tuple(int(n) for n in shape), _FLOAT)
         self.engine, self.operands, self.block, self.scratch = engine, (operand, operand), block, scratch
         self.arrays = {name: np.ascontiguousarray(values, np.float64) for name, values in arrays.items()}
-        self.words = words or {}
+        self.words, self.out = words or {}, "f32"
+
+    def narrowed(self, dtype: np.dtype[Any]) -> _Pixels:
+        made = self.again()
+        made.out = NARROW[dtype.name]
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         channels, engine = self.result.shape[1], self.engine
@@ -245,7 +256,7 @@ class _Pixels(Planned):
         if not rows:
             return ()
         block = self.block if channels >= self.block else 1
-        spec = KernelSpec(self.kind, engine.isa.name, block, 1, 1, self.form, "f32", False)
+        spec = KernelSpec(self.kind, engine.isa.name, block, 1, 1, self.form, self.out, False)
         steps = [stride or 4 * channels for stride in strides]
         chunk = share(rows, self.unit_bytes * channels, engine.threads)
         words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}

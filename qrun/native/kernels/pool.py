@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.spec import PIECE
+from qrun.native.emit.spec import NARROW, PIECE
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Taps
 from qrun.native.machine.call import Rechecker
@@ -45,7 +45,7 @@ class Pool(Planned):
         self.images, self.channels = shape[0], shape[1 if order == "channels" else -1]
         y = (shape[0], self.channels, *taps.out) if order == "channels" else (shape[0], *taps.out, self.channels)
         self.operands = (Operand(shape, np.dtype(dtype)), Operand(y, np.dtype(dtype)))
-        self.columns = self.channels * self.result.dtype.itemsize
+        self.columns, self.out = self.channels * self.result.dtype.itemsize, _OUT[self.result.dtype]
 
     @abstractmethod
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
@@ -97,7 +97,7 @@ class Pool(Planned):
             (self.images - 1) * y_image + (pixels - 1) * y_row + self.columns,
         )
         name = self.engine.isa.name
-        spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
+        spec = KernelSpec(self.kind, name, width, vectors, unroll, form, self.out, self.signed)
         fields: dict[str, Any] = {"channels": self.channels, "why": self.why, "rechecks": self.rechecks}
         given, decides = (spec, ("x*", "y*"), words, extents, arrays), not self.rechecks
         return (self.engine.kernels.call(*given, decides=decides, **fields),)
@@ -136,6 +136,9 @@ class MaxPool(Pool):
 
     def _padding(self) -> float:
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
+
+    def narrowed(self, dtype: np.dtype[Any]) -> MaxPool:
+        return self
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         return "max", {}, {}
@@ -273,10 +276,18 @@ class AveragePool(Pool):
         self.constants = aligned((taps.pixels, 2), np.float64)
         self.constants[:, 0] = divisors
         self.constants[:, 1] = (4 * taps.count + 16) * _UNIT / divisors
-        self.rechecks = (WindowRecheck(taps, self.constants[:, 0], means),)
+        self.means, self.rechecks = means, (WindowRecheck(taps, self.constants[:, 0], means),)
 
     def _padding(self) -> float:
         return 0.0
+
+    def narrowed(self, dtype: np.dtype[Any]) -> AveragePool:
+        def means(windows: Array, divisors: Array) -> Array:
+            return self.means(windows.astype(dtype), divisors).astype(_FLOAT)
+
+        made = self.again()
+        made.out, made.rechecks = NARROW[dtype.name], (WindowRecheck(self.taps, self.constants[:, 0], means),)
+        return made
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         return "mean", {"recheck*": self.rechecks[0].address}, {"constants*": self.constants}

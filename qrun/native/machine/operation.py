@@ -132,6 +132,15 @@ class Operation(ABC):
         a zero, if there is one: Clip with -0, or Relu with 0, which makes 0 of -0."""
         return None
 
+    def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
+        """The operation on float32 that are numbers of this narrower type, whose results are rounded to it, once, and kept as
+        float32, if there is one."""
+        return None
+
+    def moving(self, dtype: np.dtype[Any]) -> Operation | None:
+        """The operation that moves elements of this type instead, if that is all it does."""
+        return None
+
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
         """The same operation on an operand (place -1: with a result) that lies in memory as another one does, so many bytes
         from one element to the next along each axis, if there is one: what a transpose would read or write."""

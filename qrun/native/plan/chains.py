@@ -181,7 +181,7 @@ def _joined(
     for part, own in zip(parts, given, strict=True):
         values = list(own)
         for step in part.steps:
-            steps.append(FunctionStep(step.function, tuple(values[value] for value in step.values)))
+            steps.append(replace(step, values=tuple(values[value] for value in step.values)))
             values.append(len(read) + len(steps) - 1)
         constants += part.constants
         rechecks += part.rechecks

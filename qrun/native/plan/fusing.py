@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.native.emit.spec import SOURCES
+from qrun.native.emit.spec import NARROW, SOURCES
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.strided import CopyAxis, coalesced
@@ -21,7 +21,7 @@ from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
-    memo = Memo()
+    items, memo = _widened(items, wanted), Memo()
     shuffled_ones = _shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted, memo), wanted)
     return _attended(engine, _chained(shuffled_ones, wanted, memo), wanted, memo)
 
@@ -64,6 +64,16 @@ def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Me
     from qrun.native.plan.attention import attended
 
     return attended(engine, items, wanted, memo)
+
+
+def _widened(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
+    """The items, what is narrower than float32 between them left as float32."""
+    tasks = (task for item in items if isinstance(item, Chain) for task in item.tasks)
+    if not any(task.operation.result.dtype.name in NARROW for task in tasks):
+        return items
+    from qrun.native.plan.narrow import widened
+
+    return widened(items, wanted)
 
 
 def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
@@ -247,6 +257,8 @@ class _TailBuilder:
         """Whether a task that reads what there is so far, and nothing that is made later, is part of the tail from now on."""
         operation = task.operation
         if not isinstance(operation, Elementwise) or operation.result.shape != self.sums.result.shape:
+            return False
+        if any(step.narrow for step in operation.steps):
             return False
         if not self.real:
             self.real = taken = operation.function == "cast"

@@ -1,0 +1,122 @@
+"""Native lowerings of float16 and bfloat16: those of float32, on the same numbers, with results rounded to the type.
+
+A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results. Between two
+such nodes of a program both steps fall away (native/plan/narrow.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from qrun.errors import QrunError
+from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
+from qrun.ops._context import Context
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._op import Array, Lowering
+
+if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operation
+
+NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_FLOAT = np.dtype(np.float32)
+
+
+def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
+    """The type, if some of the inputs are of one of those that kernels keep as float32."""
+    return next((x.dtype for x in inputs if x is not None and x.dtype in NARROW), None)
+
+
+def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
+    """The kernel of a node that has inputs of this type. Raises Declined, and what the lowering raises.
+
+    What such kernels do not do is asked of the lowering itself: it has words for it, or perhaps a kernel.
+    """
+    if any(x is not None and x.dtype in (*NARROW, _FLOAT) and x.dtype != dtype for x in site.inputs):
+        return lowering(site)
+    ctx = replace(site.ctx, claims=[], observations=[])
+    try:
+        kernel = lowering(_wide(site, ctx, dtype))
+    except QrunError:
+        return lowering(site)
+    operations = [stage.operation.narrowed(dtype) for stage in kernel.stages]
+    if not operations or kernel.plain is not None or any(operation is None for operation in operations):
+        return lowering(site)
+    made = [replace(s, operation=o) for s, o in zip(kernel.stages, operations, strict=True) if o is not None]
+    site.ctx.observations.extend(ctx.observations)
+    if site.ctx.claims is not None:
+        site.ctx.claims.extend(ctx.claims or ())
+    return staged_kernel(site, _between(site, dtype, made), [stage.operation for stage in made], kernel.complete)
+
+
+def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
+    """The kernel of a Cast to this type."""
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    x = site.inputs[0]
+    exact = (_FLOAT, *NARROW, *map(np.dtype, (np.int8, np.uint8, np.bool_)))
+    if x.dtype not in exact and not (dtype == np.float16 and x.dtype in (np.int32, np.int64)):
+        raise declined(f"{type_name(x.dtype)} to {type_name(dtype)}")
+    wide = Elementwise(site.engine, "cast", [Operand(x.shape, x.dtype)])
+    packed = Elementwise(site.engine, f"to_{_SHORT[dtype.name]}", [wide.result])
+    stages = [Stage(wide.narrowed(dtype), (0,), "rounded"), Stage(packed, ("rounded",))]
+    return staged_kernel(site, stages, [packed], ALWAYS)
+
+
+def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any]) -> LoweringContext:
+    """The node as one of float32: constants of the same numbers, and zeros for what differs from run to run."""
+
+    def wide(place: int, x: Any) -> Any:
+        if x is None or x.dtype != dtype:
+            return x
+        if not site.fixed[place]:
+            return np.broadcast_to(np.zeros((), _FLOAT), x.shape)
+        return site.memo.once(("wide", place), lambda: x.astype(_FLOAT))
+
+    def short(x: Any) -> Any:
+        return x.astype(dtype) if x is not None and x.dtype == _FLOAT else x
+
+    def reference(inputs: Inputs, ctx: Context) -> Any:
+        made = site.reference([short(x) for x in inputs], ctx)
+        return made.astype(_FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
+
+    inputs = tuple(wide(place, x) for place, x in enumerate(site.inputs))
+    return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype)
+
+
+def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage]) -> list[Stage]:
+    """The stages, with what widens the inputs that they read before them, and what narrows the outputs behind."""
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    def turned(name: str, operand: Operand) -> Operation:
+        return Elementwise(site.engine, name, [operand])
+
+    read = {place for stage in stages for place in stage.inputs if isinstance(place, int)}
+    names: dict[int | str, int | str] = {
+        place: f"wide {place}" for place in sorted(read) if getattr(site.inputs[place], "dtype", None) == dtype
+    }
+    before = [
+        Stage(turned("cast", Operand(site.inputs[place].shape, dtype)), (place,), name)
+        for place, name in names.items()
+        if isinstance(place, int)
+    ]
+    made, after = [], []
+    for stage in stages:
+        output, result = stage.output, stage.operation.result
+        if isinstance(output, int) and result.dtype == _FLOAT:
+            after.append(
+                Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, _FLOAT)), (f"made {output}",), output)
+            )
+            output = f"made {output}"
+        made.append(replace(stage, inputs=tuple(names.get(place, place) for place in stage.inputs), output=output))
+    return [*before, *made, *after]
+
+
+_SHORT = {"float16": "f16", "bfloat16": "bf16"}
