@@ -164,6 +164,11 @@ class OperatorError(RunError):
         self.param = param
 
 
+def some(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def absent(path: str) -> tuple[str, str]:
     """Why nothing can be read at a path, "" if something is there; and what to do, "" if simply nothing has that name."""
     try:

@@ -6,6 +6,7 @@ A command module defines ``command`` with `define` and the option decorators of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,33 @@ class Call:
     color: str = "auto"
 
 
+class _Limited:
+    """A number whose limits are told in words where a value is none, or is outside."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        kind: Any = self
+        try:
+            return super().convert(value, param, ctx)  # type: ignore[misc]
+        except click.BadParameter:
+            if kind.max is not None:
+                ends = f" from {kind.min} to {kind.max}"
+            else:
+                ends = "" if kind.min is None else f" above {kind.min}" if kind.min_open else f" of {kind.min} or more"
+            kind.fail(f"{str(value)!r} is not a {kind.noun}{ends}.", param, ctx)
+
+
+class WholeNumber(_Limited, click.IntRange):
+    """An integer between limits."""
+
+    noun = "whole number"
+
+
+class RealNumber(_Limited, click.FloatRange):
+    """A number between limits."""
+
+    noun = "number"
+
+
 class Option(click.Option):
     """An option that says under which heading of the help it stands.
 
@@ -91,7 +119,9 @@ class Command(click.Command):
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
+            models = any(os.path.isdir(word) or word.endswith(".onnx") for word in rest)
             hint = f" Did you mean {' '.join(f'-i {word}' for word in rest)}?" if "inputs" in ctx.params else ""
+            hint = f" Did you mean a call of its own, {ctx.command_path} {rest[0]}?" if models else hint
             ctx.fail(f"Got unexpected extra argument{'s' if len(rest) > 1 else ''} ({' '.join(rest)}).{hint}")
         return rest
 

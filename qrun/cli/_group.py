@@ -47,6 +47,16 @@ def is_model(word: str) -> bool:
     return any(sign in word for sign in "./\\")
 
 
+def _general(word: str) -> str:
+    """``--version`` or ``--help`` where a word alone is nearly that; "" for other words, and options of ``run``."""
+    if not word.startswith("--"):
+        return ""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, ("--version", "--help", "--verbose"), 1, 0.8)
+    return near[0] if near and near[0] not in (word, "--verbose") else ""
+
+
 class CommandGroup(click.Group):
     """Commands from COMMANDS; the default one by the shape of the first word."""
 
@@ -64,6 +74,8 @@ class CommandGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if len(args) == 1 and (meant := _general(args[0])):
+            raise click.NoSuchOption(args[0], possibilities=[meant], ctx=ctx)
         if args and is_model(args[0]):
             args = ["run", *args]
         if not args and not ctx.resilient_parsing:

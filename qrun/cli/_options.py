@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, Function, contradiction, given, option, places, stacked
+from qrun.cli._base import Call, Function, RealNumber, WholeNumber, contradiction, given, option, places, stacked
 from qrun.cli._config import config_option
 from qrun.memory import parse_size
 
@@ -90,7 +90,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         return seconds
 
 
-class Distance(click.FloatRange):
+class Distance(RealNumber):
     """A number of 0 or more, and no NaN, with which nothing compares."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -114,7 +114,7 @@ input_options = stacked(
     option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),
     option(
         "--seed",
-        type=click.IntRange(0, 2**63 - 1),
+        type=WholeNumber(0, 2**63 - 1),
         metavar="INTEGER",
         default=0,
         group="Inputs",
@@ -181,7 +181,7 @@ def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapp
     return stacked(
         option(
             "--lsb",
-            type=click.IntRange(0),
+            type=WholeNumber(0),
             metavar="N",
             default=0,
             group=group,
@@ -211,7 +211,7 @@ run_options = stacked(
     ),
     option(
         "--threads",
-        type=click.IntRange(1, 4096),
+        type=WholeNumber(1, 4096),
         metavar="N",
         group="Run",
         show_default="the CPUs there are; 1 of BLAS",
@@ -230,7 +230,7 @@ run_options = stacked(
 runs_option = option(
     "-n",
     "--runs",
-    type=click.IntRange(1, 10**6),
+    type=WholeNumber(1, 10**6),
     metavar="N",
     group="Timing",
     show_default="as many as fit in 3 s, 5 to 1000",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options, option
+from qrun.cli._base import Call, WholeNumber, argument, define, format_options, option
 from qrun.cli._flow import start_other
 from qrun.cli._options import BACKENDS, arith_option, general_options, memory_option, own_backends, tolerance_options
 from qrun.cli._targets import targets, write_reports
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @option(
     "-j",
     "--jobs",
-    type=click.IntRange(1, 1024),
+    type=WholeNumber(1, 1024),
     metavar="N",
     default=1,
     group="Rules",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options, option, print_json
+from qrun.cli._base import Call, WholeNumber, argument, define, format_options, option, print_json
 from qrun.cli._options import Distance, general_options
 from qrun.cli._targets import Target, targets, write_reports
 from qrun.errors import CallError
@@ -57,7 +57,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 )
 @option(
     "--jobs",
-    type=click.IntRange(1, 256),
+    type=WholeNumber(1, 256),
     metavar="N",
     group="Run",
     show_default="the CPUs there are",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import argument, define, format_options, option, places, print_json
+from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, option, places, print_json
 from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option
 from qrun.declare.frozen import frozen
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qrun.report.screen import Out
 
 
-class Percent(click.FloatRange):
+class Percent(RealNumber):
     """``90`` or ``90%``."""
 
     name = "percent"
@@ -73,13 +73,11 @@ class Gate:
 @option(
     "--labels", metavar="FILE", group="Samples", help="The right class of each sample: .npy, or a number in each line."
 )
-@option("--limit", type=click.IntRange(1), metavar="N", group="Samples", help="Take at most N samples.")
-@option(
-    "--shuffle", type=click.IntRange(0), metavar="SEED", group="Samples", help="Take the samples in a random order."
-)
+@option("--limit", type=WholeNumber(1), metavar="N", group="Samples", help="Take at most N samples.")
+@option("--shuffle", type=WholeNumber(0), metavar="SEED", group="Samples", help="Take the samples in a random order.")
 @option(
     "--batch",
-    type=click.IntRange(1, 4096),
+    type=WholeNumber(1, 4096),
     metavar="N",
     default=1,
     group="Samples",
@@ -136,13 +134,13 @@ class Gate:
 @option(
     "-j",
     "--jobs",
-    type=click.IntRange(1, 1024),
+    type=WholeNumber(1, 1024),
     metavar="N",
     group="Run",
     show_default="as many as save time",
     help="Processes; each gets its share of the CPUs.",
 )
-@option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run", help="Threads, with --jobs 1.")
+@option("--threads", type=WholeNumber(1, 4096), metavar="N", group="Run", help="Threads, with --jobs 1.")
 @option("--dask", metavar="ADDRESS", group="Run", help="A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
 @option("--fail-fast", is_flag=True, group="Run", help="Stop at the first sample that cannot be read or run.")
 @option(

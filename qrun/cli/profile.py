@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import define, format_options, model_argument, option, print_json
+from qrun.cli._base import WholeNumber, define, format_options, model_argument, option, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
 from qrun.cli._options import general_options, input_options, run_options, runs_option, trace_option
 from qrun.errors import CallError
@@ -57,7 +57,7 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @runs_option
 @option(
     "--warmup",
-    type=click.IntRange(0, 10**6),
+    type=WholeNumber(0, 10**6),
     metavar="N",
     default=1,
     group="Timing",

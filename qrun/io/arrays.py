@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.errors import CallError, absent
+from qrun.errors import CallError, absent, some
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, integer_range, is_extension, shape_text, type_name
 from qrun.memory import Budget
@@ -44,20 +44,30 @@ def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: s
     )
 
 
+_BESIDE = (".npy", ".npz", ".pb")
+"""Files of arrays."""
+
+
 def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
-    """An input file that cannot be opened; names one beside it whose name is nearly the same."""
+    """An input file that cannot be opened; names what beside it may be meant: files of its kind."""
     from difflib import get_close_matches
 
     path = Path(path)
     reason = getattr(error, "strerror", None) or str(error)
     try:
-        beside = [p.name for p in path.parent.iterdir() if p.suffix in (".npy", ".npz", ".pb") or p.is_dir()]
+        beside = sorted(p.name for p in path.parent.iterdir() if p.suffix in (*_BESIDE, path.suffix) or p.is_dir())
     except (OSError, ValueError):
         beside = []
     near = get_close_matches(path.name, [name for name in beside if name != path.name], 1, 0.6)
     _, fix = absent(str(path))
-    fixes = [fix or (f"did you mean {path.parent / near[0]}?" if near else "check the path")]
-    return CallError("QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes)
+    if not fix and near:
+        fix = f"did you mean {path.parent / near[0]}?"
+    elif not fix:
+        kinds = _BESIDE if path.suffix in _BESIDE else (path.suffix or "/",)
+        files = [name for name in beside if name.endswith(kinds)]
+        folder = "the current folder" if path.parent == Path() else str(path.parent)
+        fix = f"{', '.join(kinds)} in {folder}: {some(files)}" if files else "check the path"
+    return CallError("QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=[fix])
 
 
 def read_npy(path: Path, budget: Budget) -> Array:

@@ -29,6 +29,13 @@ def no_file(model: Model, name: str, spec: str) -> CallError:
     return CallError("QR005", f"-i {spec or repr(spec)} names no file", where=[model.label], facts=facts, fixes=fixes)
 
 
+def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
+    """Of values in place of a file: the next input in graph order may be meant."""
+    shown = spec if len(spec) <= 60 else f"{spec[:57]}..."
+    fixes = [f"did you mean -i '{value.name}={shown}'?"] if value else ["qrun inspect MODEL lists the inputs"]
+    return CallError("QR005", f"-i {shown} does not say which input it is for", where=[model.label], fixes=fixes)
+
+
 def what_inside(folder: Path) -> str:
     """What in a folder can be given in its place."""
     sets = [p for p in sorted(folder.glob("test_data_set_*")) if (p / "input_0.pb").exists()]

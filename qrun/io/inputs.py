@@ -116,6 +116,8 @@ class _Reader:
     def path(self, spec: str) -> None:
         free = [v for v in self.model.inputs if v.name not in self.feeds.arrays][len(self.nameless) :]
         value = free[0] if free else None
+        if spec[:1] == "[" and not os.path.exists(spec):
+            raise inputerrors.no_name(self.model, spec, value)
         found = self.load(spec, value)
         source = "stdin" if spec == "-" else spec
         if isinstance(found, dict):

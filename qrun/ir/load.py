@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from qrun.declare.digest import Content
-from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
+from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent, some
 from qrun.ir import schema
 from qrun.ir.context import GraphContext
 from qrun.ir.external import External
@@ -106,7 +106,7 @@ def _models_below(folder: Path) -> list[str]:
         return [f"did you mean {found[0]}?"]
     from shlex import quote
 
-    return [f"name one: {_some([str(path) for path in found])}", f"or all: qrun check {quote(str(folder))}"]
+    return [f"name one: {some([str(path) for path in found])}", f"or all: qrun check {quote(str(folder))}"]
 
 
 def _nearby(path: Path) -> list[str]:
@@ -124,11 +124,7 @@ def _nearby(path: Path) -> list[str]:
         if found.is_dir() and not meant.is_file():
             return _models_below(found)
         return [f"did you mean {meant if found.is_dir() else found}?"]
-    return [f"models in {folder}: {_some(models)}" if models else f"check the path: {folder} has no {lost.name}"]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return [f"models in {folder}: {some(models)}" if models else f"check the path: {folder} has no {lost.name}"]
 
 
 def _at_most(stream: IO[bytes], count: int) -> bytes:

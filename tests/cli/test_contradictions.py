@@ -23,6 +23,7 @@ def test_an_input_without_its_option() -> None:
     assert fixes(ended, 2, "QR000") == ["did you mean -i x.npy?", "qrun run -h"]
     assert "Got unexpected extra argument (x.npy).\n   =  fix: did you mean -i x.npy?" in ended.err
     assert "did you mean -i x.npy -i y.npy?" in call("profile", "m.onnx", "x.npy", "y.npy").err
+    assert "did you mean a call of its own, qrun profile other.onnx?" in call("profile", "m.onnx", "other.onnx").err
     assert "did you mean" not in call("inspect", "m.onnx", "x.npy").err
 
 
@@ -70,8 +71,8 @@ def test_the_command_line_decides_between_formats(folder: Path) -> None:
     ("text", "key", "got"),
     [
         ('[tool.qrun]\nmax-memory = "lots"', "max-memory", "'lots' is not a size"),
-        ('[tool.qrun.run]\nthreads = "x"', "run.threads", "'x' is not a valid integer"),
-        ("[tool.qrun.run]\nseed = -1", "run.seed", "-1 is not in the range"),
+        ('[tool.qrun.run]\nthreads = "x"', "run.threads", "'x' is not a whole number from 1 to 4096"),
+        ("[tool.qrun.run]\nseed = -1", "run.seed", "'-1' is not a whole number"),
         ('[tool.qrun.run]\nbackend = "foo"', "run.backend", "'foo' is not one of"),
     ],
 )
@@ -94,3 +95,25 @@ def test_the_version_of_a_runtime_that_cannot_be_imported(folder: Path) -> None:
         line == f"onnxruntime {version('onnxruntime')}, which cannot be imported: ImportError: libfoo.so: cannot open"
     )
     assert process("-V").out.splitlines()[-1] == f"onnxruntime {version('onnxruntime')}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("profile", "m.onnx", "-n", "0"), "'0' is not a whole number from 1 to 1000000."),
+        (("profile", "m.onnx", "-n", "many"), "'many' is not a whole number from 1 to 1000000."),
+        (("compare", "m.onnx", "--lsb", "x"), "'x' is not a whole number of 0 or more."),
+        (("compare", "m.onnx", "--rtol", "-1"), "'-1' is not a number of 0 or more."),
+        (("compare", "m.onnx", "--rtol", "nan"), "'nan' is not a number of 0 or more."),
+    ],
+)
+def test_limits_of_numbers_are_told_in_words(arguments: tuple[str, ...], message: str) -> None:
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert message in " ".join(ended.err.split())
+
+
+def test_a_slip_in_an_option_of_qrun_itself() -> None:
+    assert fixes(call("--versoin"), 2, "QR000")[0] == "did you mean '--version'?"
+    assert fixes(call("--hlep"), 2, "QR000")[0] == "did you mean '--help'?"
+    assert "--version" not in call("--verbsoe").err

@@ -158,7 +158,7 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
         (("--select", "nothing-like-it"), "it fits no case"),
-        (("--timeout", "0"), "not in the range x>0"),
+        (("--timeout", "0"), "not a number above 0"),
         (("--runtime", "openvin"), "there is no such runtime"),
     ],
 )
