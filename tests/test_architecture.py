@@ -421,6 +421,24 @@ def test_inputs_of_later_versions_are_refused(op_type: str, earlier: int, later:
     assert definition.bind(after) == {}
 
 
+def test_nodes_like_one_that_fits_fit_and_others_are_still_refused() -> None:
+    definition = find("", "Softmax", 13)
+    assert definition is not None
+    for _ in range(2):
+        given = definition.bind(Node(0, "n", "", "Softmax", 13, ("x",), ("y",), {"axis": 1}))
+        assert given == {"axis": 1}
+        given["axis"] = 2  # nobody else sees this
+        for wrong, message in (
+            ({"axis": 1.0}, "wrong type"),
+            ({"axes": 1}, "no attribute"),
+            ({"axis": "1"}, "wrong type"),
+        ):
+            with pytest.raises(OperatorError, match=message):
+                definition.bind(Node(0, "n", "", "Softmax", 13, ("x",), ("y",), wrong))
+        with pytest.raises(OperatorError, match="is missing"):
+            definition.bind(Node(0, "n", "", "Softmax", 13, ("",), ("y",), {"axis": 1}))
+
+
 def test_a_declaration_like_another_has_its_inputs_and_attributes() -> None:
     of_onnx, of_ms = find("", "QLinearConv", 10), find("com.microsoft", "QLinearConv", 1)
     assert of_onnx is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +83,9 @@ tensor: one. channel: one, or one for each index of the first axis (output chann
 row, column: one, or one for each row or column of a matrix. gemm: as column, of a matrix that transB may turn.
 axis: by the node's axis and block_size.
 """
+
+_ACCEPTED = 256
+"""Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
 
 
 @frozen
@@ -232,6 +235,23 @@ class OpDef:
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
+        attributes = node.attributes.items()
+        if not all(type(value) in (int, str) for _, value in attributes):  # others may be equal, but not the same
+            return self._bind(node)
+        key = node.version, tuple(map(bool, node.inputs)), len(node.outputs), tuple(attributes)
+        found = self._accepted.get(key)
+        if found is None:
+            found = self._bind(node)
+            if len(self._accepted) < _ACCEPTED:
+                self._accepted[key] = found
+        return {**found}
+
+    @cached_property
+    def _accepted(self) -> dict[Hashable, dict[str, Any]]:
+        """What `bind` gives for nodes with these inputs and attributes."""
+        return {}
+
+    def _bind(self, node: Node) -> dict[str, Any]:
         known = schema(self.domain, self.op_type, node.version)
         check_places(node, self.inputs, known)
         given = attributes_given(node, self.attributes, self.graphs, known)

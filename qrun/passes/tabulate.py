@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.declare import Later
+from qrun.declare.memo import Memo
 from qrun.ir import Array, Model, Node
+from qrun.ir.model import once_per_model
 from qrun.ir.schema import OWN
 from qrun.ir.types import NUMBERS
 from qrun.ops import Arith
@@ -54,10 +56,17 @@ def _has_codes(model: Model) -> bool:
     return not types.isdisjoint(EIGHT)
 
 
+@once_per_model
+def _memo(model: Model) -> Memo:
+    """Its chains in each arithmetic: whether there are tables is asked before they are made."""
+    return Memo()
+
+
 class _Tables:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.chains = chains(draft)
+        self.chains, refused = _memo(draft.model).once(draft.arith, lambda: (chains(draft), {**draft.refused}))
+        draft.refused.update(refused)
         self.made = 0
 
     def run(self) -> Rewritten:
