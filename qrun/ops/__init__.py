@@ -5,7 +5,7 @@ be imported by `passes` and everything above it. Knows no graph: a kernel sees t
 """
 
 from qrun.ops._context import Arith, Body, Observation
-from qrun.ops._op import REGISTRY, Context, Granularity, OpDef, find, near_operators, op
+from qrun.ops._op import REGISTRY, Context, Granularity, OpDef, find, op
 from qrun.ops._quantized import (
     Bias,
     Facts,
@@ -39,3 +39,11 @@ __all__ += [
     "quantizers",
     "real_operator",
 ]
+
+
+def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
+    """Up to three registered operators with names like this one, whatever its case and domain."""
+    from difflib import get_close_matches
+
+    names = {known.lower(): known for _, known in REGISTRY}
+    return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops._float import single, unary
-from qrun.ops._op import Array, find, refuse
+from qrun.ops._op import Array, find, refuse, require
 
 Activation = Callable[[Array], Array]
 
@@ -75,8 +75,7 @@ def activations(
         kinds = zip((_ALPHA, _BETA), _OPERATORS[name.lower()][1], strict=False)
         made.append(_function(name.lower(), {kind: _taken(name, kind, rest[kind], default) for kind, default in kinds}))
     each = len(defaults)
-    if clip is not None and not clip > 0:
-        raise refuse(f"clip is {clip}", "clip", "more than 0", str(clip), code="QR204")
+    require("clip", clip is None or clip > 0, "more than 0", clip)
     bound = None if clip is None else single(clip)
     return Gates(tuple(tuple(made[first : first + each]) for first in range(0, wanted, each)), bound)
 

@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._body import node
 from qrun.ops._float import bounds, narrow, single
-from qrun.ops._op import Array, Context, Shape, refuse
-
-
-def misfit(name: str, expected: str, got: Array, why: str = "") -> OperatorError:
-    """The error for an input of the wrong shape."""
-    return refuse(f"{name} has shape {shape_text(got.shape)}", name, expected, got, why=why, code="QR208")
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, refuse
 
 
 def with_shape(array: Array, name: str, *allowed: Shape) -> Array:
     """The array, which has one of these shapes; refuses another."""
     if array.shape not in allowed:
-        raise misfit(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
+        raise bad_shape(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
     return array
 
 
@@ -32,7 +26,7 @@ def positive(name: str, value: int, divides: int | None = None) -> int:
     """The attribute, a number of heads; refuses one below 1, or that does not divide a width."""
     if value < 1 or (divides is not None and divides % value):
         expected = "1 or more" if divides is None else f"a divisor of {divides}"
-        raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+        raise bad_attribute(name, expected, value)
     return value
 
 
@@ -174,7 +168,7 @@ class Cache:
             made = appended(None, new, ctx)
             return made, made, 0
         if past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]:
-            raise misfit(name, f"{shape_text(new.shape[:2])[:-1]},past,{new.shape[3]}]", past)
+            raise bad_shape(name, f"{shape_text(new.shape[:2])[:-1]},past,{new.shape[3]}]", past)
         if not self.shared:
             made = appended(past, new, ctx)
             return made, made, past.shape[2]
@@ -230,4 +224,4 @@ def seen_by_mask(mask: Array, name: str, shape: Shape, past: int) -> Array | Non
     expected = (
         f"[{batch},{columns}], [{batch},{rows},{columns}], [{batch}], [{2 * batch}] or [{batch},1,longest,longest]"
     )
-    raise misfit(name, expected, mask)
+    raise bad_shape(name, expected, mask)

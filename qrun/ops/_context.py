@@ -5,7 +5,7 @@ Also the error with which it refuses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -90,3 +90,39 @@ def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **m
     """The error of a kernel that refuses `param`; `got` may be an array, whose shape is then shown."""
     text = shape_text(got.shape) if isinstance(got, np.ndarray) else str(got)
     return OperatorError(message, param=param, expected=expected, got=text, **more)
+
+
+def bad_shape(param: str, expected: str, got: Array, why: str = "") -> OperatorError:
+    """The error for an input whose shape does not fit."""
+    return refuse(f"{param} has shape {shape_text(got.shape)}", param, expected, got, why=why, code="QR208")
+
+
+def bad_attribute(name: str, expected: str, got: Any) -> OperatorError:
+    """The error for an attribute whose value is none of those that it may have."""
+    return refuse(f"{name} is {got}", name, expected, got, code="QR204")
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuse an attribute whose value is none of these."""
+    if value not in (known := tuple(allowed)):
+        raise bad_attribute(name, ", ".join(map(str, known)), value)
+
+
+def require(name: str, fits: bool, expected: str, got: Any) -> None:
+    """Refuse an attribute whose value does not fit."""
+    if not fits:
+        raise bad_attribute(name, expected, got)
+
+
+def require_count(name: str, fits: bool, expected: str, count: int) -> None:
+    """Refuse an attribute with the wrong number of elements."""
+    if not fits:
+        raise refuse(f"{name} has {count} elements", name, expected, count, code="QR204")
+
+
+def both_or_none(**given: Array | None) -> None:
+    """Refuse inputs of which only some are given."""
+    missing = [name for name, array in given.items() if array is None]
+    if missing and len(missing) < len(given):
+        expected = f"all of {', '.join(given)}, or none"
+        raise refuse(f"{missing[0]} is missing", missing[0], expected, "the others only", code="QR205")

@@ -7,9 +7,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._attention import misfit
 from qrun.ops._body import node
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, bad_shape, refuse
 
 
 def rotary_width(head_size: int, asked: int) -> int:
@@ -26,7 +25,7 @@ def angles(cos_cache: Array, sin_cache: Array, positions: Array, width: int, ctx
     made = []
     for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
         if cache.ndim != 2 or cache.shape[1] != width // 2:
-            raise misfit(name, f"[positions,{width // 2}]", cache)
+            raise bad_shape(name, f"[positions,{width // 2}]", cache)
         if positions.size and (positions.min() < 0 or positions.max() >= len(cache)):
             bad = int(positions.max() if positions.max() >= len(cache) else positions.min())
             expected = f"0 to {len(cache) - 1}, {name} being {shape_text(cache.shape)}"
@@ -73,14 +72,14 @@ class Places:
 
 def number(total: Array) -> int:
     if total.size != 1:
-        raise misfit("total_sequence_length", "a scalar", total)
+        raise bad_shape("total_sequence_length", "a scalar", total)
     return int(total.reshape(-1)[0])
 
 
 def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: int) -> list[Places]:
     """The places of each sequence, checked. window: of a cache that keeps the last places only, else 0."""
     if ends.shape not in ((batch,), (batch, 1)):
-        raise misfit("seqlens_k", f"[{batch}]", ends)
+        raise bad_shape("seqlens_k", f"[{batch}]", ends)
     prompt = total == new
     if total < new:
         raise refuse(

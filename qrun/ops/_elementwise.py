@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ops._float import broadcast
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, Form, OpDef, Shape, op, refuse
+from qrun.ops._op import Array, Context, Form, OpDef, Shape, bad_shape, op, refuse
 
 
 def binary(
@@ -70,13 +70,7 @@ def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: 
         raise refuse(f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205")
     for place, array in enumerate(data_0):
         if ctx.version < 8 and array.shape != data_0[0].shape:
-            raise refuse(
-                "the inputs' shapes differ",
-                f"data_0[{place}]",
-                f"one shape: {op_type} broadcasts since opset 8",
-                array,
-                code="QR208",
-            )
+            raise bad_shape(f"data_0[{place}]", f"one shape: {op_type} broadcasts since opset 8", array)
     return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
 
 

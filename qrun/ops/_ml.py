@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, one_of, refuse
 
 ML = "ai.onnx.ml"
 NUMBERS = "float double int64 int32"
@@ -39,9 +39,7 @@ def per_feature(values: Array, count: int, name: str) -> Array:
 
 def transformed(scores: Array, post_transform: str) -> Array:
     """Rows of scores, float64 [N,C], after a post_transform; refuses an unknown one."""
-    if post_transform not in TRANSFORMS:
-        raise refuse(f"post_transform is {post_transform}", "post_transform", ", ".join(TRANSFORMS), post_transform,
-                     code="QR204")  # fmt: skip
+    one_of("post_transform", post_transform, TRANSFORMS)
     if post_transform == "NONE" or not scores.size:
         return scores
     with np.errstate(all="ignore"):

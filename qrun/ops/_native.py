@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
 
 T = TypeVar("T")
+Lowering = Callable[["LoweringContext"], "NativeKernel"]
 Inputs = Sequence[Any]
 """Arrays, and None where an optional input is omitted."""
 
@@ -112,6 +113,22 @@ class LoweringContext:
             self.ctx.claim((nbytes,), 1, "native kernel")
         except MemoryLimitError:
             raise declined("its tables need more memory than is allowed") from None
+
+
+class _Lowering:
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+
+    def __call__(self, site: LoweringContext) -> NativeKernel:
+        return self._lowering(site)
+
+
+class OfShapes(_Lowering):
+    """A lowering that looks at shapes and types of inputs, never at values: nodes with other constants share its kernel."""
+
+
+class EveryType(_Lowering):
+    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32 (_native_narrow.py)."""
 
 
 def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:

@@ -15,10 +15,10 @@ import numpy as np
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import broadcast, single
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined, kernel_of
 from qrun.ops._native_narrow import NARROW
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import Array, Context, Lowering, OfShapes
+from qrun.ops._op import Array, Context
 
 FLOAT = np.dtype(np.float32)
 _CAST = (*(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_)), *NARROW)

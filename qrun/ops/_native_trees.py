@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import refuse
+from qrun.ops._context import one_of
 from qrun.ops._ml import rows_of, transformed
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of
 from qrun.ops._trees import AGGREGATES, LEAF, MODES, Forest, based, check_base, check_targets, leaves, votes
@@ -24,9 +24,7 @@ def sums_kernel(
     site: LoweringContext, forest: Forest, targets: int, aggregate: str, base: Array, post: str
 ) -> NativeKernel:
     """The kernel of a regression: sums or means of votes, what they begin with, and a post_transform."""
-    if aggregate not in AGGREGATES:
-        raise refuse(f"aggregate_function is {aggregate}", "aggregate_function", ", ".join(AGGREGATES), aggregate,
-                     code="QR204")  # fmt: skip
+    one_of("aggregate_function", aggregate, AGGREGATES)
     transformed(np.zeros((0, 1)), post)
     check_targets(targets)
     check_base(base, targets)

@@ -13,7 +13,16 @@ from qrun.declare.frozen import declared, frozen
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import (
+    Context,
+    bad_attribute,
+    bad_shape,
+    both_or_none,
+    one_of,
+    refuse,
+    require,
+    require_count,
+)
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
@@ -37,28 +46,6 @@ Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["LoweringContext"], "NativeKernel"]
-
-
-class OfShapes:
-    """A lowering that looks at shapes and types of inputs, never at values: nodes with other constants share its kernel."""
-
-    def __init__(self, lowering: Lowering) -> None:
-        self._lowering = lowering
-
-    def __call__(self, site: LoweringContext) -> NativeKernel:
-        return self._lowering(site)
-
-
-class EveryType:
-    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32 (_native_narrow.py)."""
-
-    def __init__(self, lowering: Lowering) -> None:
-        self._lowering = lowering
-
-    def __call__(self, site: LoweringContext) -> NativeKernel:
-        return self._lowering(site)
-
-
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.
 
@@ -313,16 +300,9 @@ def find(domain: str, op_type: str, version: int) -> OpDef | None:
     return best
 
 
-def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
-    """Up to three registered operators with names like this one, whatever its case and domain."""
-    from difflib import get_close_matches
-
-    names = {known.lower(): known for _, known in REGISTRY}
-    return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]
-
-
 def elements(shape: Shape) -> int:
     return math.prod(shape)
 
 
-__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "Real", "find", "op", "refuse"]
+__all__ = ["Array", "Context", "OpDef", "Real", "find", "op"]
+__all__ += ["bad_attribute", "bad_shape", "both_or_none", "one_of", "refuse", "require", "require_count"]

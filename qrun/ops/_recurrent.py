@@ -16,7 +16,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates, activations
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, refuse
 from qrun.ops._signature import Attributes
 from qrun.ops._sums import rounded_products
 
@@ -84,14 +84,10 @@ def checked(
     second is R. states: name and initial value. gates: of a cell. layout: 1 where batches are first.
     """
     direction = attributes.direction
-    if direction not in DIRECTIONS:
-        raise refuse(f"direction is {direction!r}", "direction", ", ".join(DIRECTIONS), direction, code="QR204")
-    if layout not in (0, 1):
-        raise refuse(f"layout is {layout}", "layout", "0 or 1", str(layout), code="QR204")
+    one_of("direction", direction, DIRECTIONS)
+    one_of("layout", layout, (0, 1))
     if x.ndim != 3:
-        raise refuse(
-            "X does not have rank 3", "X", "[seq,batch,input]" if not layout else "[batch,seq,input]", x, code="QR208"
-        )
+        raise bad_shape("X", "[batch,seq,input]" if layout else "[seq,batch,input]", x)
     hidden = _hidden(weights[1], attributes.hidden_size)
     count = DIRECTIONS[direction]
     first = x.swapaxes(0, 1) if layout else x
@@ -99,7 +95,7 @@ def checked(
     for name, tensor, shape in weights:
         want = (count, *(sizes[n] for n in shape or ()))
         if tensor is not None and tensor.shape != want:
-            raise refuse(f"{name} has shape {shape_text(tensor.shape)}", name, shape_text(want), tensor, code="QR208")
+            raise bad_shape(name, shape_text(want), tensor)
     seq, batch = first.shape[:2]
     found = _lengths(lengths, seq, batch)
     computed = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
@@ -114,16 +110,10 @@ def _hidden(weight: tuple[str, Array | None, Any], hidden_size: int | None) -> i
     name, r, shape = weight
     assert r is not None
     if r.ndim != 3:
-        raise refuse(f"{name} does not have rank 3", name, "[directions,gates * hidden,hidden]", r, code="QR208")
+        raise bad_shape(name, "[directions,gates * hidden,hidden]", r)
     hidden = int(r.shape[1 + shape.index(-1)])
     if hidden_size is not None and hidden_size != hidden:
-        raise refuse(
-            f"hidden_size is {hidden_size}, but {name} has {hidden}",
-            name,
-            f"{hidden_size} in its shape",
-            r,
-            code="QR208",
-        )
+        raise bad_shape(name, f"hidden_size {hidden_size} in its shape", r)
     return hidden
 
 
@@ -131,7 +121,7 @@ def _lengths(lengths: Array | None, seq: int, batch: int) -> Array:
     if lengths is None:
         return np.full(batch, seq)
     if lengths.shape != (batch,):
-        raise refuse("sequence_lens has the wrong shape", "sequence_lens", f"[{batch}]", lengths, code="QR208")
+        raise bad_shape("sequence_lens", f"[{batch}]", lengths)
     if ((lengths < 0) | (lengths > seq)).any():
         got = int(lengths[int(np.argmax((lengths < 0) | (lengths > seq)))])
         raise refuse(f"a sequence has length {got}", "sequence_lens", f"0 to {seq}", str(got), code="QR208")
@@ -143,7 +133,7 @@ def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, 
         return np.zeros(shape, dtype)
     want = (shape[1], shape[0], shape[2]) if layout else shape
     if state.shape != want:
-        raise refuse(f"{name} has shape {shape_text(state.shape)}", name, shape_text(want), state, code="QR208")
+        raise bad_shape(name, shape_text(want), state)
     return (state.swapaxes(0, 1) if layout else state).astype(dtype)
 
 

@@ -15,6 +15,7 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import bounds, narrow
 from qrun.ops._shape import claim
+from qrun.ops._signature import Attributes
 
 TRANSFORMS = (
     "half_pixel",
@@ -34,14 +35,16 @@ NEAREST_MODES: dict[str, Callable[[Array], Array]] = {
 
 
 @frozen
-class Options:
+class ResizeAttributes(Attributes):
+    antialias: int = 0
+    axes: tuple[int, ...] | None = None
+    coordinate_transformation_mode: str = "half_pixel"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: int = 0
+    extrapolation_value: float = 0.0
+    keep_aspect_ratio_policy: str = "stretch"
     mode: str = "nearest"
-    transform: str = "half_pixel"
-    nearest: str = "round_prefer_floor"
-    cubic_a: float = -0.75
-    exclude: bool = False
-    outside: float = 0.0
-    antialias: bool = False
+    nearest_mode: str = "round_prefer_floor"
 
 
 @frozen
@@ -131,7 +134,7 @@ def taps(
     return np.clip(index, 0, axis.length - 1), weight
 
 
-def resample(x: Array, axes: Sequence[ResampledAxis], options: Options, ctx: Context) -> Array:
+def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context) -> Array:
     shape = list(x.shape)
     for axis in axes:
         shape[axis.axis] = axis.out
@@ -149,28 +152,32 @@ def resample(x: Array, axes: Sequence[ResampledAxis], options: Options, ctx: Con
     outside: list[tuple[int, Array]] = []
     for axis in axes:
         ctx.claim((axis.out,), 8, "coordinates")
-        place = coordinates(axis, options.transform, np.float32 if ctx.arith == "ort" else np.float64)
-        if options.transform == "tf_crop_and_resize":
+        place = coordinates(
+            axis, options.coordinate_transformation_mode, np.float32 if ctx.arith == "ort" else np.float64
+        )
+        if options.coordinate_transformation_mode == "tf_crop_and_resize":
             outside.append((axis.axis, (place < 0) | (place > axis.length - 1)))
         size = (*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :])
         claim(ctx, size, y.dtype, "X")
         y = _one_axis(y, axis, place, options, ctx)
     y = _rounded(y, x.dtype, ctx) if options.mode != "nearest" else y
-    return _extrapolated(y, outside, options.outside, ctx) if outside else y
+    return _extrapolated(y, outside, options.extrapolation_value, ctx) if outside else y
 
 
-def _one_axis(y: Array, axis: ResampledAxis, place: Array, options: Options, ctx: Context) -> Array:
+def _one_axis(y: Array, axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Context) -> Array:
     still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
     if still and not (options.antialias and axis.scale < 1):
         return y
     place = np.clip(place, -(2.0**33), 2.0**33)
     if options.mode == "nearest":
-        index = np.clip(NEAREST_MODES[options.nearest](place), 0, axis.length - 1).astype(np.int64)
+        index = np.clip(NEAREST_MODES[options.nearest_mode](place), 0, axis.length - 1).astype(np.int64)
         return np.take(y, index, axis=axis.axis)
     kernel, reach = (linear, 1) if options.mode == "linear" else (cubic, 2)
-    each = footprint(axis, reach, options.antialias)
+    each = footprint(axis, reach, bool(options.antialias))
     ctx.claim((axis.out, 2 * each, 4), 8, "weights")
-    index, weight = taps(place, axis, kernel, each, options.cubic_a, options.antialias, options.exclude)
+    index, weight = taps(
+        place, axis, kernel, each, options.cubic_coeff_a, bool(options.antialias), bool(options.exclude_outside)
+    )
     total = np.zeros((*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :]), y.dtype)
     along = (-1,) + (1,) * (y.ndim - axis.axis - 1)
     with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, refuse
 from qrun.shapes import MOST_AXES
 
 
@@ -96,12 +96,8 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
         n <= m for place, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True)) if place != along
     )
     if not fits:
-        raise refuse(
-            "indices do not fit data",
-            "indices",
-            f"rank {data.ndim}, and except along axis {along} at most {shape_text(data.shape)}",
-            indices,
-            code="QR208",
+        raise bad_shape(
+            "indices", f"rank {data.ndim}, and except along axis {along} at most {shape_text(data.shape)}", indices
         )
     check_indices(indices, data, along)
     whole = indices.astype(np.int64)

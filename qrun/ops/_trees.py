@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, refuse, require
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEAF = len(MODES) - 1
@@ -98,8 +98,7 @@ def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
 
 def check_targets(targets: int) -> None:
     """Raises OperatorError for fewer than one."""
-    if targets < 1:
-        raise refuse(f"n_targets is {targets}", "n_targets", "1 or more", str(targets), code="QR204")
+    require("n_targets", targets >= 1, "1 or more", targets)
 
 
 def check_base(base: Array, targets: int) -> None:

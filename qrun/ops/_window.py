@@ -13,7 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, bad_shape, refuse
 from qrun.ops._rounding import decide, two_product
 from qrun.ops._signature import Attributes
 from qrun.shapes import MOST_AXES
@@ -191,14 +191,8 @@ Spans = list[tuple[Array, Array]]
 def channel_layout(x: Array, channels_last: bool, op_type: str) -> tuple[int, ...]:
     """The spatial axes of x [N,C,spatial...] or [N,spatial...,C]; refuses rank < 3."""
     if x.ndim < 3:
-        raise refuse(
-            f"X has rank {x.ndim}",
-            "X",
-            "[N,spatial...,C] of rank 3 or more" if channels_last else "[N,C,spatial...] of rank 3 or more",
-            shape_text(x.shape),
-            why=f"{op_type} pools over the spatial axes.",
-            code="QR208",
-        )
+        layout = "[N,spatial...,C]" if channels_last else "[N,C,spatial...]"
+        raise bad_shape("X", f"{layout} of rank 3 or more", x, f"{op_type} pools over the spatial axes.")
     return tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
 
 

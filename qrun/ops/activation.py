@@ -11,7 +11,7 @@ from qrun.ops import _functions
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
-from qrun.ops._op import Array, op, refuse
+from qrun.ops._op import Array, bad_attribute, op, refuse
 
 FLOAT_MAX = 3.4028234663852886e38
 
@@ -145,7 +145,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
         return _functions.gelu(X)
     if approximate == "tanh":
         return _functions.gelu_by_tanh(X)
-    raise refuse("the approximation does not exist", "approximate", "none, tanh", approximate, code="QR204")
+    raise bad_attribute("approximate", "none, tanh", approximate)
 
 
 @gelu.native

@@ -14,7 +14,7 @@ from qrun.ops._elementwise import binary, binary_operator, common_shape, observe
 from qrun.ops._float import is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import elementwise, function_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 
 add = binary_operator(
     "Add", np.add, "A + B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"
@@ -151,8 +151,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     Raises OperatorError for floating point without fmod before version 28, for an fmod other than 0 and 1, and for
     shapes that do not broadcast.
     """
-    if fmod not in (0, 1):
-        raise refuse("fmod is neither 0 nor 1", "fmod", "0, 1", fmod, code="QR204")
+    one_of("fmod", fmod, (0, 1))
     function = np.fmod if fmod else np.remainder
     if is_integer(A.dtype):
         observe_zeros(B, "B", ctx)
@@ -177,11 +176,5 @@ def p_relu(X: Array, slope: Array, *, ctx: Context) -> Array:
     """
     made = binary(lambda x, s: np.where(x < 0, s * x, x), X, slope, ctx, ("X", "slope"))
     if made.shape != X.shape:
-        raise refuse(
-            "slope does not broadcast to X",
-            "slope",
-            f"a shape that broadcasts to {shape_text(X.shape)}",
-            slope,
-            code="QR208",
-        )
+        raise bad_shape("slope", f"a shape that broadcasts to {shape_text(X.shape)}", slope)
     return made

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._attention import (
     appended,
@@ -15,14 +16,14 @@ from qrun.ops._attention import (
     causal,
     hidden,
     merged_heads,
-    misfit,
     positive,
     split_heads,
     with_shape,
 )
 from qrun.ops._body import node
 from qrun.ops._float import single
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, one_of, op, refuse, require
+from qrun.ops._signature import Attributes, InputRecord
 from qrun.shapes import broadcast_shapes
 
 _SOFTMAX_TYPES = (1, 10, 11, 16)
@@ -41,26 +42,33 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     return q[0] * q[1] * q[2] * (k[2] + past) * (q[3] + v[3])
 
 
+@frozen
+class AttentionInputs(InputRecord):
+    Q: Array
+    K: Array
+    V: Array
+    attn_mask: Array | None = None
+    past_key: Array | None = None
+    past_value: Array | None = None
+    nonpad_kv_seqlen: Array | None = None
+
+
+@frozen
+class AttentionAttributes(Attributes):
+    is_causal: int = 0
+    kv_num_heads: int | None = None
+    left_window_size: int = -1
+    q_num_heads: int | None = None
+    qk_matmul_output_mode: int = 0
+    right_window_size: int = -1
+    scale: float | None = None
+    softcap: float = 0.0
+    softmax_precision: int | None = None
+
+
 @op("Attention", since=23, cost=_macs)
 def attention(
-    Q: Array,
-    K: Array,
-    V: Array,
-    attn_mask: Array | None = None,
-    past_key: Array | None = None,
-    past_value: Array | None = None,
-    nonpad_kv_seqlen: Array | None = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    left_window_size: int = -1,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    right_window_size: int = -1,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    ctx: Context,
+    given: AttentionInputs, *, attributes: AttentionAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
     """Softmax(scale * Q @ K' + mask) @ V for each head: Y, present_key, present_value, qk_matmul_output.
 
@@ -74,53 +82,53 @@ def attention(
     Raises OperatorError for shapes and attributes that do not fit.
     Source: ONNX operators, Attention-23, Attention-24 and Attention-25.
     """
-    q, k, v = _by_head(Q, K, V, q_num_heads, kv_num_heads, ctx)
-    _check_cache(k, v, past_key, past_value, nonpad_kv_seqlen)
-    for name, value in (("left_window_size", left_window_size), ("right_window_size", right_window_size)):
-        if value < -1:
-            raise refuse(f"{name} is {value}", name, "-1 (no end), 0 or more", str(value), code="QR204")
-    if qk_matmul_output_mode not in range(4):
-        got = str(qk_matmul_output_mode)
-        raise refuse(f"qk_matmul_output_mode is {got}", "qk_matmul_output_mode", "0, 1, 2, 3", got, code="QR204")
-    if softmax_precision is not None and softmax_precision not in _SOFTMAX_TYPES:
-        expected = "1 float32, 10 float16, 11 float64, 16 bfloat16"
-        raise refuse(
-            "softmax_precision is not floating point", "softmax_precision", expected, softmax_precision, code="QR204"
-        )
-    past = 0 if past_key is None else past_key.shape[2]
+    q, k, v = _by_head(given, attributes, ctx)
+    _check_cache(k, v, given)
+    _check_modes(attributes)
+    past = 0 if given.past_key is None else given.past_key.shape[2]
     made = sum(math.prod((*x.shape[:2], past + x.shape[2], x.shape[3])) for x in (k, v))
     scores_size = math.prod(q.shape[:3]) * (past + k.shape[2] + v.shape[3])
     ctx.claim((made + scores_size,), q.itemsize, "present_key, present_value and scores")
-    keys, values = appended(past_key, k, ctx), appended(past_value, v, ctx)
-    shape = (*q.shape[:3], keys.shape[2])
-    bias = None if attn_mask is None else _bias(attn_mask, shape, q.dtype, ctx)
-    offset = past if nonpad_kv_seqlen is None else nonpad_kv_seqlen - q.shape[2]
-    seen = _seen(shape, offset, bool(is_causal), (left_window_size, right_window_size), nonpad_kv_seqlen)
+    keys, values = appended(given.past_key, k, ctx), appended(given.past_value, v, ctx)
+    shape, lengths = (*q.shape[:3], keys.shape[2]), given.nonpad_kv_seqlen
+    bias = None if given.attn_mask is None else _bias(given.attn_mask, shape, q.dtype, ctx)
+    window = attributes.left_window_size, attributes.right_window_size
+    seen = _seen(shape, past if lengths is None else lengths - q.shape[2], bool(attributes.is_causal), window, lengths)
     if seen is not None:
         mask = hidden(seen, -np.inf, q.dtype, ctx)
         bias = mask if bias is None else node("Add", [bias, mask], ctx)
-    factor = _root(scale, q.shape[3], q.dtype)
+    factor = _root(attributes.scale, q.shape[3], q.dtype)
     found = attend(
         node("Mul", [q, factor], ctx),
         node("Mul", [keys, factor], ctx),
         values,
         [bias],
         ctx,
-        softcap=softcap,
-        softmax_type=softmax_precision,
+        softcap=attributes.softcap,
+        softmax_type=attributes.softmax_precision,
         empty_rows=None if bias is None or not keys.shape[2] else bias.max(axis=-1, keepdims=True) == -np.inf,
     )
-    y = merged_heads(found.y, ctx) if Q.ndim == 3 else found.y
-    scores = (found.products, found.capped, found.biased, found.shares)[qk_matmul_output_mode]
+    y = merged_heads(found.y, ctx) if given.Q.ndim == 3 else found.y
+    scores = (found.products, found.capped, found.biased, found.shares)[attributes.qk_matmul_output_mode]
     return y, keys, values, scores
 
 
-def _by_head(
-    q: Array, k: Array, v: Array, q_heads: int | None, kv_heads: int | None, ctx: Context
-) -> tuple[Array, Array, Array]:
+def _check_modes(attributes: AttentionAttributes) -> None:
+    for name in ("left_window_size", "right_window_size"):
+        value = getattr(attributes, name)
+        require(name, value >= -1, "-1 (no end), 0 or more", value)
+    one_of("qk_matmul_output_mode", attributes.qk_matmul_output_mode, range(4))
+    kind = attributes.softmax_precision
+    known = kind is None or kind in _SOFTMAX_TYPES
+    require("softmax_precision", known, "1 float32, 10 float16, 11 float64, 16 bfloat16", kind)
+
+
+def _by_head(given: AttentionInputs, attributes: AttentionAttributes, ctx: Context) -> tuple[Array, Array, Array]:
     """Q, K and V as [B,heads,length,size], checked."""
+    q, k, v = given.Q, given.K, given.V
+    q_heads, kv_heads = attributes.q_num_heads, attributes.kv_num_heads
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
-        raise misfit("Q", "rank 3 or 4, as K and V", q)
+        raise bad_shape("Q", "rank 3 or 4, as K and V", q)
     if q.ndim == 3:
         for name, value in (("q_num_heads", q_heads), ("kv_num_heads", kv_heads)):
             if value is None:
@@ -135,9 +143,9 @@ def _by_head(
             positive(name, count, x.shape[2])
         q, k, v = split_heads(q, q_heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
     if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
-        raise misfit("K", f"as Q [B,heads,length,size] {shape_text(q.shape)}, but for heads and length", k)
+        raise bad_shape("K", f"as Q [B,heads,length,size] {shape_text(q.shape)}, but for heads and length", k)
     if v.shape[:3] != k.shape[:3]:
-        raise misfit("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
+        raise bad_shape("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
     if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         got = f"{q.shape[1]} and {k.shape[1]}"
         raise refuse(
@@ -150,14 +158,12 @@ def _by_head(
     return q, k, v
 
 
-def _check_cache(k: Array, v: Array, past_key: Array | None, past_value: Array | None, lengths: Array | None) -> None:
-    if (past_key is None) != (past_value is None):
-        raise refuse(
-            "only one of past_key and past_value is given", "past_key", "both, or neither", "one", code="QR205"
-        )
+def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
+    past_key, past_value, lengths = given.past_key, given.past_value, given.nonpad_kv_seqlen
+    both_or_none(past_key=past_key, past_value=past_value)
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
         if past is not None and (past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]):
-            raise misfit(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
+            raise bad_shape(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
     if lengths is None:
         return
     with_shape(lengths, "nonpad_kv_seqlen", k.shape[:1])
@@ -184,7 +190,7 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
     except ValueError:
         fits = False
     if not fits:
-        raise misfit("attn_mask", f"a shape that broadcasts to {shape_text(shape)}", mask)
+        raise bad_shape("attn_mask", f"a shape that broadcasts to {shape_text(shape)}", mask)
     ctx.claim(mask.shape, 8, "mask")
     mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
     if mask.dtype == np.bool_:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._attention import misfit, with_shape
+from qrun.ops._attention import with_shape
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
 from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_attribute, bad_shape, both_or_none, op, refuse
 from qrun.ops._quantize import note_scale, same_type, scalar
 
 _TYPES = "float float16 bfloat16"
@@ -198,11 +198,12 @@ def q_embed_layer_normalization(
     Scales and zero points are scalars. All else as in EmbedLayerNormalization.
     Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
     """
-    segment = (segment_ids, segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
-    if len({given is None for given in segment}) > 1:
-        raise refuse(
-            "some of the segment's inputs are missing", "segment_ids", "all four, or none", "some", code="QR205"
-        )
+    both_or_none(
+        segment_ids=segment_ids,
+        segment_embedding=segment_embedding,
+        segment_embedding_scale=segment_embedding_scale,
+        segment_embedding_zero_point=segment_embedding_zero_point,
+    )
     codes = (word_embedding_quant, position_embedding_quant, segment_embedding, gamma_quant, beta_quant)
     scales = (word_embedding_scale, position_embedding_scale, segment_embedding_scale, gamma_scale, beta_scale)
     zeros = (
@@ -237,11 +238,11 @@ def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: 
     """Refuse embeddings that are no matrices, or of several widths."""
     names = ("word_embedding", "position_embedding", "segment_embedding")
     if tables[0].ndim != 2:
-        raise misfit(names[0], "[words,n]", tables[0])
+        raise bad_shape(names[0], "[words,n]", tables[0])
     width = tables[0].shape[1]
     for name, table in zip(names, tables, strict=True):
         if table is not None and (table.ndim != 2 or table.shape[1] != width):
-            raise misfit(name, f"[rows,{width}]", table)
+            raise bad_shape(name, f"[rows,{width}]", table)
     with_shape(gamma, "gamma", (width,))
     with_shape(beta, "beta", (width,))
 
@@ -251,11 +252,9 @@ def embedded(
 ) -> Array:
     """The sum of the embeddings [B,S,n], each addition rounded."""
     if ids.ndim != 2:
-        raise misfit("input_ids", "[batch,length]", ids)
+        raise bad_shape("input_ids", "[batch,length]", ids)
     words, places, kinds = tables
-    if (segments is None) != (kinds is None):
-        name = "segment_ids" if segments is None else "segment_embedding"
-        raise refuse(f"{name} is missing", name, "segment_ids and segment_embedding, or neither", "one", code="QR205")
+    both_or_none(segment_ids=segments, segment_embedding=kinds)
     total = _rows(words, ids, "input_ids", ctx)
     if positions is None:
         given = np.arange(ids.shape[1], dtype=np.int32)[None]
@@ -278,7 +277,7 @@ def _rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
 def counted(mask: Array | None, ids: Array, mask_index_type: int | None) -> Array:
     """How many elements of each line of the mask are 1: int32 [B]."""
     if mask_index_type not in (None, 0, 1):
-        raise refuse("mask_index_type is unknown", "mask_index_type", "0, 1", str(mask_index_type), code="QR204")
+        raise bad_attribute("mask_index_type", "0, 1", mask_index_type)
     if mask is None:
         return np.zeros(ids.shape[:1], np.int32)
     return np.asarray(np.sum(with_shape(mask, "mask", ids.shape) == 1, axis=1, dtype=np.int32))

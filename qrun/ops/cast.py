@@ -7,10 +7,10 @@ import numpy as np
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, function_kernel
 from qrun.ops._native_narrow import NARROW, narrowing_kernel
-from qrun.ops._op import Array, Context, EveryType, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 
 
 @op("Cast", since=6, form="pointwise")
@@ -62,8 +62,5 @@ def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode
 
 
 def _mode(round_mode: str) -> str:
-    if round_mode not in ROUND_MODES:
-        raise refuse(
-            f"round_mode {round_mode!r} does not exist", "round_mode", ", ".join(ROUND_MODES), round_mode, code="QR204"
-        )
+    one_of("round_mode", round_mode, ROUND_MODES)
     return round_mode

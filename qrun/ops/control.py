@@ -10,7 +10,7 @@ from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, op, refuse, require
 from qrun.ops._shape import checked
 
 _FORWARD, _REVERSE = 0, 1
@@ -262,14 +262,7 @@ def _given(values: Sequence[Array | None], name: str) -> list[Array]:
 
 
 def _states(inputs: Sequence[Array], scanned: int) -> int:
-    if not 0 < scanned <= len(inputs):
-        raise refuse(
-            f"num_scan_inputs is {scanned}",
-            "num_scan_inputs",
-            f"1 to {len(inputs)}, the inputs",
-            str(scanned),
-            code="QR204",
-        )
+    require("num_scan_inputs", 0 < scanned <= len(inputs), f"1 to {len(inputs)}, the inputs", scanned)
     return len(inputs) - scanned
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in, broadcast, narrow, widen
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_attribute, bad_shape, one_of, op, refuse
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 
 
@@ -52,22 +52,14 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
 
 def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
     if not 0 <= lead < max(min(data.ndim, indices.ndim), 1):
-        raise refuse(
-            f"batch_dims {lead} does not exist",
-            "batch_dims",
-            f"0 to {min(data.ndim, indices.ndim) - 1}, below the ranks of data and indices",
-            lead,
-            code="QR204",
-        )
+        most = min(data.ndim, indices.ndim) - 1
+        raise bad_attribute("batch_dims", f"0 to {most}, below the ranks of data and indices", lead)
     batch = data.shape[:lead]
     if not indices.ndim or not 1 <= indices.shape[-1] <= data.ndim - lead or indices.shape[:lead] != batch:
-        raise refuse(
-            "indices do not fit data",
-            "indices",
-            f"{shape_text((*batch, '...', 'k'))} with k from 1 to {data.ndim - lead}, for data {shape_text(data.shape)}",
-            indices,
-            code="QR208",
+        expected = (
+            f"{shape_text((*batch, '...', 'k'))} with k from 1 to {data.ndim - lead}, for data {shape_text(data.shape)}"
         )
+        raise bad_shape("indices", expected, indices)
     split = lead + indices.shape[-1]
     tail = data.shape[split:]
     shape = claim(ctx, (*indices.shape[:-1], *tail), data.dtype, "indices")
@@ -127,13 +119,7 @@ def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, re
 
 def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx: Context) -> Array:
     if not indices.ndim or indices.shape[-1] > data.ndim or not data.ndim:
-        raise refuse(
-            "indices do not fit data",
-            "indices",
-            f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}",
-            indices,
-            code="QR208",
-        )
+        raise bad_shape("indices", f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}", indices)
     depth = indices.shape[-1]
     tail = data.shape[depth:]
     _check_shape(updates, (*indices.shape[:-1], *tail), "indices' shape without its last axis, then data's rest")
@@ -152,17 +138,11 @@ def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
 def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Context) -> Array:
     """rows with updates applied to rows[places]."""
     known = ["none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ())]
-    if reduction not in known:
-        raise refuse("the reduction does not exist", "reduction", ", ".join(known), reduction, code="QR204")
+    one_of("reduction", reduction, known)
     kind = rows.dtype.kind
     if reduction != "none" and (kind == "O" or (kind == "c" and reduction in ("max", "min"))):
-        raise refuse(
-            f"{type_name(rows.dtype)} has no {reduction}",
-            "reduction",
-            "none" if kind == "O" else "none, add, mul",
-            reduction,
-            code="QR204",
-        )
+        kinds = "none" if kind == "O" else "none, add, mul"
+        raise bad_attribute("reduction", f"{kinds}, for {type_name(rows.dtype)}", reduction)
     wide = kind not in "biuc" and reduction in ("add", "mul")
     ctx.claim(rows.shape, 8 if wide else rows.itemsize)
     if reduction == "none":

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ops._attention import (
-    Attended,
     attend,
     default_scale,
     hidden,
     merged_heads,
-    misfit,
     positive,
     split_heads,
     with_shape,
 )
 from qrun.ops._body import node
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, one_of, op, refuse, require
+from qrun.ops._signature import Attributes, InputRecord
 
 _TYPES = "float float16 bfloat16"
 _NO_QUANTIZATION = "NONE"
@@ -30,6 +30,50 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     y = outputs[0]
     length = outputs[1][2] if len(outputs) > 1 and len(outputs[1]) == 4 else y[1]
     return 2 * y[0] * y[1] * y[2] * length
+
+
+@frozen
+class GroupQueryInputs(InputRecord):
+    query: Array
+    key: Array | None
+    value: Array | None
+    past_key: Array | None
+    past_value: Array | None
+    seqlens_k: Array
+    total_sequence_length: Array
+    cos_cache: Array | None = None
+    sin_cache: Array | None = None
+    position_ids: Array | None = None
+    attention_bias: Array | None = None
+    head_sink: Array | None = None
+    k_scale: Array | None = None
+    v_scale: Array | None = None
+    q_norm_weight: Array | None = None
+    k_norm_weight: Array | None = None
+
+
+@frozen
+class GroupQueryAttributes(Attributes):
+    kv_num_heads: int
+    num_heads: int
+    causal: int = 1
+    do_rotary: int = 0
+    k_quant_type: str = _NO_QUANTIZATION
+    kv_cache_bit_width: int = 0
+    local_window_size: int = -1
+    qk_norm_epsilon: float = 1e-6
+    qk_output: int = 0
+    rotary_interleaved: int = 0
+    scale: float | None = None
+    sliding_window_cache: int = 0
+    smooth_softmax: int = 0
+    softcap: float = 0.0
+    v_quant_type: str = _NO_QUANTIZATION
+
+    @property
+    def kept(self) -> int:
+        """How many last places a cache that slides has; 0: it does not slide."""
+        return self.local_window_size if self.sliding_window_cache else 0
 
 
 @op(
@@ -48,39 +92,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     },
 )
 def group_query_attention(
-    query: Array,
-    key: Array | None,
-    value: Array | None,
-    past_key: Array | None,
-    past_value: Array | None,
-    seqlens_k: Array,
-    total_sequence_length: Array,
-    cos_cache: Array | None = None,
-    sin_cache: Array | None = None,
-    position_ids: Array | None = None,
-    attention_bias: Array | None = None,
-    head_sink: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    q_norm_weight: Array | None = None,
-    k_norm_weight: Array | None = None,
-    *,
-    causal: int = 1,
-    do_rotary: int = 0,
-    k_quant_type: str = _NO_QUANTIZATION,
-    kv_cache_bit_width: int = 0,
-    kv_num_heads: int,
-    local_window_size: int = -1,
-    num_heads: int,
-    qk_norm_epsilon: float = 1e-6,
-    qk_output: int = 0,
-    rotary_interleaved: int = 0,
-    scale: float | None = None,
-    sliding_window_cache: int = 0,
-    smooth_softmax: int = 0,
-    softcap: float = 0.0,
-    v_quant_type: str = _NO_QUANTIZATION,
-    ctx: Context,
+    given: GroupQueryInputs, *, attributes: GroupQueryAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
     """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], present_key, present_value, output_qk.
 
@@ -98,59 +110,74 @@ def group_query_attention(
     Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit, and for caches of codes.
     """
-    q, k, v = _heads(query, key, value, num_heads, kv_num_heads)
-    _check_modes(causal, local_window_size, qk_output, (k_quant_type, v_quant_type), sliding_window_cache)
-    total = number(total_sequence_length)
-    shift = bool(sliding_window_cache)
-    _check_pasts(k, past_key, past_value, local_window_size if shift else 0)
-    room = 0 if past_key is None else past_key.shape[2]
-    steps = places_of(seqlens_k, total, k.shape[0], k.shape[2], room, local_window_size if shift else 0)
-    q, k = _normalized(q, k, q_norm_weight, k_norm_weight, qk_norm_epsilon, ctx)
-    if do_rotary:
-        q, k = _turned(q, k, (cos_cache, sin_cache, position_ids), steps, total, bool(rotary_interleaved), ctx)
-    if attention_bias is not None:
-        allowed = [(b, n, q.shape[2], total) for b in (q.shape[0], 1) for n in (q.shape[1], 1)]
-        with_shape(attention_bias, "attention_bias", *allowed)
-    sink = head_sink if head_sink is None else with_shape(head_sink, "head_sink", (num_heads,))
-    if sink is None and smooth_softmax == 1:
-        sink = np.zeros(num_heads, q.dtype)
-    shape = (*k.shape[:2], room if shift else max(room, total), k.shape[3])
+    q, k, v = _heads(given, attributes)
+    _check_modes(attributes)
+    total, length = number(given.total_sequence_length), q.shape[2]
+    _check_pasts(k, given, attributes.kept)
+    room = 0 if given.past_key is None else given.past_key.shape[2]
+    steps = places_of(given.seqlens_k, total, k.shape[0], k.shape[2], room, attributes.kept)
+    q, k = _normalized(q, k, given, attributes.qk_norm_epsilon, ctx)
+    if attributes.do_rotary:
+        q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
+    if given.attention_bias is not None:
+        allowed = [(b, n, length, total) for b in (q.shape[0], 1) for n in (q.shape[1], 1)]
+        with_shape(given.attention_bias, "attention_bias", *allowed)
+    if given.head_sink is not None:
+        with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
+    shape = (*k.shape[:2], room if attributes.kept else max(room, total), k.shape[3])
     ctx.claim((2, *shape), k.itemsize, "present")
     presents = np.zeros(shape, k.dtype), np.zeros(shape, k.dtype)
     ctx.claim((*q.shape[:3], total + q.shape[3]), q.itemsize)
     y, scores = np.zeros(q.shape, q.dtype), np.zeros((*q.shape[:3], total), q.dtype)
     for place, step in enumerate(steps):
-        own = slice(place, place + 1)
-        used = [_extended(past, new, own, step) for past, new in ((past_key, k), (past_value, v))]
+        own, rows = slice(place, place + 1), min(length, step.total)
+        used = [_extended(past, new, own, step) for past, new in ((given.past_key, k), (given.past_value, v))]
         for present, all_rows in zip(presents, used, strict=True):
-            keep(present[place], all_rows[0], step, local_window_size if shift else 0)
-        rows = min(q.shape[2], step.total)
-        seen = seen_places(step, rows, used[0].shape[2], bool(causal), local_window_size)
-        extra = _bias_of(attention_bias, place, rows, step, used[0].shape[2])
-        options: dict[str, Any] = {"scale": default_scale(scale, q.shape[3]), "softcap": softcap, "sink": sink}
-        mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
-        found = attend(q[own, :, :rows], used[0], used[1], [extra, mask], ctx, **options)
-        y[own, :, :rows] = found.y
-        first = step.total - used[0].shape[2]
-        scores[own, :, :rows, first : step.total] = _told(found, seen, qk_output)
+            keep(present[place], all_rows[0], step, attributes.kept)
+        columns = used[0].shape[2]
+        bias = _bias_of(given.attention_bias, place, rows, step, columns)
+        found, told = _attended(q[own, :, :rows], used, bias, step, given.head_sink, attributes, ctx)
+        y[own, :, :rows] = found
+        scores[own, :, :rows, step.total - columns : step.total] = told
     return merged_heads(y, ctx), *presents, scores
 
 
-def _heads(
-    query: Array, key: Array | None, value: Array | None, heads: int, kv_heads: int
-) -> tuple[Array, Array, Array]:
+def _attended(
+    q: Array,
+    used: Sequence[Array],
+    bias: Array | None,
+    step: Places,
+    sink: Array | None,
+    attributes: GroupQueryAttributes,
+    ctx: Context,
+) -> tuple[Array, Array]:
+    """Of one sequence, whose keys and values are `used`: results, and the scores or shares that are asked for. Scores that are
+    hidden are 0, as those of other places are."""
+    if sink is None and attributes.smooth_softmax == 1:
+        sink = np.zeros(attributes.num_heads, q.dtype)
+    seen = seen_places(step, q.shape[2], used[0].shape[2], bool(attributes.causal), attributes.local_window_size)
+    mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
+    scale = default_scale(attributes.scale, q.shape[3])
+    found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)
+    if attributes.qk_output == 2:
+        return found.y, found.shares
+    return found.y, np.where(seen, found.biased, np.zeros((), found.biased.dtype))
+
+
+def _heads(given: GroupQueryInputs, attributes: GroupQueryAttributes) -> tuple[Array, Array, Array]:
+    query, key, value = given.query, given.key, given.value
+    heads, kv_heads = attributes.num_heads, attributes.kv_num_heads
     positive("num_heads", heads)
     positive("kv_num_heads", kv_heads, heads)
     if query.ndim != 3:
-        raise misfit("query", "[batch,length,width]", query)
-    if (key is None) != (value is None):
-        raise refuse("only one of key and value is given", "key", "both, or neither", "one", code="QR205")
+        raise bad_shape("query", "[batch,length,width]", query)
+    both_or_none(key=key, value=value)
     if key is None or value is None:
         parts = positive("num_heads + 2 * kv_num_heads", heads + 2 * kv_heads, query.shape[2])
         size = query.shape[2] // parts
         packed = split_heads(query, parts) if size else None
         if packed is None:
-            raise misfit("query", f"[batch,length,{parts} heads]", query)
+            raise bad_shape("query", f"[batch,length,{parts} heads]", query)
         return packed[:, :heads], packed[:, heads : heads + kv_heads], packed[:, heads + kv_heads :]
     size = query.shape[2] // positive("num_heads", heads, query.shape[2])
     for name, x in (("key", key), ("value", value)):
@@ -158,27 +185,23 @@ def _heads(
     return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
 
 
-def _check_modes(causal: int, window: int, qk_output: int, quantized: tuple[str, str], shift: int) -> None:
-    for name, value, fits, expected in (
-        ("causal", causal, causal in (0, 1), "0, 1"),
-        ("qk_output", qk_output, qk_output in (0, 1, 2), "0, 1, 2"),
-        ("local_window_size", window, window == -1 or (window > 0 and causal), "-1, or 1 and more with causal = 1"),
-        ("sliding_window_cache", shift, not shift or window > 0, "0, or 1 with local_window_size"),
-        ("k_quant_type", quantized[0], quantized[0] == _NO_QUANTIZATION, "NONE: caches of codes are not read"),
-        ("v_quant_type", quantized[1], quantized[1] == _NO_QUANTIZATION, "NONE: caches of codes are not read"),
-    ):
-        if not fits:
-            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+def _check_modes(attributes: GroupQueryAttributes) -> None:
+    window, shift = attributes.local_window_size, attributes.sliding_window_cache
+    one_of("causal", attributes.causal, (0, 1))
+    one_of("qk_output", attributes.qk_output, (0, 1, 2))
+    fits = window == -1 or (window > 0 and bool(attributes.causal))
+    require("local_window_size", fits, "-1, or 1 and more with causal = 1", window)
+    require("sliding_window_cache", not shift or window > 0, "0, or 1 with local_window_size", shift)
+    for name, kind in (("k_quant_type", attributes.k_quant_type), ("v_quant_type", attributes.v_quant_type)):
+        require(name, kind == _NO_QUANTIZATION, "NONE: caches of codes are not read", kind)
 
 
-def _check_pasts(k: Array, past_key: Array | None, past_value: Array | None, window: int) -> None:
-    if (past_key is None) != (past_value is None):
-        raise refuse(
-            "only one of past_key and past_value is given", "past_key", "both, or neither", "one", code="QR205"
-        )
+def _check_pasts(k: Array, given: GroupQueryInputs, window: int) -> None:
+    past_key, past_value = given.past_key, given.past_value
+    both_or_none(past_key=past_key, past_value=past_value)
     for name, past in (("past_key", past_key), ("past_value", past_value)):
         if past is not None and (past.ndim != 4 or past.shape[:2] != k.shape[:2] or past.shape[3] != k.shape[3]):
-            raise misfit(name, f"[{k.shape[0]},{k.shape[1]},past,{k.shape[3]}]", past)
+            raise bad_shape(name, f"[{k.shape[0]},{k.shape[1]},past,{k.shape[3]}]", past)
     if past_key is not None and past_value is not None:
         with_shape(past_value, "past_value", past_key.shape)
     if window and (past_key is None or past_key.shape[2] < window):
@@ -186,17 +209,9 @@ def _check_pasts(k: Array, past_key: Array | None, past_value: Array | None, win
         raise refuse("the cache is smaller than the window", "past_key", f"{window} rows or more", got, code="QR208")
 
 
-def _normalized(
-    q: Array, k: Array, q_weight: Array | None, k_weight: Array | None, epsilon: float, ctx: Context
-) -> tuple[Array, Array]:
-    if (q_weight is None) != (k_weight is None):
-        raise refuse(
-            "only one weight is given",
-            "q_norm_weight",
-            "q_norm_weight and k_norm_weight, or neither",
-            "one",
-            code="QR205",
-        )
+def _normalized(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:
+    q_weight, k_weight = given.q_norm_weight, given.k_norm_weight
+    both_or_none(q_norm_weight=q_weight, k_norm_weight=k_weight)
     if q_weight is None or k_weight is None:
         return q, k
     made = []
@@ -209,13 +224,13 @@ def _normalized(
 def _turned(
     q: Array,
     k: Array,
-    given: tuple[Array | None, Array | None, Array | None],
+    given: GroupQueryInputs,
     steps: Sequence[Places],
     total: int,
     interleaved: bool,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    cos_cache, sin_cache, position_ids = given
+    cos_cache, sin_cache, position_ids = given.cos_cache, given.sin_cache, given.position_ids
     if cos_cache is None or sin_cache is None:
         raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
     length = q.shape[2]
@@ -242,8 +257,3 @@ def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: 
         return None
     own = number if bias.shape[0] > 1 else 0
     return bias[own : own + 1, :, :rows, step.total - columns : step.total]
-
-
-def _told(found: Attended, seen: Array, qk_output: int) -> Array:
-    """Scores or shares; scores that are hidden are 0, as those of other places are."""
-    return found.shares if qk_output == 2 else np.where(seen, found.biased, np.zeros((), found.biased.dtype))

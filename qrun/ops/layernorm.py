@@ -14,7 +14,7 @@ from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._normalized import settled
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse, require
 
 _TYPES = "float16 float double bfloat16"
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
@@ -189,8 +189,7 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     In float64 and rounded once; float64 stays float64. Raises OperatorError for another p and an axis that does not
     exist.
     """
-    if p not in (1, 2):
-        raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204")
+    one_of("p", p, (1, 2))
     place = axis_in(axis, input.ndim)
     ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
@@ -246,14 +245,7 @@ def _grouped(x: Array, groups: int, name: str) -> Array:
     if x.ndim < 2:
         raise _misfit(name, "[N,C,spatial...]", x)
     channels = x.shape[1]
-    if groups < 1 or channels % groups:
-        raise refuse(
-            f"{channels} channels do not divide into {groups} groups",
-            "num_groups",
-            f"a divisor of {channels}",
-            groups,
-            code="QR204",
-        )
+    require("num_groups", groups > 0 and not channels % groups, f"a divisor of {channels}, the channels", groups)
     return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
 
 
@@ -275,8 +267,5 @@ def _misfit(name: str, expected: str, got: Array) -> Exception:
 
 
 def _stash(stash_type: int) -> Any:
-    if stash_type not in _STASH:
-        raise refuse(
-            "stash_type is not floating point", "stash_type", "1 float32, 16 bfloat16", stash_type, code="QR204"
-        )
+    require("stash_type", stash_type in _STASH, "1 float32, 16 bfloat16", stash_type)
     return np.dtype(_STASH[stash_type])

@@ -6,7 +6,7 @@ import numpy as np
 
 from qrun.ops._elementwise import binary, binary_operator
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op
 
 and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", since=7)
 or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", since=7)
@@ -37,8 +37,7 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
     RIGHT fills with the sign. By a negative or too large Y, all bits leave: -1 for a negative X to the RIGHT, else 0.
     Raises OperatorError for another direction, and for shapes that do not broadcast.
     """
-    if direction not in ("LEFT", "RIGHT"):
-        raise refuse("the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204")
+    one_of("direction", direction, ("LEFT", "RIGHT"))
     return binary(np.left_shift if direction == "LEFT" else np.right_shift, X, Y, ctx, ("X", "Y"))
 
 

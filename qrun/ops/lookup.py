@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir.types import FLOAT8, SMALL, shape_text
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, op, refuse, require
 from qrun.ops._quantize import same_type
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes
@@ -57,24 +57,15 @@ def gather_block_quantized(
     packed = data.dtype == np.uint8
     floating = data.dtype in FLOAT8 or data.dtype in SMALL
     width = bits if packed else 8
-    blocks_along, along = (
-        axis_in(quantize_axis, data.ndim, "quantize_axis"),
-        axis_in(gather_axis, data.ndim, "gather_axis"),
-    )
+    blocks_along = axis_in(quantize_axis, data.ndim, "quantize_axis")
+    along = axis_in(gather_axis, data.ndim, "gather_axis")
     _check_blocks(packed, floating, bits, block_size, along, blocks_along)
     size = [*data.shape[:-1], data.shape[-1] * 8 // width]
     block = block_size or max(size[blocks_along], 1)
     count = -(-size[blocks_along] // block)
-    _check_scales(scales, size, blocks_along, count, floating)
-    zeros = None
-    if zero_points is not None:
-        same_type(zero_points, data.dtype, "zero_points", "data")
-        wanted = [count if axis == blocks_along else n for axis, n in enumerate(size)]
-        wanted[-1] = -(-wanted[-1] * width // 8)
-        if floating or zero_points.shape != tuple(wanted):
-            expected = "none, as data is floating point" if floating else shape_text(tuple(wanted))
-            raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
-        zeros = unpacked(zero_points, width)[..., : count if blocks_along == data.ndim - 1 else None]
+    parameters = [count if axis == blocks_along else n for axis, n in enumerate(size)]
+    _check_scales(scales, parameters, blocks_along, floating)
+    zeros = None if zero_points is None else _zeros(zero_points, data, parameters, width)
     known = (indices >= -size[along]) & (indices < size[along])
     places = np.where(known, indices, 0).reshape(-1)
     shape = (*size[:along], *indices.shape, *size[along + 1 :])
@@ -87,6 +78,7 @@ def gather_block_quantized(
         rows = rows[places]
 
     def spread(x: Array) -> Array:
+        """A parameter of each block, for each code."""
         x = x if blocks_along == along or x.shape[along] == 1 else np.take(x, places, axis=along)
         return np.take(x, rows, axis=blocks_along).astype(np.float32)
 
@@ -109,20 +101,28 @@ def unpacked(x: Array, width: int) -> Array:
 
 
 def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: int, blocks_along: int) -> None:
-    for name, value, fits, expected in (
-        ("bits", bits, floating or bits in (2, 4, 8), "2, 4 or 8"),
-        ("bits", bits, floating or packed or bits == 4, "4, as data has codes of 4 bits"),
-        ("block_size", block, (block >= 16 and not block & (block - 1)) or (floating and not block),
-         "a power of two, 16 or more" + (", or 0" if floating else "")),
-        ("gather_axis", along, not packed or not along, "0, as data is uint8"),
-        ("quantize_axis", blocks_along, not packed or bits == 8 or along != blocks_along, "another than gather_axis"),
-    ):  # fmt: skip
-        if not fits:
-            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+    require("bits", floating or bits in (2, 4, 8), "2, 4 or 8", bits)
+    require("bits", floating or packed or bits == 4, "4, as data has codes of 4 bits", bits)
+    fits = (block >= 16 and not block & (block - 1)) or (floating and not block)
+    require("block_size", fits, "a power of two, 16 or more" + (", or 0" if floating else ""), block)
+    require("gather_axis", not packed or not along, "0, as data is uint8", along)
+    apart = not packed or bits == 8 or along != blocks_along
+    require("quantize_axis", apart, "another than gather_axis", blocks_along)
 
 
-def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, count: int, floating: bool) -> None:
-    wanted = tuple(count if axis == blocks_along else n for axis, n in enumerate(size))
+def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> Array:
+    """Zero points [size], checked and unpacked; data has codes of `width` bits."""
+    same_type(zero_points, data.dtype, "zero_points", "data")
+    wanted = (*size[:-1], -(-size[-1] * width // 8))
+    floating = data.dtype in FLOAT8 or data.dtype in SMALL
+    if floating or zero_points.shape != wanted:
+        expected = "none, as data is floating point" if floating else shape_text(wanted)
+        raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
+    return unpacked(zero_points, width)[..., : size[-1]]
+
+
+def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floating: bool) -> None:
+    wanted = tuple(size)
     ones = {axis for axis in range(len(size)) if floating and axis != blocks_along}
     if scales.ndim != len(wanted) or any(
         n != m and not (n == 1 and axis in ones) for axis, (n, m) in enumerate(zip(scales.shape, wanted, strict=True))
@@ -163,19 +163,11 @@ def matmul_bnb4(
     real value is rounded once. training_mode changes nothing.
     Raises OperatorError for shapes and attributes that do not fit.
     """
-    for name, value, fits, expected in (
-        ("K", K, K > 0, "a positive number"),
-        ("N", N, N > 0, "a positive number"),
-        (
-            "block_size",
-            block_size,
-            block_size >= 16 and not block_size & (block_size - 1),
-            "a power of two, 16 or more",
-        ),
-        ("quant_type", quant_type, quant_type in _MAPS, "0 (FP4), 1 (NF4)"),
-    ):
-        if not fits:
-            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+    require("K", K > 0, "a positive number", K)
+    require("N", N > 0, "a positive number", N)
+    blocks = block_size >= 16 and not block_size & (block_size - 1)
+    require("block_size", blocks, "a power of two, 16 or more", block_size)
+    require("quant_type", quant_type in _MAPS, "0 (FP4), 1 (NF4)", quant_type)
     depth = K if transB else N
     if not A.ndim or A.shape[-1] != depth:
         raise refuse("A does not fit B", "A", f"[...,{depth}]", A, code="QR208")

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, op, refuse, require
 from qrun.ops._shape import claim, ints
 from qrun.ops._window import PoolGeometry, check_rank, padded, patches
 
@@ -52,8 +52,7 @@ def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
 def _check(x: Array, p: int) -> None:
     if x.ndim < 3:
         raise refuse("X has no spatial axes", "X", "[N,C,spatial...]", x, code="QR208")
-    if p < 1:
-        raise refuse(f"p is {p}", "p", "1 or more", str(p), code="QR204")
+    require("p", p >= 1, "1 or more", p)
 
 
 def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:

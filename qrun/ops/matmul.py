@@ -12,7 +12,7 @@ from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._matmul import check_matmul, gemm_macs, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, turned_kernel
 from qrun.ops._native_products import matmul_kernel
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, op, refuse
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes
 
@@ -86,13 +86,7 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
         )
     shape = (left.shape[0], right.shape[1])
     if c is not None and (c.ndim > 2 or any(n not in (1, s) for n, s in zip(c.shape[::-1], shape[::-1], strict=False))):
-        raise refuse(
-            "C does not broadcast to the product",
-            "C",
-            f"a shape that broadcasts to {shape_text(shape)}",
-            c,
-            code="QR208",
-        )
+        raise bad_shape("C", f"a shape that broadcasts to {shape_text(shape)}", c)
     ctx.claim(shape, 8)
     return left, right
 

@@ -14,7 +14,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_products import exact_sums, matmul_kernel
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, one_of, op, refuse, require
 from qrun.ops._sums import rounded_products
 
 _BITS = (2, 4, 8)
@@ -260,15 +260,11 @@ def checked_weights(
 
 def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
     depth, columns, bits, block = numbers
-    for name, value, fits, expected in (
-        ("K", depth, depth > 0, "a positive number"),
-        ("N", columns, columns > 0, "a positive number"),
-        ("bits", bits, bits in _BITS, "2, 4 or 8"),
-        ("block_size", block, block >= 16 and not block & (block - 1), "a power of two, 16 or more"),
-        ("weight_prepacked", weight_prepacked, not weight_prepacked, "0: other layouts are those of one device"),
-    ):
-        if not fits:
-            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+    require("K", depth > 0, "a positive number", depth)
+    require("N", columns > 0, "a positive number", columns)
+    one_of("bits", bits, _BITS)
+    require("block_size", block >= 16 and not block & (block - 1), "a power of two, 16 or more", block)
+    require("weight_prepacked", not weight_prepacked, "0: other layouts are those of one device", weight_prepacked)
 
 
 def _shape(array: Array, name: str, allowed: Sequence[Shape], words: str, code: str = "QR208") -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import is_integer, single
 from qrun.ops._ml import ML, NUMBERS, Floats, per_feature, rows_of, single_results, singles
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import claim
 
 
@@ -34,8 +34,7 @@ def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
 
     A row whose divisor is 0 stays. In float64 and rounded once. Raises OperatorError for another rank and norm.
     """
-    if norm not in ("MAX", "L1", "L2"):
-        raise refuse(f"norm is {norm}", "norm", "MAX, L1, L2", norm, code="QR204")
+    one_of("norm", norm, ("MAX", "L1", "L2"))
     ctx.claim(X.shape, 24)
     x = rows_of(X)
     with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir.compound import Compound, maps
 from qrun.ir.types import MAP, shape_text, type_name
 from qrun.ops._ml import ML
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 
 _TEXT: np.dtype[Any] = np.dtype(object)
 _LONGEST = 64
@@ -86,10 +86,8 @@ def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", ma
         "TO_INT64": np.dtype(np.int64),
         "TO_STRING": _TEXT,
     }
-    if cast_to not in targets:
-        raise refuse(f"cast_to is {cast_to}", "cast_to", ", ".join(targets), cast_to, code="QR204")
-    if map_form not in ("DENSE", "SPARSE"):
-        raise refuse(f"map_form is {map_form}", "map_form", "DENSE, SPARSE", map_form, code="QR204")
+    one_of("cast_to", cast_to, targets)
+    one_of("map_form", map_form, ("DENSE", "SPARSE"))
     if keys.dtype != np.int64:
         raise refuse(f"the keys are {type_name(keys.dtype)}", "X", "int64 keys", type_name(keys.dtype), code="QR203")
     order = np.argsort(keys, kind="stable")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ops._ml import ML, NUMBERS, Floats, labels_of, logistic, rows_of, single_results, singles, transformed
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, require, require_count
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 _LEAST = 1e-7
@@ -36,9 +36,9 @@ def svm_regressor(
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)
-    _check_number("rho", added.size, added.size > 0, "1 number")
+    require_count("rho", added.size > 0, "1 number", added.size)
     wanted = n_supports or table.shape[1]
-    _check_number("coefficients", weights.size, weights.size == wanted, str(wanted))
+    require_count("coefficients", weights.size == wanted, str(wanted), weights.size)
     values = _kernel(table, n_supports, support_vectors, kernel_type, kernel_params, ctx)
     with np.errstate(all="ignore"):
         scores = (values @ weights + added[0])[:, None]
@@ -80,15 +80,15 @@ def svm_classifier(
     counts = vectors_per_class or ()
     supports, classes = sum(counts), len(labels)
     pairs = classes * (classes - 1) // 2 if counts else 1
-    _check_number("vectors_per_class", len(counts), len(counts) in (0, classes), f"{classes}, one for each class")
-    _check_number("vectors_per_class", min(counts, default=0), min(counts, default=0) >= 0, "0 or more")
-    _check_number("rho", added.size, added.size == pairs if counts else added.size > 0, str(pairs))
+    require_count("vectors_per_class", len(counts) in (0, classes), f"{classes}, one for each class", len(counts))
+    require("vectors_per_class", min(counts, default=0) >= 0, "0 or more", min(counts, default=0))
+    require_count("rho", added.size == pairs if counts else added.size > 0, str(pairs), added.size)
     wanted = (classes - 1) * supports if counts else classes * table.shape[1]
-    _check_number("coefficients", weights.size, weights.size == wanted, str(wanted))
+    require_count("coefficients", weights.size == wanted, str(wanted), weights.size)
     shares = [singles(given) for given in (prob_a, prob_b)]
     for name, given in zip(("prob_a", "prob_b"), shares, strict=True):
         wanted = pairs if counts and shares[0].size else 0
-        _check_number(name, given.size, given.size in (wanted, 0) and given.size == shares[0].size, str(wanted))
+        require_count(name, given.size in (wanted, 0) and given.size == shares[0].size, str(wanted), given.size)
     values = _kernel(table, supports if counts else 0, support_vectors, kernel_type, kernel_params, ctx)
     ctx.claim((len(table), max(pairs, classes)), 24)
     if not counts:
@@ -105,20 +105,15 @@ def svm_classifier(
     return labels[places], single_results(transformed(scores, post_transform), ctx)
 
 
-def _check_number(name: str, got: int | str, fits: bool, expected: str) -> None:
-    if not fits:
-        raise refuse(f"{name} does not fit", name, expected, str(got), code="QR204")
-
-
 def _kernel(
     x: Array, count: int, supports: Floats | None, kind: str, kernel_params: Floats | None, ctx: Context
 ) -> Array:
     """k of each row of x and each of `count` support vectors, float64 [N,count]; x itself where there are none."""
     parameters = singles(kernel_params or (0.0, 0.0, 0.0))
     wanted = count * x.shape[1]
-    _check_number("kernel_type", kind, kind in _KERNELS, ", ".join(_KERNELS))
-    _check_number("kernel_params", parameters.size, parameters.size == 3, "gamma, coef0 and degree")
-    _check_number("support_vectors", len(supports or ()), len(supports or ()) == wanted, str(wanted))
+    one_of("kernel_type", kind, _KERNELS)
+    require_count("kernel_params", parameters.size == 3, "gamma, coef0 and degree", parameters.size)
+    require_count("support_vectors", len(supports or ()) == wanted, str(wanted), len(supports or ()))
     ctx.claim((len(x), max(count, 1), x.shape[1] if kind == "RBF" else 2), 8)
     if not count:
         return x

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ops._float import narrow
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse, require, require_count
 
 _MODES = ("TF", "IDF", "TFIDF")
 Grams = dict[tuple[Any, ...], list[int]]
@@ -45,43 +45,41 @@ def tf_idf_vectorizer(
         wanted = "pool_strings" if X.dtype == object else "pool_int64s"
         raise refuse("the pool does not fit X", wanted, f"n-grams for X of type {X.dtype}, and no other pool",
                      "both" if pool_strings and pool_int64s else "the other, or none", code="QR204")  # fmt: skip
-    if mode not in _MODES:
-        raise refuse(f"mode is {mode}", "mode", ", ".join(_MODES), mode, code="QR204")
+    one_of("mode", mode, _MODES)
     shares = np.asarray(weights or [1.0] * len(ngram_indexes), np.float32).astype(np.float64)
     lengths = range(min_gram_length, max_gram_length + 1)
     grams = _grams(pool, ngram_counts, ngram_indexes, lengths)
-    _check("weights", shares.size, shares.size == len(ngram_indexes), f"{len(ngram_indexes)}, one for each n-gram")
-    _check("max_skip_count", max_skip_count, max_skip_count >= 0, "0 or more")
+    require_count(
+        "weights", shares.size == len(ngram_indexes), f"{len(ngram_indexes)}, one for each n-gram", shares.size
+    )
+    require("max_skip_count", max_skip_count >= 0, "0 or more", max_skip_count)
     rows = X[None] if X.ndim == 1 else X
     made = _counted(rows, grams, max_skip_count, mode, shares, ngram_indexes, ctx)
     return narrow(made.reshape(*X.shape[:-1], made.shape[1]), np.dtype(np.float32))
 
 
-def _check(name: str, got: object, fits: bool, expected: str) -> None:
-    if not fits:
-        raise refuse(f"{name} does not fit", name, expected, str(got), code="QR204")
-
-
 def _grams(pool: Sequence[Any], starts: Sequence[int], places: Sequence[int], lengths: range) -> dict[int, Grams]:
     """For each length that counts the n-grams, with their numbers: one that stands twice in the pool has two."""
-    _check("min_gram_length", lengths.start, 1 <= lengths.start < lengths.stop, f"1 to {lengths.stop - 1}")
-    _check(
+    require("min_gram_length", 1 <= lengths.start < lengths.stop, f"1 to {lengths.stop - 1}", lengths.start)
+    require(
         "max_gram_length",
-        lengths.stop - 1,
         lengths.stop - 1 <= len(starts),
         f"at most {len(starts)}, as ngram_counts has",
+        lengths.stop - 1,
     )
-    _check("ngram_indexes", min(places, default=-1), min(places, default=-1) >= 0, "one number or more, each 0 or more")
+    require(
+        "ngram_indexes", min(places, default=-1) >= 0, "one number or more, each 0 or more", min(places, default=-1)
+    )
     found: dict[int, Grams] = {}
     number = 0
     for length, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool)), strict=True), 1):
         whole = 0 <= start <= end <= len(pool) and (end - start) % length == 0 and (length > 1 or start == 0)
-        _check("ngram_counts", starts, whole, "0, then where those of each length begin in the pool")
+        require("ngram_counts", whole, "0, then where those of each length begin in the pool", starts)
         grams = found.setdefault(length, {})
         for first in range(start, end, length):
             grams.setdefault(tuple(pool[first : first + length]), []).append(number)
             number += 1
-    _check("ngram_indexes", len(places), len(places) == number, f"{number} numbers, one for each n-gram")
+    require_count("ngram_indexes", len(places) == number, f"{number} numbers, one for each n-gram", len(places))
     return {length: found[length] for length in lengths}
 
 

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, op, refuse, require
 
 
 @op("BatchNormalization", since=7, form="pointwise")
@@ -109,13 +109,7 @@ def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tupl
     features = x.shape[1:] if not spatial else x.shape[1:2] if x.ndim > 1 else (1,)
     for name, value in zip(("scale", "B", *statistics), params, strict=True):
         if value.shape != features:
-            raise refuse(
-                f"{name} does not fit X",
-                name,
-                f"{shape_text(features)} for X {shape_text(x.shape)}",
-                value,
-                code="QR208",
-            )
+            raise bad_shape(name, f"{shape_text(features)} for X {shape_text(x.shape)}", value)
     return features
 
 
@@ -210,8 +204,7 @@ def lrn(
     """
     if X.ndim < 2:
         raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208")
-    if size < 1:
-        raise refuse("size is not positive", "size", "1 or more", str(size), code="QR204")
+    require("size", size >= 1, "1 or more", size)
     if not X.size:
         return X
     channels = X.shape[1]

@@ -6,9 +6,10 @@ import numpy as np
 
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
+from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
-from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._op import Array, Context, Real, bad_shape, op, refuse
 from qrun.ops._quantize import scalar
 
 _NAME = "QLinearConcat"
@@ -97,24 +98,10 @@ def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
 
 def _check_shapes(tensors: list[Array], axis: int) -> int:
     rank = tensors[0].ndim
-    if not -rank <= axis < rank:
-        raise refuse(
-            f"axis {axis} is out of range",
-            "axis",
-            f"-{rank} to {rank - 1}, for rank {rank}" if rank else "tensors of rank 1 or more",
-            axis,
-            code="QR204",
-        )
-    place = axis % rank
+    place = axis_in(axis, rank)
     for i, x in enumerate(tensors):
         if x.ndim != rank or any(
             a != b for k, (a, b) in enumerate(zip(x.shape, tensors[0].shape, strict=True)) if k != place
         ):
-            raise refuse(
-                f"inputs[{3 * i}] does not fit inputs[0]",
-                f"inputs[{3 * i}]",
-                f"the shape of inputs[0], {list(tensors[0].shape)}, but for axis {place}",
-                x,
-                code="QR208",
-            )
+            raise bad_shape(f"inputs[{3 * i}]", f"that of inputs[0], {list(tensors[0].shape)}, but for axis {place}", x)
     return place

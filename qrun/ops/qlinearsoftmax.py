@@ -10,9 +10,10 @@ import numpy as np
 
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
+from qrun.ops._float import axis_in
 from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of, quiet
-from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 
@@ -53,7 +54,7 @@ def qlinear_softmax(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: ONNX operators, Softmax-11 and -13.
     """
-    place = _axis(X, axis)
+    place = axis_in(axis, X.ndim)
     xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
     zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
     yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
@@ -102,18 +103,6 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
             return y
 
     return replace(kernel, run=run)
-
-
-def _axis(x: Array, axis: int) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        raise refuse(
-            f"axis {axis} is out of range",
-            "axis",
-            f"-{x.ndim} to {x.ndim - 1}, for rank {x.ndim}" if x.ndim else "X of rank 1 or more",
-            axis,
-            code="QR204",
-        )
-    return axis % x.ndim
 
 
 def _exact(rows: Array, xs: float, ys: Array) -> Rounded:

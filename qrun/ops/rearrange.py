@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 
@@ -138,8 +138,7 @@ def tensor_scatter(
     if not place or not fits:
         expected = f"{shape_text(past_cache.shape)}, or fewer along an axis that is not 0"
         raise refuse("update does not fit the cache", "update", expected, update, code="QR208")
-    if mode not in ("linear", "circular"):
-        raise refuse(f"mode is {mode}", "mode", "linear, circular", mode, code="QR204")
+    one_of("mode", mode, ("linear", "circular"))
     longest, rows = past_cache.shape[place], update.shape[place]
     starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
     if starts.shape != past_cache.shape[:1]:
@@ -225,18 +224,11 @@ def _to_depth(x: Array, block: int, mode: str, ctx: Context) -> Array:
 
 
 def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
-    if mode not in ("DCR", "CRD"):
-        raise refuse("the mode does not exist", "mode", "DCR, CRD", mode, code="QR204")
+    one_of("mode", mode, ("DCR", "CRD"))
     if not 1 <= block < 2**31:
         raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")
     if x.ndim != 4:
         raise refuse("input is not [N,C,H,W]", "input", "rank 4", x, code="QR208")
     for axis, what, divisor in divided:
         if x.shape[axis] % divisor:
-            raise refuse(
-                f"{x.shape[axis]} {what} do not divide into blocks",
-                "input",
-                f"{what} in multiples of {divisor}, for blocksize {block}",
-                shape_text(x.shape),
-                code="QR208",
-            )
+            raise bad_shape("input", f"{what} in multiples of {divisor}, for blocksize {block}", x)

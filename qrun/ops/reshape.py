@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ir.types import shape_text
 from qrun.ops._native import LoweringContext, NativeKernel, transpose_kernel, view_kernel
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_attribute, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
 
 if TYPE_CHECKING:
@@ -144,13 +144,8 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
     """Permute the axes: axis i of the output is axis perm[i] of the input; reversed if perm is not given. A view."""
     order = perm or tuple(range(data.ndim))[::-1]
     if sorted(order) != list(range(data.ndim)):
-        raise refuse(
-            "perm is not an order of data's axes",
-            "perm",
-            f"0 to {data.ndim - 1}, each once" if data.ndim else "nothing for a scalar",
-            shape_text(order),
-            code="QR204",
-        )
+        expected = f"0 to {data.ndim - 1}, each once" if data.ndim else "nothing for a scalar"
+        raise bad_attribute("perm", expected, shape_text(order))
     return data.transpose(order)
 
 

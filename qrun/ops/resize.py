@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._op import Array, Context, op, refuse
-from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Options, ResampledAxis, misfit, resample
+from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, misfit, resample
 from qrun.ops._shape import ints, same_length
 
 _POLICIES = ("stretch", "not_larger", "not_smaller")
@@ -50,8 +50,8 @@ def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -
 
 
 def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
-    _one_of("mode", mode, ("nearest", "linear"))
-    options = Options(mode, "asymmetric", "floor")
+    one_of("mode", mode, ("nearest", "linear"))
+    options = ResizeAttributes(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     return resample(x, _by_scales(x, scales, range(x.ndim), None, options, ctx), options, ctx)
 
 
@@ -62,15 +62,7 @@ def resize(
     scales: Array | None = None,
     sizes: Array | None = None,
     *,
-    antialias: int = 0,
-    axes: tuple[int, ...] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
+    options: ResizeAttributes,
     ctx: Context,
 ) -> Array:
     """Resample the given axes (all by default) by `scales` or to `sizes`: nearest, linear or cubic, axis by axis.
@@ -82,39 +74,27 @@ def resize(
     Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
     """
-    _one_of("mode", mode, ("nearest", "linear", "cubic"))
-    _one_of("coordinate_transformation_mode", coordinate_transformation_mode, TRANSFORMS)
-    _one_of("nearest_mode", nearest_mode, tuple(NEAREST_MODES))
-    _one_of("keep_aspect_ratio_policy", keep_aspect_ratio_policy, _POLICIES)
-    options = Options(
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        bool(exclude_outside),
-        extrapolation_value,
-        bool(antialias),
-    )
+    one_of("mode", options.mode, ("nearest", "linear", "cubic"))
+    one_of("coordinate_transformation_mode", options.coordinate_transformation_mode, TRANSFORMS)
+    one_of("nearest_mode", options.nearest_mode, NEAREST_MODES)
+    one_of("keep_aspect_ratio_policy", options.keep_aspect_ratio_policy, _POLICIES)
     by_scales = scales is not None and scales.size > 0
     by_sizes = sizes is not None and sizes.size > 0
-    places = axes_in(range(X.ndim) if axes is None else axes, X.ndim)
+    places = axes_in(range(X.ndim) if options.axes is None else options.axes, X.ndim)
     if by_scales == by_sizes:
         if not by_scales and not places:
             return X
         raise refuse("either scales or sizes is given", "scales", "one of them", "both" if by_scales else "neither")
-    region = _region(roi, len(places)) if options.transform == "tf_crop_and_resize" else None
+    region = None
+    if options.coordinate_transformation_mode == "tf_crop_and_resize":
+        region = _region(roi, len(places))
     if by_scales:
         assert scales is not None
         found = _by_scales(X, scales, places, region, options, ctx)
     else:
         assert sizes is not None
-        found = _by_sizes(X, ints(sizes, "sizes"), places, region, keep_aspect_ratio_policy)
+        found = _by_sizes(X, ints(sizes, "sizes"), places, region, options.keep_aspect_ratio_policy)
     return resample(X, found, options, ctx)
-
-
-def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise refuse(f"{name} {value!r} does not exist", name, ", ".join(allowed), value, code="QR204")
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:
@@ -130,7 +110,7 @@ def _by_scales(
     scales: Array,
     places: Sequence[int],
     region: list[tuple[float, float]] | None,
-    options: Options,
+    options: ResizeAttributes,
     ctx: Context,
 ) -> list[ResampledAxis]:
     values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qrun.ops._float import single, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, op, refuse, require
 
 
 @op("MaxRoiPool", since=1)
@@ -25,9 +25,8 @@ def max_roi_pool(
         raise refuse("X is no image", "X", "[N,C,H,W]", X, code="QR208")
     if rois.ndim != 2 or rois.shape[1] != 5:
         raise refuse("rois are no rectangles", "rois", "[regions,5]", rois, code="QR208")
-    if len(pooled_shape) != 2 or min(pooled_shape) < 1:
-        raise refuse("pooled_shape does not fit", "pooled_shape", "2 numbers, each 1 or more", str(pooled_shape),
-                     code="QR204")  # fmt: skip
+    sizes = len(pooled_shape) == 2 and min(pooled_shape) >= 1
+    require("pooled_shape", sizes, "2 numbers, each 1 or more", pooled_shape)
     ctx.claim((len(rois), X.shape[1], *pooled_shape), X.itemsize)
     made = np.zeros((len(rois), X.shape[1], *pooled_shape), X.dtype)
     scale = single(spatial_scale)

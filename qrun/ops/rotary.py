@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ops._attention import misfit, positive, split_heads, with_shape
+from qrun.ops._attention import positive, split_heads, with_shape
 from qrun.ops._decoder import angles, rotary_width, rotated
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, op, refuse
 
 _TYPES = "float float16 bfloat16"
 
@@ -94,7 +94,7 @@ def _by_head(x: Array, name: str, heads: int) -> Array:
     if x.ndim == 4:
         return x
     if x.ndim != 3:
-        raise misfit(name, "rank 3 or 4", x)
+        raise bad_shape(name, "rank 3 or 4", x)
     return split_heads(x, positive("num_heads", heads, x.shape[2]))
 
 

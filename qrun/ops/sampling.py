@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, single, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_attribute, one_of, op, refuse, require
 from qrun.ops._shape import claim, ints
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -28,8 +28,7 @@ def grid_sample_16(
     ctx: Context,
 ) -> Array:
     """GridSample-20 of two spatial axes, whose modes are bilinear, nearest and bicubic. Source: ONNX operators, GridSample-16."""
-    if mode not in (*_MODES, "nearest"):
-        raise refuse(f"mode is {mode}", "mode", "bilinear, nearest, bicubic", mode, code="QR204")
+    one_of("mode", mode, (*_MODES, "nearest"))
     return _grid_sample(X, grid, align_corners, _MODES.get(mode, mode), padding_mode, ctx)
 
 
@@ -63,10 +62,8 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
         )
         raise refuse("grid does not fit X", "grid", expected, grid, code="QR208")
     if name not in ("linear", "nearest", "cubic") or (name == "cubic" and rank != 2):
-        raise refuse(f"mode is {mode}", "mode", "linear, nearest, or cubic for two spatial axes", mode, code="QR204")
-    if padding_mode not in ("zeros", "border", "reflection"):
-        raise refuse(f"padding_mode is {padding_mode}", "padding_mode", "zeros, border, reflection", padding_mode,
-                     code="QR204")  # fmt: skip
+        raise bad_attribute("mode", "linear, nearest, or cubic for two spatial axes", mode)
+    one_of("padding_mode", padding_mode, ("zeros", "border", "reflection"))
     if X.dtype == object or X.dtype.kind == "c" or X.dtype == bool:
         name = "nearest" if name == "nearest" else _refused(X)
     shape = (*X.shape[:2], *grid.shape[1:-1])
@@ -230,15 +227,10 @@ def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes:
     if numbers.size and (numbers.min() < 0 or numbers.max() >= len(x)):
         bad = int(numbers.max() if numbers.max() >= len(x) else numbers.min())
         raise refuse(f"there is no image {bad}", "batch_indices", f"0 to {len(x) - 1}", str(bad), code="QR209")
-    for name, value, allowed in (
-        ("coordinate_transformation_mode", words[0], ("half_pixel", "output_half_pixel")),
-        ("mode", words[1], ("avg", "max")),
-    ):
-        if value not in allowed:
-            raise refuse(f"{name} is {value}", name, ", ".join(allowed), value, code="QR204")
+    one_of("coordinate_transformation_mode", words[0], ("half_pixel", "output_half_pixel"))
+    one_of("mode", words[1], ("avg", "max"))
     for name, size, least in zip(("output_height", "output_width", "sampling_ratio"), sizes, (1, 1, 0), strict=True):
-        if size < least:
-            raise refuse(f"{name} is {size}", name, f"{least} or more", str(size), code="QR204")
+        require(name, size >= least, f"{least} or more", size)
 
 
 def _samples(

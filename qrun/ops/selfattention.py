@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, misfit, positive, split_heads
+from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, positive, split_heads
 from qrun.ops._attention import with_shape as shaped
 from qrun.ops._body import node
 from qrun.ops._matmul import float_matmul
-from qrun.ops._op import Array, Context, Shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, op, refuse
 from qrun.ops._quantize import same_type, scalar
 
 _TYPES = "float float16 bfloat16"
@@ -141,9 +141,9 @@ def _check_projection(
             "the angles are not known", "do_rotary", "0, and RotaryEmbedding or GroupQueryAttention", "1", code="QR204"
         )
     if x.ndim != 3:
-        raise misfit(names[0], "[batch,length,width]", x)
+        raise bad_shape(names[0], "[batch,length,width]", x)
     if weights.ndim != 2 or weights.shape[0] != x.shape[2]:
-        raise misfit(names[1], f"[{x.shape[2]},widths of Q, K and V]", weights)
+        raise bad_shape(names[1], f"[{x.shape[2]},widths of Q, K and V]", weights)
     width = weights.shape[1]
     if sizes is None:
         positive("num_heads", heads, width // 3)
@@ -168,7 +168,7 @@ def _self_attention(
     q, k, v = (split_heads(part, heads) for part in np.split(projected, ends, axis=2))
     past = cache.past
     if past is not None and (past.ndim != 5 or past.shape[0] != 2 or k.shape[3] != v.shape[3]):
-        raise misfit("past", f"[2,{shape_text(k.shape[:2])[1:-1]},past,{k.shape[3]}]", past)
+        raise bad_shape("past", f"[2,{shape_text(k.shape[:2])[1:-1]},past,{k.shape[3]}]", past)
     keys, present_keys, before = cache.part(0).extended(k, "past", ctx)
     values, present_values, _ = cache.part(1).extended(v, "past", ctx)
     shape = (*q.shape[:3], keys.shape[2])
@@ -234,14 +234,11 @@ def multi_head_attention(
     """
     if cache_indirection is not None:
         raise refuse("keys are taken from other beams", "cache_indirection", "no cache_indirection", cache_indirection)
-    if (past_key is None) != (past_value is None):
-        raise refuse(
-            "only one of past_key and past_value is given", "past_key", "both, or neither", "one", code="QR205"
-        )
+    both_or_none(past_key=past_key, past_value=past_value)
     q, k, v, straight = _queries(query, key, value, positive("num_heads", num_heads))
     q, k, v = _with_bias(q, k, v, bias, straight, ctx)
     if k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3]:
-        raise misfit("key", f"heads as those of query {shape_text(q.shape)} and value {shape_text(v.shape)}", k)
+        raise bad_shape("key", f"heads as those of query {shape_text(q.shape)} and value {shape_text(v.shape)}", k)
     shared = past_key is not None and past_sequence_length is not None
     keys, present_key, past = Cache(past_key, shared, past_sequence_length).extended(k, "past_key", ctx)
     values, present_value, _ = Cache(past_value, shared, past_sequence_length).extended(v, "past_value", ctx)
@@ -256,17 +253,17 @@ def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -
     """Queries, keys and values by head, and whether keys and values are taken as they are."""
     if query.ndim == 5:
         if key is not None or value is not None or query.shape[2:4] != (heads, 3):
-            raise misfit("query", f"[batch,length,{heads},3,size], and neither key nor value", query)
+            raise bad_shape("query", f"[batch,length,{heads},3,size], and neither key nor value", query)
         q, k, v = (query[:, :, :, part].transpose(0, 2, 1, 3) for part in range(3))
         return q, k, v, False
     if query.ndim != 3 or key is None:
-        raise misfit("query", "[batch,length,width] with key, or [batch,length,heads,3,size]", query)
+        raise bad_shape("query", "[batch,length,width] with key, or [batch,length,heads,3,size]", query)
     q = split_heads(query, positive("num_heads", heads, query.shape[2]))
     if key.ndim == 5 and value is None and key.shape[2:4] == (heads, 2):
         k, v = (key[:, :, :, part].transpose(0, 2, 1, 3) for part in range(2))
         return q, k, v, False
     if value is None or key.ndim != value.ndim or key.ndim not in (3, 4):
-        raise misfit(
+        raise bad_shape(
             "key",
             "[batch,length,width] with value, [batch,heads,length,size] with value, or "
             "[batch,length,heads,2,size] without",
@@ -276,7 +273,7 @@ def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -
         return q, key, value, True
     for name, x in (("key", key), ("value", value)):
         if x.shape[2] % heads:
-            raise misfit(name, f"a width that {heads} heads divide", x)
+            raise bad_shape(name, f"a width that {heads} heads divide", x)
     return q, split_heads(key, heads), split_heads(value, heads), False
 
 

@@ -10,7 +10,7 @@ from qrun.ir import TensorType
 from qrun.ir.compound import Compound, absent, sequence
 from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import claim
 
 _FLOAT = 1
@@ -86,8 +86,7 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
     Raises OperatorError for no elements, for shapes that do not fit, and for another new_axis.
     """
     elements = _sequence(input_sequence, "input_sequence").elements
-    if new_axis not in (0, 1):
-        raise refuse("new_axis is neither 0 nor 1", "new_axis", "0, 1", new_axis, code="QR204")
+    one_of("new_axis", new_axis, (0, 1))
     if not elements:
         raise refuse("the sequence has no elements", "input_sequence", "one element or more", "none", code="QR208")
     first = elements[0]

@@ -12,7 +12,7 @@ from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined, pad_kernel, slice_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 
@@ -133,8 +133,7 @@ def _pad(
     data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> Array:
     modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
-    if mode not in modes:
-        raise refuse(f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204")
+    one_of("mode", mode, modes)
     begin, end = _amounts(data, pads, axes)
     sizes = list(zip(data.shape, begin, end, strict=True))
     shape = [n + b + e for n, b, e in sizes]

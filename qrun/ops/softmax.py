@@ -10,7 +10,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import shares_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 
 
 @op("Softmax", since=1)
@@ -167,5 +167,4 @@ def _check(
     if bad.any():
         first = int(labels[bad][0])
         raise refuse(f"there is no class {first}", names[1], f"0 to {x.shape[1] - 1}", str(first), code="QR209")
-    if reduction not in ("none", "sum", "mean"):
-        raise refuse(f"reduction is {reduction}", "reduction", "none, sum, mean", reduction, code="QR204")
+    one_of("reduction", reduction, ("none", "sum", "mean"))

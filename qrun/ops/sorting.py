@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, is_integer, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import scalar
 
 
@@ -55,8 +55,7 @@ def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) 
     an element of its own, after all numbers. Exact.
     Raises OperatorError for an axis that does not exist.
     """
-    if sorted not in (0, 1):
-        raise refuse(f"sorted is {sorted}", "sorted", "0, 1", str(sorted), code="QR204")
+    one_of("sorted", sorted, (0, 1))
     place = None if axis is None else axis_in(axis, X.ndim)
     ctx.claim((X.size + 1,), 2 * X.itemsize + 40)
     rows = X.reshape(-1, 1) if place is None else np.moveaxis(X, place, 0)

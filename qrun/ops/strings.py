@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from qrun.ops._float import broadcast
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, refuse, require
 from qrun.ops._shape import checked
 
 
@@ -29,8 +29,7 @@ def string_split(
     delimiter: between parts; "" or left out: any run of blanks, none at the ends. maxsplit: at most so many cuts, from the
     left. Raises OperatorError for a negative maxsplit.
     """
-    if maxsplit is not None and maxsplit < 0:
-        raise refuse(f"maxsplit is {maxsplit}", "maxsplit", "0 or more", str(maxsplit), code="QR204")
+    require("maxsplit", maxsplit is None or maxsplit >= 0, "0 or more", maxsplit)
     cuts = -1 if maxsplit is None else maxsplit
     parts = [text.split(delimiter or None, cuts) for text in X.reshape(-1).tolist()]
     counts = np.array([len(p) for p in parts], np.int64)
@@ -76,9 +75,7 @@ def string_normalizer(
     Unless is_case_sensitive, stopwords of any case go. Cases are those of Unicode, whatever the locale.
     Raises OperatorError for other shapes and actions.
     """
-    if case_change_action not in ("NONE", "UPPER", "LOWER"):
-        raise refuse(f"case_change_action is {case_change_action}", "case_change_action", "NONE, UPPER, LOWER",
-                     case_change_action, code="QR204")  # fmt: skip
+    one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
         raise refuse("X is no line of strings", "X", "[C] or [1,C]", X, code="QR208")
     ctx.claim(X.shape, 8)

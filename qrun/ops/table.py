@@ -12,7 +12,7 @@ from qrun.ops._float import axis_in
 from qrun.ops._granularity import Grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import table_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, op, refuse
 
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})
@@ -48,13 +48,7 @@ def _check(x: Array, table: Array, axis: int, input_dtype: int, ctx: Context) ->
     if table.ndim == 2:
         place, channels = axis_in(axis, x.ndim), table.shape[0]
         if x.shape[place] != channels:
-            raise refuse(
-                f"axis {place} of x has {x.shape[place]} elements",
-                "x",
-                f"{channels}, one for each row of the table",
-                x,
-                code="QR208",
-            )
+            raise bad_shape("x", f"{channels} elements along axis {place}, one for each row of the table", x)
     ctx.claim(x.shape, 1)
     return place
 

@@ -18,7 +18,7 @@ from qrun.ops._ml import (
 )
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_trees import forest_kernel, sums_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, one_of, op, require
 from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
 from qrun.ops._trees import AGGREGATES, based, check_base, leaves, votes
 
@@ -43,9 +43,7 @@ def tree_ensemble_regressor(
     rounded once, after post_transform. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleRegressor-3.
     """
-    if aggregate_function not in AGGREGATES:
-        raise refuse(f"aggregate_function is {aggregate_function}", "aggregate_function", ", ".join(AGGREGATES),
-                     aggregate_function, code="QR204")  # fmt: skip
+    one_of("aggregate_function", aggregate_function, AGGREGATES)
     forest = trees.forest(targets.votes)
     scores = votes(forest, leaves(forest, rows_of(X), ctx), n_targets, aggregate_function, trees.base, ctx)
     return single_results(transformed(scores, trees.post_transform), ctx)
@@ -164,5 +162,4 @@ def _lower_ensemble(site: LoweringContext) -> NativeKernel:
 
 
 def _check_number(name: str, value: int, most: int) -> None:
-    if not 0 <= value <= most:
-        raise refuse(f"{name} is {value}", name, f"0 to {most}", str(value), code="QR204")
+    require(name, 0 <= value <= most, f"0 to {most}", value)

@@ -19,9 +19,8 @@ from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops._native_narrow import narrow_kernel, narrow_type
-from qrun.ops._op import EveryType, OfShapes
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Plan, Step
 

@@ -117,7 +117,7 @@ def test_sum_rounds_once() -> None:
     xs = rng.standard_normal((5, 200)).astype(BF)
     want = [narrow(float(sum(Fraction(float(v)) for v in column)), np.dtype(BF)) for column in xs.T]
     assert_equal(qrun_node("Sum", list(xs)), np.array(want))
-    with pytest.raises(OperatorError, match="differ"):
+    with pytest.raises(OperatorError, match="has shape"):
         qrun_node("Sum", [np.ones((2, 2), F), np.ones(2, F)], opset=7)
 
 

@@ -367,17 +367,17 @@ PAIR = {
         ("intercepts do not fit", "LinearRegressor", [X], {"coefficients": [1.0] * 3, "intercepts": [1.0] * 2}),
         ("post_transform is X", "LinearRegressor", [X], {"coefficients": [1.0] * 3, "post_transform": "X"}),
         ("no list of labels", "LinearClassifier", [X], {"coefficients": [1.0] * 3}),
-        ("vectors_per_class does not fit", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [2]}),
-        ("vectors_per_class does not fit", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [3, -1]}),
-        ("coefficients does not fit", "SVMClassifier", [X], {**PAIR, "coefficients": [1.0]}),
-        ("support_vectors does not fit", "SVMClassifier", [X], {**PAIR, "support_vectors": [1.0]}),
-        ("rho does not fit", "SVMClassifier", [X], {**PAIR, "rho": [1.0, 2.0]}),
-        ("prob_b does not fit", "SVMClassifier", [X], {**PAIR, "prob_a": [1.0]}),
-        ("prob_b does not fit", "SVMClassifier", [X], {**PAIR, "prob_b": [1.0]}),
-        ("prob_a does not fit", "SVMClassifier", [X],
+        ("vectors_per_class has 1 elements", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [2]}),
+        ("vectors_per_class is -1", "SVMClassifier", [X], {**PAIR, "vectors_per_class": [3, -1]}),
+        ("coefficients has", "SVMClassifier", [X], {**PAIR, "coefficients": [1.0]}),
+        ("support_vectors has", "SVMClassifier", [X], {**PAIR, "support_vectors": [1.0]}),
+        ("rho has", "SVMClassifier", [X], {**PAIR, "rho": [1.0, 2.0]}),
+        ("prob_b has", "SVMClassifier", [X], {**PAIR, "prob_a": [1.0]}),
+        ("prob_b has", "SVMClassifier", [X], {**PAIR, "prob_b": [1.0]}),
+        ("prob_a has", "SVMClassifier", [X],
          {"classlabels_ints": [0], "coefficients": [1.0] * 3, "rho": [0.0], "prob_a": [1.0], "prob_b": [1.0]}),
-        ("kernel_type does not fit", "SVMClassifier", [X], {**PAIR, "kernel_type": "CUBIC"}),
-        ("kernel_params does not fit", "SVMClassifier", [X], {**PAIR, "kernel_params": [1.0]}),
+        ("kernel_type is CUBIC", "SVMClassifier", [X], {**PAIR, "kernel_type": "CUBIC"}),
+        ("kernel_params has 1 elements", "SVMClassifier", [X], {**PAIR, "kernel_params": [1.0]}),
         ("no list of labels", "SVMClassifier", [X], {**PAIR, "classlabels_strings": ["a", "b"]}),
         ("a node has mode NODE", "TreeEnsembleRegressor", [X], {**LEAVES, "nodes_modes": ["NODE"]}),
         ("nodes differ in number", "TreeEnsembleRegressor", [X], {**LEAVES, "nodes_values": [0.0, 1.0]}),
@@ -429,7 +429,7 @@ def test_svm_regressor(kind: str) -> None:
         assert_rounded(ml_node("SVMRegressor", [x], attributes, tolerance=1e-4)[0], want, f"seed {seed}")
         made = ml_node("SVMRegressor", [x], {**attributes, "one_class": 1}, tolerance=0)[0]
         assert made.tolist() == [[1.0 if s[0] > 0 else -1.0] for s in want]
-    with pytest.raises(qrun.QrunError, match="coefficients does not fit"):
+    with pytest.raises(qrun.QrunError, match="coefficients has"):
         ml_node("SVMRegressor", [X], {"coefficients": [1.0], "rho": [0.0]})
     straight = ml_node("SVMRegressor", [X], {"coefficients": [1.0, 2.0, 3.0], "rho": [0.5]})[0]
     assert straight.tolist() == [[6.5], [6.5]]

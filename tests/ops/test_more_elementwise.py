@@ -278,7 +278,7 @@ def test_floating_point_remainders() -> None:
     assert far[0] == int(F(1e30)) % 7
     with pytest.raises(OperatorError, match="floating point needs fmod"):
         qrun_node("Mod", [a, b], opset=13)
-    with pytest.raises(OperatorError, match="neither 0 nor 1"):
+    with pytest.raises(OperatorError, match="fmod is 2"):
         qrun_node("Mod", [a, b], {"fmod": 2}, opset=13)
 
 
@@ -291,7 +291,7 @@ def test_p_relu() -> None:
     peer.finish()
     ints = qrun_node("PRelu", [np.array([-3, 4], np.int32), np.array([-2], np.int32)], opset=16)
     assert ints.tolist() == [6, 4]
-    with pytest.raises(OperatorError, match="slope does not broadcast to X"):
+    with pytest.raises(OperatorError, match="slope has shape"):
         qrun_node("PRelu", [np.zeros(3, F), np.zeros((2, 3), F)], opset=16)
 
 
@@ -380,7 +380,7 @@ def test_outputs_are_claimed_and_shapes_checked() -> None:
             definition(a, b, ctx=tiny, **extra)
         with pytest.raises(OperatorError, match="broadcast"):
             definition(np.ones(3, F), np.ones(2, F), **extra)
-    with pytest.raises(OperatorError, match="approximation"):
+    with pytest.raises(OperatorError, match="approximate is"):
         qrun_node("Gelu", [np.ones(2, F)], {"approximate": "fast"}, opset=20)
     with pytest.raises(OperatorError, match="direction"):
         qrun_node("BitShift", [np.ones(2, np.uint8)] * 2, {"direction": "UP"})

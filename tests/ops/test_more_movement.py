@@ -220,8 +220,8 @@ def test_depth_and_space() -> None:
     x = np.zeros((1, 4, 3, 2), F)
     for value in (0, -2, 2**62):
         refused("blocksize is out of range", "DepthToSpace", x, blocksize=value)
-    refused("channels do not divide", "DepthToSpace", x, blocksize=3)
-    refused("rows do not divide", "SpaceToDepth", x, blocksize=2)
+    refused("channels in multiples of 9", "DepthToSpace", x, blocksize=3)
+    refused("rows in multiples of 2", "SpaceToDepth", x, blocksize=2)
     refused("mode", "SpaceToDepth", x, blocksize=1, mode="ABC")
     refused("N,C,H,W", "DepthToSpace", x[0], blocksize=1)
 
@@ -348,21 +348,21 @@ def test_bad_indices_are_refused() -> None:
         refused("out of range", "GatherND", data, where)
         refused("out of range", "ScatterND", data, where, np.zeros((2, 3), F))
     refused("the axis is empty", "GatherElements", np.zeros((0, 3), F), np.array([[0]]))
-    refused("do not fit data", "GatherElements", data, ints(0))
-    refused("do not fit data", "GatherElements", data, np.zeros((1, 4), I64))
+    refused("indices has shape", "GatherElements", data, ints(0))
+    refused("indices has shape", "GatherElements", data, np.zeros((1, 4), I64))
     refused("does not exist", "GatherElements", np.array(1, F), np.array(0))
     refused("updates do not fit", "ScatterElements", data, np.array([[0]]), np.ones((1, 2), F))
     refused("updates do not fit", "ScatterND", data, np.array([[0]]), np.ones(3, F))
-    refused("do not fit data", "ScatterND", data, np.zeros((1, 3), I64), np.ones(1, F))
-    refused("do not fit data", "GatherND", data, np.zeros((1, 3), I64))
-    refused("do not fit data", "GatherND", data, np.zeros((1, 0), I64))
-    refused("do not fit data", "GatherND", data, np.zeros((3, 1), I64), batch_dims=1)
+    refused("indices has shape", "ScatterND", data, np.zeros((1, 3), I64), np.ones(1, F))
+    refused("indices has shape", "GatherND", data, np.zeros((1, 3), I64))
+    refused("indices has shape", "GatherND", data, np.zeros((1, 0), I64))
+    refused("indices has shape", "GatherND", data, np.zeros((3, 1), I64), batch_dims=1)
     for lead in (-1, 2, 2**62):
         refused("batch_dims", "GatherND", data, np.zeros((2, 1), I64), batch_dims=lead)
-    refused("reduction does not exist", "ScatterND", data, np.array([[0]]), data[:1], reduction="sum")
-    refused("reduction does not exist", "ScatterND", data, np.array([[0]]), data[:1], reduction="max", version=16)
+    refused("reduction is sum", "ScatterND", data, np.array([[0]]), data[:1], reduction="sum")
+    refused("reduction is max", "ScatterND", data, np.array([[0]]), data[:1], reduction="max", version=16)
     text = np.array(["a"], object)
-    refused("string has no add", "ScatterElements", text, ints(0), text, reduction="add")
+    refused("reduction is add", "ScatterElements", text, ints(0), text, reduction="add")
 
 
 def test_huge_outputs_are_refused_before_they_are_made() -> None:

@@ -312,7 +312,7 @@ HEADS = {"num_heads": 2}
         ("key has shape", "MultiHeadAttention", [X, X], HEADS),
         ("key has shape", "MultiHeadAttention", [X, X[:1], X[:1]], HEADS),
         ("bias has shape", "MultiHeadAttention", [X, X, X, B[:3]], HEADS),
-        ("only one of past_key", "MultiHeadAttention", [X, X, X, *[None] * 3, np.ones((2, 2, 1, 2), F)], HEADS),
+        ("past_value is missing", "MultiHeadAttention", [X, X, X, *[None] * 3, np.ones((2, 2, 1, 2), F)], HEADS),
         ("keys are taken from", "MultiHeadAttention", [X, X, X, *[None] * 6, np.ones((2, 1, 4), np.int32)], HEADS),
     ],
 )

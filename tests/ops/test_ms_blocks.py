@@ -113,7 +113,7 @@ def test_rows_of_zeros_and_no_rows() -> None:
 
 
 REFUSED = {
-    "bits": ({"bits": 3}, {}, "2, 4 or 8"),
+    "bits": ({"bits": 3}, {}, "2, 4, 8"),
     "block_size 24": ({"block_size": 24}, {}, "power of two"),
     "block_size 8": ({"block_size": 8}, {}, "16 or more"),
     "weight_prepacked": ({"weight_prepacked": 1}, {}, "one device"),

@@ -244,7 +244,7 @@ def test_refusals(text: str, op_type: str, inputs: Arrays, attributes: dict[str,
 
 def test_refusals_of_quantized_embeddings() -> None:
     inputs = quantized_embedding(1)
-    for place, text in ((4, "segment's inputs are missing"), (10, "segment's inputs are missing")):
+    for place, text in ((4, "segment_embedding is missing"), (10, "segment_embedding_scale is missing")):
         with pytest.raises(qrun.QrunError, match=text):
             qrun_node("QEmbedLayerNormalization", [*inputs[:place], None, *inputs[place + 1 :]], domain=MS, outputs=[F])
     wrong = [*inputs[:8], np.ones(2, F), *inputs[9:]]

@@ -158,7 +158,7 @@ def test_some_outputs() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[int, Any], str]] = {
     "direction": ({"direction": "sideways"}, {}, "forward, reverse, bidirectional"),
-    "layout": ({"layout": 2}, {}, "0 or 1"),
+    "layout": ({"layout": 2}, {}, "0, 1"),
     "X": ({}, {0: np.zeros((3, 2), F32)}, "[seq,batch,input]"),
     "W": ({}, {1: np.zeros((1, 8, 4), F32)}, "[1,8,3]"),
     "R": ({}, {2: np.zeros((1, 6, 2), F32)}, "[1,8,2]"),

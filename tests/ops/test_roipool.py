@@ -74,8 +74,8 @@ X, ROIS = np.ones((1, 1, 3, 3), F), np.array([[0, 0, 0, 1, 1]], F)
     [
         ("X is no image", X[0], ROIS, [1, 1]),
         ("rois are no rectangles", X, ROIS[:, 1:], [1, 1]),
-        ("pooled_shape does not fit", X, ROIS, [1]),
-        ("pooled_shape does not fit", X, ROIS, [1, 0]),
+        ("pooled_shape is", X, ROIS, [1]),
+        ("pooled_shape is", X, ROIS, [1, 0]),
         ("there is no image 1", X, ROIS + F([1, 0, 0, 0, 0]), [1, 1]),
         ("there is no image 0.5", X, ROIS + F([0.5, 0, 0, 0, 0]), [1, 1]),
         ("a region is no number", X, ROIS + F([0, np.inf, 0, 0, 0]), [1, 1]),

@@ -236,7 +236,7 @@ def test_an_optional_that_is_none_has_a_type() -> None:
         ("no elements", "QR208", "ConcatFromSequence", [sequence([], np.dtype(F))], {"axis": 0}),
         ("does not fit the first", "QR208", "ConcatFromSequence", [sequence([X, X[:, :2]])], {"axis": 0}),
         ("does not fit the first", "QR208", "ConcatFromSequence", [sequence([X, X[:1]])], {"axis": 0, "new_axis": 1}),
-        ("neither 0 nor 1", "QR204", "ConcatFromSequence", [sequence([X])], {"axis": 0, "new_axis": 2}),
+        ("new_axis is 2", "QR204", "ConcatFromSequence", [sequence([X])], {"axis": 0, "new_axis": 2}),
         ("have no elements", "QR208", "SplitToSequence", [X, np.array(0)], {}),
         ("do not fit", "QR208", "SplitToSequence", [X, np.array([1, 2])], {}),
         ("do not fit", "QR208", "SplitToSequence", [X, np.array([-1, 3])], {}),
