@@ -12,7 +12,8 @@ from helpers.sums import assert_bits
 from native.test_coded import product, reference
 from ops.test_ms_blocks import case
 
-from qrun.native.emit.isa import ISAS
+from qrun.native.emit.isa import ISAS, host_architecture, host_features
+from qrun.native.emit.spec import VBMI
 
 F = np.float32
 DOTS = {"amx", "avx512vnni", "avxvnni", "neon-i8mm", "neon-dotprod"}
@@ -21,7 +22,6 @@ SIZES = (
     (2, 385, 9, 512), (1, 1100, 65, 256),
 )  # fmt: skip
 """m, k, n, block size."""
-ZEROS = ("", "packed")
 
 
 def short(seed: int, zeros: str, bits: int = 20, **options: Any) -> tuple[list[Any], dict[str, int]]:
@@ -32,28 +32,47 @@ def short(seed: int, zeros: str, bits: int = 20, **options: Any) -> tuple[list[A
     return inputs, attributes
 
 
-def kind(isa: str, rows: int) -> str:
+def full(seed: int, zeros: str = "", **options: Any) -> tuple[list[Any], dict[str, int]]:
+    """As `case`, 4 bits, without zero points, with scales of 24 bits: weights are rounded."""
+    inputs, attributes = case(seed, 4, "", **options)
+    inputs[2][inputs[2] == 0] = 1
+    inputs[2] = (inputs[2].view(np.uint32) | np.uint32(1)).view(F)
+    return inputs, attributes
+
+
+def kind(isa: str, rows: int, rounded: bool) -> str:
     """Of the kernel that serves so many rows."""
+    if rounded:
+        able = isa in ("amx", "avx512vnni") and VBMI in host_features(host_architecture())
+        return "rounded_digits" if able and rows <= 2 else "coded_product"
     most = next(i for i in ISAS if i.name == isa).real_rows[1] * 2 // 5
     return "digit_product" if isa in DOTS and rows <= most else "coded_product"
 
 
+def is_rounded(inputs: list[Any]) -> bool:
+    """Whether a scale has so many bits that weights are rounded."""
+    return bool((inputs[2].view(np.uint32) & 1).any()) and inputs[3] is None
+
+
 def assert_same(isa: str, inputs: list[Any], attributes: dict[str, int], label: str = "") -> None:
     made = product(isa, inputs, attributes)
-    assert made.tight[0].spec.kind == kind(isa, len(inputs[0]))
+    assert made.tight[0].spec.kind == kind(isa, len(inputs[0]), is_rounded(inputs))
     assert_bits(engine(isa).run(made, inputs[:1]), reference(inputs, attributes), label)
+
+
+CASES = ((short, ""), (short, "packed"), (full, ""))
 
 
 @thin(*SIZES, name="sizes")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_sizes(isa: str, sizes: tuple[int, int, int, int], at_end: bool) -> None:
     m, k, n, block = sizes
-    for number, zeros in enumerate(ZEROS):
-        inputs, attributes = short(number, zeros, sizes=(m, k, n), block=block, bias=number == 0)
+    for number, (make, zeros) in enumerate(CASES):
+        inputs, attributes = make(number, zeros, sizes=(m, k, n), block=block, bias=number == 0)
         want = reference(inputs, attributes)
         for threads in (1, 2):
             made = product(isa, inputs, attributes, threads)
-            assert made.tight[0].spec.kind == kind(isa, m)
+            assert made.tight[0].spec.kind == kind(isa, m, make is full)
             assert_bits(run_placed(engine(isa, threads), made, inputs[:1], (0, 0), at_end), want, f"{zeros} {threads}")
 
 
@@ -81,17 +100,19 @@ def hostile(rng: np.random.Generator, k: int) -> list[Array]:
 @every_isa
 def test_hostile_rows(isa: str) -> None:
     rng = np.random.default_rng(5)
-    for k, zeros, block in ((160, "", 32), (93, "packed", 16), (300, "packed", 64)):
-        inputs, attributes = short(1, zeros, sizes=(1, k, 43), block=block)
-        if not zeros:
+    for make, k, zeros, block in (
+        (short, 160, "", 32), (short, 93, "packed", 16), (short, 300, "packed", 64), (full, 160, "", 32), (full, 93, "", 16),
+    ):  # fmt: skip
+        inputs, attributes = make(1, zeros, sizes=(1, k, 43), block=block)
+        if make is short and not zeros:
             inputs[2][:, ::2] = F(0.125)
         rows = hostile(rng, k)
         for number, row in enumerate(rows):
             inputs[0] = row[None]
-            assert_same(isa, inputs, attributes, f"{k} {number}")
-        for first in range(0, len(rows), 3):
-            inputs[0] = np.stack(rows[first : first + 3])
-            assert_same(isa, inputs, attributes, f"{k} from {first}")
+            assert_same(isa, inputs, attributes, f"{make.__name__} {k} {number}")
+        for first in range(0, len(rows), 2):
+            inputs[0] = np.stack(rows[first : first + 2])
+            assert_same(isa, inputs, attributes, f"{make.__name__} {k} from {first}")
 
 
 @every_isa
@@ -147,7 +168,40 @@ def test_scales(isa: str) -> None:
     made = product(isa, inputs, attributes)
     assert made.tight[0].spec.kind == "coded_product"
     assert_bits(engine(isa).run(made, inputs[:1]), reference(inputs, attributes))
-    inputs, attributes = short(4, "", bits=24, sizes=(2, 70, 20), block=16)
-    assert product(isa, inputs, attributes).tight[0].spec.kind == "coded_product"
+    for size in (2.0**-101, 2.0**101):
+        inputs, attributes = full(4, sizes=(2, 70, 20), block=16)
+        inputs[2][3, 2] = np.nextafter(F(size), F(2 * size))
+        assert product(isa, inputs, attributes).tight[0].spec.kind == "coded_product"
     inputs, attributes = short(4, "", bits=21, sizes=(2, 70, 20), block=16)
+    assert_same(isa, inputs, attributes)
+
+
+@every_isa
+def test_every_way_to_round_a_weight(isa: str) -> None:
+    """Scales with all low bits, above and below where products take a bit more, with both signs; each code alone."""
+    low, steps = np.arange(64, dtype=np.uint32), (1.0, 1.14, 1.15, 1.33, 1.34, 1.59, 1.61, 1.99)
+    scales = np.concatenate([(np.full(64, step, F).view(np.uint32) & ~np.uint32(63)) + low for step in steps]).view(F)
+    scales *= np.exp2(np.arange(len(scales)) % 7 * 30 - 90).astype(F)
+    scales[::3] *= -1
+    inputs, attributes = full(6, sizes=(2, 16, len(scales)), block=16)
+    inputs[2] = scales[:, None]
+    for code in range(16):
+        inputs[1][:] = code | code << 4
+        inputs[0][:] = 0
+        inputs[0][0, code], inputs[0][1] = 1, F(2.0**-20)
+        inputs[0][1, 3] = 1
+        assert_same(isa, inputs, attributes, str(code))
+
+
+@every_isa
+def test_what_upper_digits_lose(isa: str) -> None:
+    """A great element that meets weights of 0, and others so small that their upper digits are 0: what rounding adds to
+    their weights is in no sum."""
+    rng = np.random.default_rng(8)
+    inputs, attributes = full(7, sizes=(2, 16, 1500), block=16)
+    codes = rng.choice([11, 13, 15], (1500, 16)).astype(np.uint8)
+    codes[:, 0] = 8
+    inputs[1][:] = (codes[:, ::2] | codes[:, 1::2] << 4)[:, None]
+    inputs[0] = (rng.integers(30000, 32000, (2, 16)) * 2.0**-38).astype(F)
+    inputs[0][:, 0] = 1
     assert_same(isa, inputs, attributes)

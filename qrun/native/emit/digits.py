@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from qrun.native.emit.coded import CodedProductEmitter
-from qrun.native.emit.dot import activations, dot, int32s, weights
+from qrun.native.emit.dot import Bytes4, activations, dot, int32s, weights
 from qrun.native.emit.floats import DEPTH, PITCH
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.values import MAGIC64, ZERO
@@ -35,25 +35,31 @@ DIGITS = 5
 _BITS = 38
 """A piece's greatest element becomes a number of up to 2**39 less a 65th part, which these digits have."""
 _MARGIN = 1 + 2.0**-6
-_BIAS = sum(128 << 8 * n for n in range(DIGITS))
+BIAS = sum(128 << 8 * n for n in range(DIGITS))
 """What makes all digits non-negative."""
 _GROUP = DIGITS * LANES
 _NUMBERS = DEPTH // LANES * _GROUP
 """Bytes of a group's digits, and of all of them."""
-_EXPONENT = 0x7FF0000000000000
+EXPONENT = 0x7FF0000000000000
 _MAGIC = 0x4338000000000000
 """The bits of a float64 that are its exponent; those of MAGIC64."""
 _LEAST = 2.0**-149
 _LOST = 1 + 2.0**-20
 """For the rounding of the length of what was lost."""
-_JOINED = 2
-"""Up to so many rows, all columns of a panel are summed at once."""
 
 
 @emitter("digit_product")
 class DigitProductEmitter(CodedProductEmitter):
     """unroll: the groups of a piece, the elements that share a quantum. Codes have 4 bits, zero points are ``half`` or
     ``bytes``; behind the codes `unroll` groups of a panel may be read."""
+
+    counted = 1
+    """Numbers of a piece behind its quantum."""
+    shares: tuple[float, ...] = (1.0,)
+    """How much of a column meets each of what digits lose, relative to its length."""
+    totals = DIGITS
+    """Sums of integers, of a row and a column."""
+    block: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -67,46 +73,57 @@ class DigitProductEmitter(CodedProductEmitter):
         with w.when(opening), w.loop(0, self.spec.rows, 1) as turn:
             row = first + turn.index
             target, held = self.converted + turn.index * PITCH, self._held(row)
-            before = [self.opens.select(zero, (held + place).load("double", 8)) for place in (0, 8)]
+            places = range(0, 8 * (1 + len(self.shares)), 8)
+            before = [self.opens.select(zero, (held + place).load("double", 8)) for place in places]
             source = self.row_part(self.first + row, self.tap) + self.start * 4
             with w.loop(0, self.size, self.piece, before) as part:
-                part.next(*self._piece(source, target, part.index, *part.carried))
-            squares, lost = part.carried
-            held.store(squares, 8)
-            (held + 8).store(lost, 8)
+                part.next(*self._piece(source, target, part.index, part.carried))
+            for place, total in zip(places, part.carried, strict=True):
+                (held + place).store(total, 8)
             with w.when(self.ends):
+                squares, *rest = part.carried
                 self.measured(row, squares)
-                place = self.lengths + row * 8
-                length = place.load("double", 8)
+                reach = self.lengths + row * 8
+                length = reach.load("double", 8)
                 held.store(length, 8)
-                place.store(lost.sqrt().fma(_LOST, length), 8)
+                for lost, share in zip(rest, self.shares, strict=True):
+                    length = lost.sqrt().fma(_LOST * share, length)
+                reach.store(length, 8)
 
     def _held(self, row: Value) -> Value:
         """Where a row's sums of squares are, of its elements and of what is lost of them; then its reach in float64."""
         return self.squares + row * (8 * self.lanes)
 
-    def _piece(self, source: Value, target: Value, start: Value, squares: Value, lost: Value) -> tuple[Value, Value]:
-        """Make the digits of a piece that starts at this k of the block. Returns both sums of squares."""
+    def _piece(self, source: Value, target: Value, start: Value, before: Sequence[Value]) -> list[Value]:
+        """Make the digits of a piece that starts at this k of the block. Returns these sums of squares with its own."""
         w, xs = self.w, []
         for n in range(0, self.piece, LANES):
             mask = first_lanes(self.size - start - n, LANES)
             xs.append((source + (start + n) * 4).masked_load(f"<{LANES} x float>", mask, 4).double())
         biggest = reduce(lambda a, b: a.where("ogt", b), map(abs, xs)).reduced("fmax")
-        power = ((biggest.where("ogt", _LEAST) * _MARGIN).bitcast("i64") & _EXPONENT).bitcast("double")
+        power = ((biggest.where("ogt", _LEAST) * _MARGIN).bitcast("i64") & EXPONENT).bitcast("double")
         quantum = power * 2.0**-_BITS
-        unit, inverse = quantum.splat(LANES), (2.0**_BITS / power).splat(LANES)
-        total = rest = own = w.zero(xs[0].kind)
+        unit, inverse, zero = quantum.splat(LANES), (2.0**_BITS / power).splat(LANES), w.zero(xs[0].kind)
+        counts, squares = [zero] * self.counted, [zero] * len(before)
         for n, x in enumerate(xs):
             scaled = x * inverse
             magic = scaled + MAGIC64
             whole = magic - MAGIC64
-            off = (scaled - whole) * unit
-            total, rest, own = total + whole, off.fma(off, rest), x.fma(x, own)
-            self._digits(magic.bitcast("i64") + (_BIAS - _MAGIC), target + (start // LANES + n) * _GROUP)
+            integers = magic.bitcast("i64") + (BIAS - _MAGIC)
+            self._digits(integers, target + (start // LANES + n) * _GROUP)
+            made, lost = self._losses(integers, whole, (scaled - whole) * unit, unit)
+            counts = [total + one for total, one in zip(counts, made, strict=True)]
+            squares = [one.fma(one, total) for total, one in zip(squares, (x, *lost), strict=True)]
         numbers = self._numbers_of(target, start)
-        numbers.store(quantum, 8)
-        (numbers + 8).store(folded(total), 8)
-        return squares + folded(own), lost + folded(rest)
+        for place, number in enumerate((quantum, *map(folded, counts))):
+            (numbers + 8 * place).store(number, 8)
+        return [total + folded(own) for total, own in zip(before, squares, strict=True)]
+
+    def _losses(self, integers: Value, whole: Value, off: Value, unit: Value) -> tuple[list[Value], list[Value]]:
+        """Of eight elements, what is summed over a piece, `counted` of them, and what digits lose, one for each of `shares`.
+
+        integers: with the bias; whole: the same without it, float64; off: what they are less than the elements."""
+        return [whole], [off]
 
     def _digits(self, integers: Value, target: Value) -> None:
         """Store the digits of eight integers, to which the bias was added: of even k, then of odd k."""
@@ -116,16 +133,21 @@ class DigitProductEmitter(CodedProductEmitter):
 
     def _numbers_of(self, row: Value, start: Value) -> Value:
         """Where the numbers are of the piece that starts at this k of the block; row: where its digits are."""
-        return row + _NUMBERS + start // self.piece * 16
+        return row + _NUMBERS + start // self.piece * (8 * (1 + self.counted))
+
+    def _row_numbers(self, row: int, start: Value) -> Value:
+        """The same, of a row of the strip."""
+        return self._numbers_of(self.converted + row * PITCH, start)
 
     def strip_sums(self, row: Value) -> list[Value]:
         w, rows, halves = self.w, self.spec.rows, self.spec.vectors // 2
-        joined = [range(halves)] if rows <= _JOINED else [range(half, half + 1) for half in range(halves)]
+        parts = [range(halves)] if rows == 1 else [range(half, half + 1) for half in range(halves)]
         count = rows * self.spec.vectors
         with w.loop(0, self.size, self.piece, [w.zero(self.kind)] * count) as part:
             place = self._codes(self.start, self.size) + part.index // LANES * (self.width * self.word)
             block, sums = (self.start + part.index).lshr(self.block_bits), list(part.carried)
-            for some in joined:
+            self.block = block
+            for some in parts:
                 for half, made in zip(some, self._integers(place, part.index, some), strict=True):
                     parameters = [self._scaling(block, 2 * half + n) for n in range(2)]
                     for i, digits in enumerate(made):
@@ -139,7 +161,8 @@ class DigitProductEmitter(CodedProductEmitter):
     def _integers(self, place: Value, start: Value, halves: Sequence[int]) -> list[list[list[Value]]]:
         """The sums of products with each digit, [halves][rows][digits]; place: of the codes of the piece, which starts at
         this k of the block."""
-        count = self.spec.rows * DIGITS
+        each = self.totals
+        count = self.spec.rows * each
         zeros, first = [self.w.zero(int32s(self.isa))] * (len(halves) * count), start // LANES * _GROUP
         if len(halves) > 1 or len(halves) * 2 == self.spec.vectors:
             made = zeros
@@ -150,23 +173,32 @@ class DigitProductEmitter(CodedProductEmitter):
                 codes = place + turn.index * (self.width * self.word)
                 turn.next(*self._group(codes, first + turn.index * _GROUP, halves, turn.carried))
             made = turn.carried
-        return [[made[i : i + DIGITS] for i in range(n, n + count, DIGITS)] for n in range(0, len(made), count)]
+        return [[made[i : i + each] for i in range(n, n + count, each)] for n in range(0, len(made), count)]
 
     def _group(self, place: Value, at: Value, halves: Sequence[int], sums: Sequence[Value]) -> list[Value]:
-        """These sums, [halves * rows * digits], with a group's products; at: from a row's start to the group's digits."""
-        rows, wide, isa, made = self.spec.rows, 2 * self.lanes, self.isa, list(sums)
-        codes = []
-        for half in halves:
-            word = self._word(place + half * wide * self.word, wide)
-            codes.append([activations(isa, part & 0x0F0F0F0F) for part in (word, word.lshr(4))])
-        for n in range(rows * DIGITS):
+        """These sums, [halves * rows * totals], with a group's products; at: from a row's start to the group's digits."""
+        wide, made = 2 * self.lanes, list(sums)
+        words = [self._word(place + half * wide * self.word, wide) for half in halves]
+        factors = [
+            [self._factors(part, half) for part in (w, w.lshr(4))] for half, w in zip(halves, words, strict=True)
+        ]
+        for n in range(self.spec.rows * DIGITS):
             row, digit = divmod(n, DIGITS)
             for odd in range(2):
                 x = (self.converted + row * PITCH + at + digit * LANES + 4 * odd).load("i32", 4).splat(wide)
-                for h, code in enumerate(codes):
-                    total = h * rows * DIGITS + n
-                    made[total] = dot(isa, made[total], code[odd], weights(isa, x))
+                for h, both in enumerate(factors):
+                    first = (h * self.spec.rows + row) * self.totals
+                    for place_of, factor in zip(self.places_of(digit), both[odd], strict=False):
+                        made[first + place_of] = dot(self.isa, made[first + place_of], factor, weights(self.isa, x))
         return made
+
+    def places_of(self, digit: int) -> tuple[int, ...]:
+        """The sums, by number, that products with a digit are added to, one for each factor."""
+        return (digit,)
+
+    def _factors(self, words: Value, half: int) -> list[Bytes4]:
+        """What digits of k are multiplied with: the codes in the low bits of each byte."""
+        return [activations(self.isa, words & 0x0F0F0F0F)]
 
     def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
         """The zero points of a vector of columns, unless they are those in the middle, and the scales, float64."""
@@ -184,7 +216,7 @@ class DigitProductEmitter(CodedProductEmitter):
         sums: Sequence[Value],
     ) -> list[Value]:
         """Two vectors of sums with a piece's part; digits: the sums of products with each digit of a row."""
-        numbers = self._numbers_of(self.converted + row * PITCH, start)
+        numbers = self._row_numbers(row, start)
         quantum = numbers.load("double", 8).splat(self.lanes)
         whole = (numbers + 8).load("double", 8)
         parts = [digits[n] if n + 1 == DIGITS else digits[n] + (digits[n + 1] << 8) for n in range(0, DIGITS, 2)]

@@ -24,7 +24,7 @@ class KernelSpec:
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), coded_product (with weights in codes), digit_product
-             (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
+             and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
@@ -34,7 +34,7 @@ class KernelSpec:
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
              standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
-             taps per turn (pools); groups of codes that share a quantum (digit_product).
+             taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
@@ -42,7 +42,7 @@ class KernelSpec:
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
              shares, mean).
     operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product,
-             digit_product).
+             digit_product, rounded_digits).
     """
 
     kind: str

@@ -13,6 +13,8 @@ from qrun.native.emit.coded import GROUP
 from qrun.native.emit.digits import DIGITS, LANES, PIECE
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
+from qrun.native.emit.isa import host_architecture, host_features
+from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, even, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
@@ -21,6 +23,9 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
 """Of codes that are multiplied with digits of the rows."""
+_ROUNDED_ROWS = 2
+"""Up to so many rows, codes whose weights are rounded are multiplied with digits."""
+_ORDINARY = np.float32(2.0**100)
 _TILES, _SUMS = 2, 1 << 18
 """Tiles of a thread, where it is one of several; bytes of sums that wait between two blocks of k."""
 _CHUNK = 1 << 20
@@ -95,12 +100,12 @@ class CodedMatmul(Planned):
         most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
         direct = left.rows < most
         rows = left.rows if direct else most
-        digits = self._in_digits()
+        digits = self._digits()
         cut = self._shared() if digits else self._cut(rows)
         places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
-        kind, unroll = ("digit_product", self._piece // LANES) if digits else ("coded_product", UNROLL)
+        kind, unroll = (digits, self._piece // LANES) if digits else ("coded_product", UNROLL)
         spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, operands=how)
         words = {"tap_step": 1, "depth_step": left.steps[1], "block": self.weights.block, **places}
         words |= {"row_block": cut.rows, "panels": self.panels, "panel_block": cut.panels}
@@ -124,12 +129,21 @@ class CodedMatmul(Planned):
         share = -(-self.panels // (_TILES * threads if threads > 1 else 1))
         return Cut(rows, even(self.panels, min(near, share), 1))
 
-    def _in_digits(self) -> bool:
-        """Whether rows become digits: there are few of them, and no weight is rounded."""
+    def _digits(self) -> str:
+        """The kind of kernel that makes digits of the rows, where there are few; "" if none serves the weights."""
         isa, weights = self.engine.isa, self.weights
         few = DIGITS * self.stack.left.rows <= 2 * isa.real_rows[1]
-        fits = isa.dots and weights.bits == _DIGIT_BITS and weights.how != "floats"
-        return few and fits and self._memo.once("unrounded", lambda: _unrounded(weights))
+        if not (few and isa.dots and weights.bits == _DIGIT_BITS and weights.how != "floats"):
+            return ""
+        if self._memo.once("unrounded", lambda: _unrounded(weights)):
+            return "digit_product"
+        looked_up = (
+            self.stack.left.rows <= _ROUNDED_ROWS
+            and weights.how == "half"
+            and isa.permutes
+            and VBMI in host_features(host_architecture())
+        )
+        return "rounded_digits" if looked_up and self._memo.once("ordinary", lambda: _ordinary(weights.scales)) else ""
 
     @property
     def _piece(self) -> int:
@@ -178,6 +192,12 @@ def _unrounded(weights: CodedWeights) -> bool:
     wide = weights.scales.astype(np.float64)
     with np.errstate(all="ignore"):
         return all(bool((weights.scales * _FLOAT.type(n) == wide * n).all()) for n in range(3, most, 2))
+
+
+def _ordinary(scales: Array) -> bool:
+    """Whether neither scales nor the last bits of their products are too small or too large for float32."""
+    sizes = np.abs(scales)
+    return bool(((sizes > 1 / _ORDINARY) & (sizes < _ORDINARY)).all())
 
 
 def _by_block(values: Array, width: int) -> Array:

@@ -1,0 +1,119 @@
+"""The product of digits.py where (code - 8) * scale is rounded to float32, which sixteen columns look up.
+
+Such a weight is ulp(scale) * (n * m + r), with m the integer that the scale's 24 bits are, n the code less 8, and r what
+rounding adds, an integer from -4 to 4: a number for each code, of each column and block. A table in registers has them,
+8 added, for sixteen columns; its places are codes with the number of the column above them. These places are factors of the
+digits themselves: what the number of the column adds is the same for all k, and is taken away with the 8. r * ulp(scale) is
+so little that its sum needs the three upper digits only; what the others would add joins the reach.
+
+    places    bits 0 to 3: the code; 4 and 5: which 16 bytes of a register; 6: which register of a pair
+    tables    column 0 | column 4 | column 8 | column 12; of the next register column 1 | ..; columns 2 and 3 have the other pair
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qrun.native.emit.digits import BIAS, DIGITS, EXPONENT, DigitProductEmitter
+from qrun.native.emit.dot import Bytes4
+from qrun.native.emit.kernel import Value, emitter
+from qrun.native.emit.spec import VBMI
+from qrun.native.emit.values import constants
+
+_COLUMNS = 16
+_MIDDLE = 8
+"""The zero point, and what is added to r."""
+_PLACES = [(column // 4) << 4 | (column % 2) << 6 for column in range(_COLUMNS)]
+_UPPER = 3
+_TOP = DIGITS - _UPPER
+"""Digits that meet r, and the first of them."""
+_FLOAT_EXPONENT = 0x7F800000
+_INVERSE = (127 + 127 + 23) << 23
+"""Less the exponent of a scale in its place: that of 1 / ulp(scale)."""
+_FACTORS = (3, 5, 7)
+"""Codes less 8 whose products are rounded; 6 is twice 3, and the others are powers of two."""
+_PICKED = {3: 0, 5: 1, 6: 2, 7: 3, -3: 4, -5: 5, -6: 6, -7: 7}
+"""Where r lies of each code less 8, in eight bytes of a column."""
+
+
+@emitter("rounded_digits")
+class RoundedDigitsEmitter(DigitProductEmitter):
+    """Zero points are ``half``; vectors have sixteen columns."""
+
+    feature = VBMI
+    counted = 2
+    shares = (1.0, 2.0**-24)
+    totals = DIGITS + _UPPER
+    tables: dict[int, list[Value]]
+
+    def _losses(self, integers: Value, whole: Value, off: Value, unit: Value) -> tuple[list[Value], list[Value]]:
+        top = (integers.lshr(8 * _TOP) - (BIAS >> 8 * _TOP)).sitofp("double")
+        return [whole, top], [off, (whole - top * 2.0 ** (8 * _TOP)).fma(unit, off)]
+
+    def places_of(self, digit: int) -> tuple[int, ...]:
+        return (digit, digit + _UPPER) if digit >= _TOP else (digit,)
+
+    def _integers(self, place: Value, start: Value, halves: Sequence[int]) -> list[list[list[Value]]]:
+        self.tables = {half: self._tables(half) for half in halves}
+        return super()._integers(place, start, halves)
+
+    def _tables(self, half: int) -> list[Value]:
+        """The tables of sixteen columns."""
+        w, a = self.w, self.a
+        place = ((self.block * a.panels + self.panel) * self.width + half * _COLUMNS) * 4
+        scale = (a.scales + place).load(f"<{_COLUMNS} x float>", 4)
+        inverse = (_INVERSE - (scale.bitcast("i32") & _FLOAT_EXPONENT)).bitcast("float")
+        lost = [(scale.fma(float(n), -(scale * float(n))) * inverse).fptosi("i32") for n in _FACTORS]
+        both = lost[0] + (lost[0] << 17) + (lost[1] << 8) + (lost[2] << 24)
+        middle = _MIDDLE * 0x01010101
+        plus, minus = middle - both, both + middle
+        made = []
+        for first in (0, 2):
+            order = [
+                n + more for n in range(0, _COLUMNS, 4) for m in range(2) for more in (first + m, first + m + _COLUMNS)
+            ]
+            pairs = plus.shuffled(order, minus).bitcast("<64 x i8>")
+            rest = w.value("<64 x i8>", _MIDDLE)
+            for second in (0, 8):
+                entries = [_PICKED.get(code - _MIDDLE) for code in range(16)]
+                bytes_of = [64 if e is None else 16 * lane + second + e for lane in range(4) for e in entries]
+                made.append(pairs.shuffled(bytes_of, rest))
+        return made
+
+    def _factors(self, words: Value, half: int) -> list[Bytes4]:
+        w = self.w
+        columns = [place * 0x01010101 for place in _PLACES]
+        places = words & 0x0F0F0F0F | w.value(words.kind, constants("i32", columns))
+        found = []
+        for first in (0, 2):
+            left, right = self.tables[half][first : first + 2]
+            looked_up = w.call(left.kind, "llvm.x86.avx512.vpermi2var.qi.512", left, places.bitcast(left.kind), right)
+            found.append(looked_up.bitcast(words.kind))
+        lower = w.value(f"<{_COLUMNS} x i1>", constants("i1", [int(column % 4 < 2) for column in range(_COLUMNS)]))
+        return [(places,), (lower.select(*found),)]
+
+    def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
+        _, scale = super()._scaling(block, vector)
+        first = vector % 2 * self.lanes
+        numbers = ", ".join(f"double {float(_MIDDLE + place)}" for place in _PLACES[first : first + self.lanes])
+        return self.w.value(self.kind, f"<{numbers}>"), scale
+
+    def _added(
+        self,
+        digits: Sequence[Value],
+        row: int,
+        start: Value,
+        parameters: Sequence[tuple[Value | None, Value]],
+        sums: Sequence[Value],
+    ) -> list[Value]:
+        numbers = self._row_numbers(row, start)
+        quantum, top = numbers.load("double", 8).splat(self.lanes), (numbers + 16).load("double", 8)
+        low, high = digits[DIGITS] + (digits[DIGITS + 1] << 8), digits[DIGITS + 2]
+        made = super()._added(digits[:DIGITS], row, start, parameters, sums)
+        for n, (_, scale) in enumerate(parameters):
+            lanes = range(n * self.lanes, (n + 1) * self.lanes)
+            part, rest = (half.shuffled(lanes).sitofp("double") for half in (high, low))
+            part = part.fma(2.0**16, rest)
+            power = (scale.bitcast("i64") & EXPONENT).bitcast("double") * 2.0 ** (8 * _TOP - 23)
+            made[n] = (part - (top * float(_MIDDLE)).splat(self.lanes)).fma(power * quantum, made[n])
+        return made
