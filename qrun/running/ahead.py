@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
-from qrun.running.derived import SMALL
+from qrun.running.derived import SMALL, blank
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import check_types, reference
@@ -58,5 +58,5 @@ def _shaped(bound: KernelBinding) -> dict[int, Array]:
     for stage in bound.kernel.stages if bound.kernel else ():
         if isinstance(stage.output, int):
             result = stage.operation.result
-            found[stage.output] = np.broadcast_to(np.zeros((), result.dtype), result.shape)
+            found[stage.output] = blank(result.shape, result.dtype)
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -87,4 +88,10 @@ def foretold(
 
 def _shape_of(info: TensorLike | None) -> Array | None:
     """An array of that type and shape which takes no memory."""
-    return None if info is None else np.broadcast_to(np.zeros((), info.dtype), info.shape)
+    return None if info is None else blank(info.shape, info.dtype)
+
+
+@lru_cache(1024)
+def blank(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """Zeros that take no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -92,6 +92,9 @@ class NativeKernels:
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._memos: dict[int, Memo] = {}
+        self._kinds: dict[int, int | None] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._attributes: dict[int, Mapping[str, Any]] = {}
         self._inside: dict[tuple[int, str], NativeKernels] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -126,18 +129,18 @@ class NativeKernels:
         """The kernel for these inputs. Raises what the reference kernel's checks raise."""
         index = step.node.index
         with self._lock:
-            found = self.known(step, args)
-            if found is not None:
-                return found
-            fixed = tuple(map(self._how_fixed, step.node.inputs, args))
-            key = _key(args, fixed)
-            bound = self._shared(step, args, fixed, key, budget)
-            kept = self._bound.setdefault(index, {})
-            while len(kept) >= VARIANTS:
-                del kept[next(iter(kept))]
-            kept[key] = bound
-            self._fixed[index] = fixed
-            return bound
+            fixed = self._fixed.get(index)
+            if fixed is None or not self.derived.isdisjoint(step.node.inputs):
+                fixed = tuple(map(self._how_fixed, step.node.inputs, args))
+            key, kept = _key(args, fixed), self._bound.setdefault(index, {})
+            found = kept.get(key) if self._fixed.get(index) == fixed else None
+            if found is None:
+                found = self._shared(step, args, fixed, key, budget)
+                while len(kept) >= VARIANTS:
+                    del kept[next(iter(kept))]
+                kept[key] = found
+                self._fixed[index] = fixed
+            return found
 
     def _how_fixed(self, name: str, array: Array | None) -> How:
         if array is None or self.model.constant(name) is not None:
@@ -155,20 +158,31 @@ class NativeKernels:
             part if how != "constant" else name if a is None or not of_shapes else (a.shape, a.dtype)
             for name, how, part, a in zip(node.inputs, fixed, key, args, strict=True)
         ]
-        attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
-            (name, type(value), repr(value) if isinstance(value, float) else value)
-            for name, value in node.attributes.items()
-        ]
-        alike = (step.definition, node.version, tuple(attributes), tuple(given), tuple(map(bool, node.outputs)))
-        try:
-            found = self._alike.get(alike)
-        except TypeError:  # an attribute that is an array
+        kind = self._kind(step)
+        if kind is None:
             return self._make(step, args, tuple(map(bool, fixed)), budget)
+        alike = kind, tuple(given)
+        found = self._alike.get(alike)
         if found is None:
             found = self._make(step, args, tuple(map(bool, fixed)), budget)
             if found.kernel is not None:
                 self._alike[alike] = found
         return found
+
+    def _kind(self, step: Step) -> int | None:
+        """A number that nodes share which differ in their inputs only; None for one with an attribute that is an array."""
+        node = step.node
+        if node.index not in self._kinds:
+            attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
+                (name, type(value), repr(value) if isinstance(value, float) else value)
+                for name, value in node.attributes.items()
+            ]
+            own = step.definition, node.version, tuple(attributes), tuple(map(bool, node.outputs))
+            try:
+                self._kinds[node.index] = self._numbers.setdefault(own, len(self._numbers))
+            except TypeError:
+                self._kinds[node.index] = None
+        return self._kinds[node.index]
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
         from qrun.native.errors import Declined
@@ -184,7 +198,8 @@ class NativeKernels:
         wanted = tuple(bool(name) for name in step.node.outputs)
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[])
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
-        attributes = _attributes(step)
+        attributes = self._attributes.setdefault(step.node.index, {}) or _attributes(step)
+        self._attributes[step.node.index] = attributes
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
                                lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node))  # fmt: skip
         try:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
-from qrun.running.derived import SMALL
+from qrun.running.derived import SMALL, blank
 from qrun.running.dispatch import KernelBinding
 from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.keptprograms import KeptProgram, observing_program
@@ -76,7 +74,7 @@ def program_ahead(
 
     What a run step by step refuses is left to that, which tells it in the words of the reference.
     """
-    if programs is None:
+    if programs is None or not programs.foretold:
         return None
     engine, run = programs.natives.engine, Run(programs.arith, budget, observe, programs.natives, Clock(), groups)
     with engine.kernels.foreseeing():
@@ -85,9 +83,9 @@ def program_ahead(
         except (QrunError, *REFUSALS):
             return None
         if dry is None:
+            programs.foretold = False
             return None
-        programs.learn(plan, feeds, dry.events)
-        compiled = programs.ready(plan, feeds)
+        compiled = programs.make_ahead(plan, feeds, dry.events)
     if compiled is None:
         return None
     engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
@@ -105,7 +103,7 @@ class _Values:
         if not name:
             return None
         array = self.held[name]
-        return array if name in self.known else np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        return array if name in self.known else blank(array.shape, array.dtype)
 
 
 def _step(step: Step, values: _Values, run: Run) -> NodeEvent | None:

@@ -145,6 +145,13 @@ def run_program(
     return RunResult(outputs, events, duration, budget.peak, begin, inside=inside.events)
 
 
+def expected_failure(error: Exception) -> bool:
+    """Whether running step by step may succeed where the program failed with this error."""
+    from qrun.native.errors import Undecided, Unplanned
+
+    return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
+
+
 def hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
     """Count what a run is given. Raises MemoryLimitError with the input's name."""
     for name, array in feeds.items():

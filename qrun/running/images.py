@@ -156,7 +156,7 @@ class KeptPrograms:
 
     def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
         """Whether the program for these is to be made and kept at once: after a session's first run without one. Other shapes
-        may never come again; theirs is made when they do."""
+        may never come again; theirs is kept when they do."""
         with self._lock:
             key = _key(keep, False, feeds)
             while key not in self._awaited and len(self._awaited) >= KEPT:

@@ -25,8 +25,8 @@ from qrun.running.packed import (
     type_of,
     unpacked_node,
 )
-from qrun.running.plan import Plan, Step
-from qrun.running.programs import Compiled, moving
+from qrun.running.plan import Plan, Step, moving
+from qrun.running.programs import Compiled
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:

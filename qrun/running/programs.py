@@ -8,14 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from qrun.declare.frozen import frozen
-from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.compound import apart
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.plan import Plan, Step
+from qrun.running.plan import Plan, Step, defaults, moving
 from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
 from qrun.running.times import Clock, Inside
 
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
 used last stay."""
+
+KEPT_AHEAD = 4
+"""The same of those whose inputs came once."""
 
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -144,12 +146,16 @@ class Timed(Sequence[NodeEvent]):
 
 
 class Programs:
-    """The programs of one model. Safe to use from several threads."""
+    """The programs of one model. Safe to use from several threads.
+
+    foretold: whether shapes tell all that a run takes, as far as that was tried.
+    """
 
     def __init__(self, natives: NativeKernels, arith: Arith) -> None:
-        self.natives, self.arith = natives, arith
+        self.natives, self.arith, self.foretold = natives, arith, True
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
+        self._ahead: dict[Key, Compiled] = {}
         self._lock = threading.Lock()
 
     def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
@@ -158,6 +164,7 @@ class Programs:
             key = _key(plan, feeds)
             self._seen.pop(key, None)
             self._made.pop(key, None)
+            self._ahead.pop(key, None)
             while len(self._seen) >= KEPT:
                 del self._seen[next(iter(self._seen))]
             self._seen[key] = events
@@ -169,9 +176,34 @@ class Programs:
             if key in self._seen:
                 self._made[key] = self._compile(plan, feeds, self._seen.pop(key))
                 self._forget()
+            elif key in self._ahead:
+                self._made[key] = self._ahead.pop(key)
+                self._forget()
             elif key in self._made:
                 self._made[key] = self._made.pop(key)
             return self._made.get(key)
+
+    def make_ahead(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
+        """The program for such inputs, made before they have run. Until they come again only the next few displace it, and it
+        displaces none that does."""
+        key, made = _key(plan, feeds), self._compile(plan, feeds, events)
+        with self._lock:
+            self._ahead.pop(key, None)
+            if made is not None:
+                self._ahead[key] = made
+            for old in surplus({key: made.program.nbytes for key, made in self._ahead.items()}, KEPT_AHEAD):
+                del self._ahead[old]
+        return made
+
+    @property
+    def made(self) -> bool:
+        """Whether some inputs came again."""
+        return bool(self._made)
+
+    def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
+        """What `make_ahead` made for these inputs."""
+        with self._lock:
+            return self._ahead.get(_key(plan, feeds))
 
     def drop(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
         """Use the program for these inputs no more."""
@@ -180,7 +212,7 @@ class Programs:
 
     def _forget(self) -> None:
         """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
-        for key in surplus({key: made.program.listing.nbytes if made else 0 for key, made in self._made.items()}):
+        for key in surplus({key: made.program.nbytes if made else 0 for key, made in self._made.items()}):
             del self._made[key]
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
@@ -246,31 +278,14 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
     )
 
 
-def surplus(sizes: Mapping[K, int]) -> list[K]:
-    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last."""
+def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
+    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last. most:
+    how many stay, KEPT for 0."""
     keys, left, room = list(sizes), len(sizes), sum(sizes.values())
-    while left > 1 and (left > KEPT or room > KEPT_BYTES):
+    while left > 1 and (left > (most or KEPT) or room > KEPT_BYTES):
         room -= sizes[keys[-left]]
         left -= 1
     return keys[: len(keys) - left]
-
-
-def expected_failure(error: Exception) -> bool:
-    """Whether running step by step may succeed where the program failed with this error."""
-    from qrun.native.errors import Undecided, Unplanned
-
-    return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
-
-
-def moving(plan: Plan, step: Step) -> tuple[str, ...]:
-    """What the step reads, its bodies too, that is not constant, each once."""
-    constants, fed = plan.model.constants, plan.model.fed
-    return tuple(dict.fromkeys(n for n in step.reads if n and (n not in constants or n in fed)))
-
-
-def defaults(plan: Plan) -> dict[str, Array]:
-    """Initializers that inputs may replace."""
-    return {value.name: plan.model.constants[value.name] for value in plan.model.defaults}
 
 
 def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:

@@ -21,12 +21,12 @@ from qrun.running.bodies import BodyPrograms
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
 from qrun.running.dryrun import program_ahead
-from qrun.running.execution import Repeatable, RunResult, execute, run_program
+from qrun.running.execution import Repeatable, RunResult, execute, expected_failure, run_program
 from qrun.running.images import Images, KeptPrograms
 from qrun.running.keptmodels import load_kept
 from qrun.running.observer import run_observed
 from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.programs import Compiled, Programs, expected_failure
+from qrun.running.programs import Compiled, Programs
 from qrun.running.steps import NodeEvent, TensorInfo
 from qrun.running.times import InsideEvent
 
@@ -44,6 +44,8 @@ PATIENCE_STEPS = 20_000
 """The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
 LATER_NS, LATER_RUNS = 6 * 10**6, 20
 """It runs no more when later runs have taken so long, or are so many."""
+AHEAD_STEPS = 2000
+"""The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
 T = TypeVar("T")
@@ -228,10 +230,10 @@ class Session:
     def _execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
     ) -> RunResult:
-        again = self._again
-        if again is not None and outputs is None and not observe and again.takes(feeds):
+        last = self._again
+        if last is not None and outputs is None and not observe and last.takes(feeds):
             try:
-                return run_program(again.compiled, feeds, self._budget(), timed)
+                return run_program(last.compiled, feeds, self._budget(), timed)
             except Exception:  # as if it were the first time
                 self._again = None
         if not isinstance(feeds, Mapping):
@@ -256,13 +258,18 @@ class Session:
             return begun
         if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
-        compiled = chosen.programs.ready(chosen.plan, values)
+        compiled, again = chosen.programs.ready(chosen.plan, values), True
+        further = (self._kept is not None or chosen.programs.made) and self.max_memory is None
+        if compiled is None and further and len(chosen.plan.steps) <= AHEAD_STEPS:
+            program_ahead(chosen.programs, chosen.plan, chosen.groups, values, False, self._budget())
+            compiled, again = chosen.programs.made_ahead(chosen.plan, values), False
         failed: Exception | None = None
         if compiled is not None:
             try:
                 result = run_program(compiled, values, budget, timed)
-                self._keep_program(compiled, keep, values, result)
-                self._again = Repeatable.of(compiled, values) if outputs is None else self._again
+                if again:
+                    self._keep_program(compiled, keep, values, result)
+                    self._again = Repeatable.of(compiled, values) if outputs is None else self._again
                 return result
             except Exception as error:
                 failed, budget = error, Budget(budget.limit)

@@ -250,17 +250,46 @@ def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert found is not None
         return [key[1][0][1][0] for key, made in found._made.items() if made]
 
+    def once() -> list[int]:
+        found = session._prepared((), False).programs
+        assert found is not None
+        return [key[1][0][1][0] for key in found._ahead]
+
     monkeypatch.setattr(programs, "KEPT", 3)
     for rows in (1, 1, 2, 2, 3, 3, 1, 4, 4):
         run(rows)
     assert kept() == [3, 1, 4], "the one that was used longest ago goes"
     for rows in (7, 8, 9, 10):
         run(rows)
-    assert kept() == [3, 1, 4], "what ran once has no program yet"
+    assert kept() == [3, 1, 4], "what ran once displaces nothing that came again"
+    assert once() == [7, 8, 9, 10][-programs.KEPT_AHEAD :]
+    run(11)
+    assert len(once()) == programs.KEPT_AHEAD
+    run(11)
+    assert kept() == [1, 4, 11], "the second run takes the program of the first"
     monkeypatch.setattr(programs, "KEPT_BYTES", 0)
     for rows in (5, 5, 6, 6):
         run(rows)
     assert kept() == [6]
+
+
+def test_further_shapes_run_as_programs_at_once() -> None:
+    """Once some have come again; what only computing tells, as here how many codes are not 0, is not tried for each."""
+    lengths = helper.make_node("NonZero", ["i0"], ["z"])
+    for model, foretold in ((open_model(), True), (open_model(), False)):
+        if not foretold:
+            model.graph.node.append(lengths)
+            model.graph.output.append(helper.make_value_info("z", onnx.TypeProto()))
+        session, reference = qrun.Session(model, backend="native"), qrun.Session(model, backend="reference")
+        for rows, made in ((1, []), (1, [1]), (3, [1]), (4, [1]), (4, [1, 4]), (3, [1, 4, 3])):
+            a = np.full((rows, 3), rows, np.uint8)
+            got = session.run({"i0": a})
+            for name, array in reference.run({"i0": a}).items():
+                np.testing.assert_array_equal(got[name], array)
+            found = session._prepared((), False).programs
+            assert found is not None
+            assert [key[1][0][1][0] for key, program in found._made.items() if program] == made
+        assert found.foretold == foretold
 
 
 def test_a_session_is_safe_to_share_between_threads() -> None:
