@@ -1,6 +1,6 @@
 """Time qrun's native engine against onnxruntime and OpenVINO, on networks that scripts/make_networks.py writes.
 
-    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic,float] [--threads 1,2]
+    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic,float,half] [--threads 1,2]
                             [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
                             [--startup] [--memory] [--profiling]
 
@@ -61,7 +61,7 @@ MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1",
           "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes",
           "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1",
           "4bit-level0-128", "trees-1", "trees-1000")  # fmt: skip
-FORMATS = ("qop", "qdq", "dynamic", "float")
+FORMATS = ("qop", "qdq", "dynamic", "float", "half")
 PROFILED = 300
 """Rounds of --profiling."""
 

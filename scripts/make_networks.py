@@ -8,7 +8,8 @@ size of BERT's, `encoder-BxL` six layers of 384 channels, as sentence encoders h
 is 500 nodes on small tensors, from _small_nodes.py; taggers, a product with 4-bit weights and an ensemble of trees are
 those of _sequence_networks.py. Weights are random with a fixed seed and scaled so that activations keep their
 size through all layers. NAME-float.onnx is the network, NAME-x.npy an input; onnxruntime's static quantizer makes
-NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx, and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger).
+NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx, and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger);
+NAME-half.onnx is in float16 between its ends.
 Needs the `dev` extra. Nothing is downloaded.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from _halved import halved
 from _quantizer import IR_VERSION, dynamic, static
 from _sequence_networks import NAMES as SEQUENCES
 from _sequence_networks import formats as formats_of_sequences
@@ -52,6 +54,8 @@ NAMES = (
 )
 DYNAMIC = ("resnet50", "mobilenetv2")
 """The convolutional networks that are also quantized dynamically, and measured as floats."""
+HALF = ("resnet50", "encoder-8x128")
+"""The networks that are also measured in float16."""
 
 
 def main() -> None:
@@ -68,7 +72,7 @@ def main() -> None:
 def make(
     name: str, folder: Path, size: int = 224, formats: Sequence[str] = (), reduce_range: bool = False
 ) -> list[Path]:
-    """Write NAME-float.onnx, NAME-x.npy and a quantized model for each of `formats`; returns the quantized paths.
+    """Write NAME-float.onnx, NAME-x.npy and a model for each other one of `formats`; returns these paths.
 
     size: of the image, or of the transformer's rows: a multiple of 64. formats: all that there are for this network.
     """
@@ -82,10 +86,16 @@ def make(
     for kind in formats:
         path = folder / f"{name}-{kind}.onnx"
         images = [image(name, size, i) for i in (1, 2)]
-        made = dynamic(model) if kind == "dynamic" else static(model, kind, images, reduce_range=reduce_range)
-        onnx.save(made, path)
+        onnx.save(_made(model, kind, images, reduce_range), path)
         paths.append(path)
     return paths
+
+
+def _made(model: onnx.ModelProto, kind: str, images: Sequence[np.ndarray], reduce_range: bool) -> onnx.ModelProto:
+    """The network in this format."""
+    if kind == "half":
+        return halved(model)
+    return dynamic(model) if kind == "dynamic" else static(model, kind, images, reduce_range=reduce_range)
 
 
 def formats_of(name: str) -> tuple[str, ...]:
@@ -95,7 +105,8 @@ def formats_of(name: str) -> tuple[str, ...]:
     if name in SEQUENCES:
         return formats_of_sequences(name)
     all_four = name in DYNAMIC or name in ENCODERS or name == "transformer"
-    return ("qop", "qdq", "dynamic", "float") if all_four else ("qop", "qdq")
+    kinds = ("qop", "qdq", "dynamic", "float") if all_four else ("qop", "qdq")
+    return (*kinds, "half") if name in HALF else kinds
 
 
 def takes_batches(name: str, kind: str) -> bool:

@@ -259,3 +259,18 @@ def test_a_process_is_compared_with_onnxruntime_by_minima() -> None:
     assert found.row(_bench_processes.Process("job", "qrun", []), 2) == {
         "job": "job", "process": "qrun", "rounds": 2, "wall_ms": 2000.0, "wall_ratio": 0.5, "cpu_ms": 2000.0, "cpu_ratio": 2.0
     }  # fmt: skip
+
+
+def test_a_halved_network_takes_and_gives_float32() -> None:
+    import _halved
+    from _transformer import Encoder
+
+    model = Encoder(1, 64, 2, 8, np.random.default_rng(1)).model(17)
+    made = _halved.halved(model)
+    x = np.random.default_rng(2).standard_normal((1, 8, 64)).astype(np.float32)
+    whole, half = (qrun.Session(network, backend="reference").execute({"x": x}) for network in (model, made))
+    inside = {info.dtype for event in half.events[1:-1] for info in event.outputs if info.dtype.kind == "f"}
+    assert inside == {np.dtype(np.float16)}
+    for name, want in whole.outputs.items():
+        assert half.outputs[name].dtype == np.float32
+        assert np.abs(half.outputs[name] - want).max() < 0.02 * np.abs(want).max()
