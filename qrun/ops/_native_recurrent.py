@@ -18,7 +18,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, sta
 from qrun.ops._native_dynamic import DynamicProduct, Given
 from qrun.ops._native_floats import quantizing, scaled_stages
 from qrun.ops._native_products import exact_sums
-from qrun.ops._recurrent import Sequences, biases, mixed
+from qrun.ops._recurrent import Sequences, biases, mixed, plain
 
 if TYPE_CHECKING:
     from qrun.native.kernels.walks import CellForm, Walk, Walked
@@ -215,4 +215,4 @@ def rnn_cell(functions: tuple[Activation, ...]) -> Cell:
 
 def _quiet(make: Callable[[], Sequence[Array]]) -> Sequence[Array]:
     with np.errstate(all="ignore"):
-        return make()
+        return [plain(states) for states in make()]

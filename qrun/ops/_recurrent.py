@@ -156,11 +156,16 @@ def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> 
             running = np.flatnonzero(sequences.lengths > t)
             states = step(inputs[t, running], [state[number, running] for state in last])
             for state, made in zip(last, states, strict=True):
-                state[number, running] = made
-            y[order[t, running], number, running] = states[0]
+                state[number, running] = plain(made)
+            y[order[t, running], number, running] = plain(states[0])
     if sequences.batch_first:
         y, last = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in last]
     return tuple(np.ascontiguousarray(_rounded(array, sequences.made)) for array in (y, *last))
+
+
+def plain(states: Array) -> Array:
+    """States in which NaN has one bit pattern: which one IEEE 754 makes of others, it leaves open."""
+    return np.where(np.isnan(states), states.dtype.type(np.nan), states)
 
 
 def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:

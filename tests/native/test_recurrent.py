@@ -9,7 +9,7 @@ import pytest
 from helpers.native import EMULATED, Array, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
-from ops.test_recurrent import GATES, OUTPUTS, case, kernel
+from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
 
 import qrun
 from qrun.native.kernels import recurrent as planned
@@ -199,6 +199,27 @@ def test_numbers_that_are_none() -> None:
         inputs[0][1, :3, 0] = np.inf, -np.inf, np.nan
         model, feeds = node_model(op, inputs, {"hidden_size": 20}, opset=14, constants=(1, 2), outputs=[F] * 2)
         assert same_everywhere(model, feeds).events[0].backend == "native"
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_every_nan_has_one_bit_pattern(op: str) -> None:
+    """That of numpy, whatever made it: NaN of both signs, and sums and products that are none."""
+    nan = np.array([0xFFC00000, 0x7F800001, 0x7FC01234], np.uint32).view(F)
+    for attributes in ({}, {"activations": ["Relu"] * FUNCTIONS_OF[op]}):
+        inputs, _ = case(op, 0, sizes=(3, 6, 2, 20))
+        inputs[3:] = [None] * 3
+        inputs[0][1, :5, 0] = [*nan, np.inf, -np.inf]
+        states = [np.ones((1, 6, 20), F) for _ in range(1 + (op == "LSTM"))]
+        for state in states:
+            state[0, 5, :5] = [*nan, np.inf, -np.inf]
+        model, feeds = node_model(
+            op, inputs[:5] + states, {"hidden_size": 20, **attributes}, opset=14, constants=(1, 2), outputs=[F] * 2
+        )
+        want, got = (list(qrun.Session(model, backend=name).run(feeds).values()) for name in ("reference", "native"))
+        for expected, made in zip(want, got, strict=True):
+            assert np.isnan(expected).any()
+            assert (expected[np.isnan(expected)].view(np.uint32) == 0x7FC00000).all()
+            assert (expected.view(np.uint32) == made.view(np.uint32)).all()
 
 
 def test_reasons() -> None:

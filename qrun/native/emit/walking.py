@@ -6,6 +6,7 @@ is an operation of its own, rounded to float32 as the operator of that name roun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qrun.native.emit.flow import Flow
@@ -174,6 +175,10 @@ class WalkEmitter(KernelEmitter):
             )
         states = [(self.state_at(walk, OLD, n, row) + place).load(self.units, 4) for n in range(self.states)]
         made = getattr(cell, self.cell)(gates, states)
+        if not cell.quick:
+            made = [state.test("uno", state).select(math.nan, state) for state in made]
+        elif not QUICK.keys() >= set(self.functions):  # else what makes NaN was beyond a function's numbers
+            cell.doubtful = cell.doubtful | made[0].test("uno", made[0])
         for number, state in enumerate(made):
             (self.state_at(walk, NEW, number, row) + place).store(state, 4)
         self._told(walk, row, place, made[0])
