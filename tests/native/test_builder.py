@@ -60,6 +60,41 @@ def test_what_cannot_be_made_says_so_to_all_who_wait() -> None:
     assert sys.getswitchinterval() == usual
 
 
+def test_what_ctrl_c_interrupts_is_made_by_who_wants_it_next() -> None:
+    usual, builder = sys.getswitchinterval(), Builder()
+    _, gate = busy(builder)
+    begun, interrupt, turns = threading.Event(), threading.Event(), list[int]()
+
+    def make() -> int:
+        turns.append(threading.get_ident())
+        if len(turns) == 1:
+            begun.set()
+            assert interrupt.wait(60)
+            raise KeyboardInterrupt
+        return 7
+
+    awaited, found = builder.later(make), list[int]()
+
+    def other() -> None:
+        assert begun.wait(60)
+        interrupt.set()
+        found.append(awaited.get())
+
+    waiting = threading.Thread(target=other)
+    waiting.start()
+    with pytest.raises(KeyboardInterrupt):
+        awaited.get()
+    waiting.join(60)
+    assert found == [awaited.get()] == [7]
+    assert len(turns) == 2
+    gate.set()
+    for _ in range(10000):
+        if sys.getswitchinterval() == usual:
+            break
+        time.sleep(0.001)
+    assert sys.getswitchinterval() == usual
+
+
 def busy(builder: Builder) -> tuple[threading.Event, threading.Event]:
     """Sets the first event when the thread waits for the second."""
     begun, gate = threading.Event(), threading.Event()

@@ -31,33 +31,37 @@ class Awaited(Generic[T]):
     ) -> None:
         self.size = size
         self._made, self._make, self._after = made, make, after
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._begun, self._ended = threading.Lock(), threading.Lock()
-        if make is not None:
-            self._ended.acquire()
 
     def get(self) -> T:
         """It: made now, if nobody has begun. Raises what making it raised."""
-        self.begin()
-        with self._ended:
-            if self._error is not None:
-                raise self._error
+        while self._make is not None:
+            self.begin()
+            with self._ended:
+                pass
+        if self._error is not None:
+            raise self._error
         made: Any = self._made
         return made  # type: ignore[no-any-return]
 
     def begin(self) -> None:
-        """Make it now, unless somebody did, or does."""
+        """Make it now, unless somebody did, or does. Ctrl-C meanwhile leaves it as if nobody had begun."""
         if not self._begun.acquire(blocking=False) or self._make is None:
             return
         try:
-            self._made = self._make()
-        except BaseException as error:
-            self._error = error
-        finally:
-            if self._after is not None:
-                self._after(self)
-            self._make = self._after = None
-            self._ended.release()
+            with self._ended:
+                try:
+                    self._made = self._make()
+                except Exception as error:
+                    self._error = error
+                finally:
+                    if self._after is not None:
+                        self._after(self)
+                self._make = self._after = None
+        except BaseException:
+            self._begun.release()
+            raise
 
     @property
     def waits(self) -> bool:
