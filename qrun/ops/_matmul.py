@@ -10,14 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._op import Array, Context, Shape, refuse
 from qrun.ops._quantize import Given, note_scale, same_type
 from qrun.ops._rounding import scaled
+from qrun.ops._signature import Attributes
 from qrun.shapes import broadcast_shapes
 
 EXACT32 = 2**24
 """float32 holds every integer up to here, so sums bounded by it are exact in any order."""
+
+
+@frozen
+class GemmAttributes(Attributes):
+    """Of alpha * A' @ B' + beta * C."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    transA: int = 0
+    transB: int = 0
 
 
 def matmul(a: Array, b: Array) -> Array:

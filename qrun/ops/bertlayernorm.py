@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._attention import with_shape
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
@@ -13,6 +14,7 @@ from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, both_or_none, op, refuse
 from qrun.ops._quantize import note_scale, same_type, scalar
+from qrun.ops._signature import InputRecord
 
 _TYPES = "float float16 bfloat16"
 _EPSILON = 9.999999960041972e-13
@@ -158,6 +160,28 @@ _TABLES = ("word_embedding", "position_embedding", "segment_embedding", "gamma",
 _CODES = ("word_embedding_quant", "position_embedding_quant", "segment_embedding", "gamma_quant", "beta_quant")
 
 
+@frozen
+class QEmbedInputs(InputRecord):
+    input_ids: Array
+    segment_ids: Array | None
+    word_embedding_quant: Array
+    position_embedding_quant: Array
+    segment_embedding: Array | None
+    gamma_quant: Array
+    beta_quant: Array
+    mask: Array | None
+    word_embedding_scale: Array
+    position_embedding_scale: Array
+    segment_embedding_scale: Array | None
+    gamma_scale: Array
+    beta_scale: Array
+    word_embedding_zero_point: Array
+    position_embedding_zero_point: Array
+    segment_embedding_zero_point: Array | None
+    gamma_zero_point: Array
+    beta_zero_point: Array
+
+
 @op(
     _NAME,
     since=1,
@@ -168,29 +192,7 @@ _CODES = ("word_embedding_quant", "position_embedding_quant", "segment_embedding
         "T": ("float", " ".join(f"{name}_scale" for name in _TABLES)),
     },
 )
-def q_embed_layer_normalization(
-    input_ids: Array,
-    segment_ids: Array | None,
-    word_embedding_quant: Array,
-    position_embedding_quant: Array,
-    segment_embedding: Array | None,
-    gamma_quant: Array,
-    beta_quant: Array,
-    mask: Array | None,
-    word_embedding_scale: Array,
-    position_embedding_scale: Array,
-    segment_embedding_scale: Array | None,
-    gamma_scale: Array,
-    beta_scale: Array,
-    word_embedding_zero_point: Array,
-    position_embedding_zero_point: Array,
-    segment_embedding_zero_point: Array | None,
-    gamma_zero_point: Array,
-    beta_zero_point: Array,
-    *,
-    epsilon: float = 9.999999960041972e-13,
-    ctx: Context,
-) -> tuple[Array, Array]:
+def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILON, ctx: Context) -> tuple[Array, Array]:
     """EmbedLayerNormalization whose embeddings, gamma and beta are codes: layernorm_out [B,S,n], mask_index_out int32 [B].
 
         number = (code - zero_point) * scale            float32, as DequantizeLinear
@@ -198,38 +200,24 @@ def q_embed_layer_normalization(
     Scales and zero points are scalars. All else as in EmbedLayerNormalization.
     Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
     """
-    both_or_none(
-        segment_ids=segment_ids,
-        segment_embedding=segment_embedding,
-        segment_embedding_scale=segment_embedding_scale,
-        segment_embedding_zero_point=segment_embedding_zero_point,
-    )
-    codes = (word_embedding_quant, position_embedding_quant, segment_embedding, gamma_quant, beta_quant)
-    scales = (word_embedding_scale, position_embedding_scale, segment_embedding_scale, gamma_scale, beta_scale)
-    zeros = (
-        word_embedding_zero_point, position_embedding_zero_point, segment_embedding_zero_point, gamma_zero_point,
-        beta_zero_point,
-    )  # fmt: skip
-    made: list[Array | None] = []
-    for place, (code, scale, zero) in enumerate(zip(codes, scales, zeros, strict=True)):
-        made.append(None if code is None else _numbers(place, code, scale, zero, ctx))
-    words, places, kinds, gamma, beta = made
-    assert words is not None
-    assert places is not None
-    assert gamma is not None
-    assert beta is not None
+    segment = ("segment_ids", "segment_embedding", "segment_embedding_scale", "segment_embedding_zero_point")
+    both_or_none(**{name: getattr(given, name) for name in segment})
+    words, places = (_numbers(given, name, ctx) for name in _TABLES[:2])
+    kinds = None if given.segment_embedding is None else _numbers(given, "segment_embedding", ctx)
+    gamma, beta = (_numbers(given, name, ctx) for name in _TABLES[3:])
     check_tables((words, places, kinds), gamma, beta)
-    total = embedded(input_ids, segment_ids, None, (words, places, kinds), ctx)
+    total = embedded(given.input_ids, given.segment_ids, None, (words, places, kinds), ctx)
     y = node("LayerNormalization", [total, gamma, beta], ctx, epsilon=epsilon)[0]
-    return y, counted(mask, input_ids, None)
+    return y, counted(given.mask, given.input_ids, None)
 
 
-def _numbers(place: int, code: Array, scale: Array | None, zero: Array | None, ctx: Context) -> Array:
-    name = _TABLES[place]
-    same_type(zero, code.dtype, f"{name}_zero_point", _CODES[place])
+def _numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
+    """What the codes of a table mean."""
+    codes = _CODES[_TABLES.index(name)]
+    code, scale, zero = (getattr(given, part) for part in (codes, f"{name}_scale", f"{name}_zero_point"))
+    same_type(zero, code.dtype, f"{name}_zero_point", codes)
     step, shift = scalar(scale, f"{name}_scale", _NAME), scalar(zero, f"{name}_zero_point", _NAME)
-    if step is not None:
-        note_scale(ctx, step, f"{name}_scale")
+    note_scale(ctx, step, f"{name}_scale")
     ctx.claim(code.shape, 8)
     return np.asarray(node("DequantizeLinear", [code, step, shift], ctx, version=13))
 

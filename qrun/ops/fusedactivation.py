@@ -9,7 +9,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
 from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
 from qrun.ops._float import is_integer
-from qrun.ops._matmul import gemm_macs
+from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, op, refuse
 
@@ -54,10 +54,7 @@ def fused_gemm(
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
     activation_gamma: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
+    product: GemmAttributes,
     ctx: Context,
 ) -> Array:
     """activation(alpha * A' @ B' + beta * C), as Gemm of ai.onnx and then the operator of that name, each rounded once.
@@ -66,30 +63,26 @@ def fused_gemm(
     activation_alpha, _beta and _gamma are its attributes, with its own defaults. Integers know Relu only.
     Raises OperatorError for what Gemm refuses, and for other activations.
     """
-    given: dict[str, Any] = {"alpha": alpha, "beta": beta, "transA": transA, "transB": transB, "activation": activation}
-    given |= {
-        f"activation_{n}": v for n, v in zip(_NAMES, (activation_alpha, activation_beta, activation_gamma), strict=True)
-    }
-    made: Array = run_nodes(_gemm_nodes(given, A), (A, B, C), ctx)[""]
+    values = dict(zip(_NAMES, (activation_alpha, activation_beta, activation_gamma), strict=True))
+    made: Array = run_nodes(_gemm_nodes(product, activation, values, A), (A, B, C), ctx)[""]
     return made
 
 
-def _gemm_nodes(given: Mapping[str, Any], a: Array) -> list[InnerNode]:
+def _gemm_nodes(product: GemmAttributes, name: str, values: Mapping[str, Any], a: Array) -> list[InnerNode]:
     """Gemm and its activation; refuses an activation that there is not."""
-    name = given["activation"]
     if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
         expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
         raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
-    own = {key: given[key] for key in ("alpha", "beta", "transA", "transB")}
-    values = {key: given[f"activation_{key}"] for key in _OF_GEMM.get(name, ())}
-    after = {key: value for key, value in values.items() if value is not None}
-    gemm = InnerNode("Gemm", (0, 1, 2), own, "product" if name else "")
+    after = {key: values[key] for key in _OF_GEMM.get(name, ()) if values[key] is not None}
+    gemm = InnerNode("Gemm", (0, 1, 2), product.named(), "product" if name else "")
     return [gemm, InnerNode(name, ("product",), after)] if name else [gemm]
 
 
 @fused_gemm.native
 def _lower_gemm(site: LoweringContext) -> NativeKernel:
-    return nodes_kernel(site, _gemm_nodes(site.attributes, site.inputs[0]))
+    given = site.attributes
+    values = {name: given[f"activation_{name}"] for name in _NAMES}
+    return nodes_kernel(site, _gemm_nodes(GemmAttributes.of(given), given["activation"], values, site.inputs[0]))
 
 
 @op(

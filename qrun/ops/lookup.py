@@ -62,8 +62,7 @@ def gather_block_quantized(
     _check_blocks(packed, floating, bits, block_size, along, blocks_along)
     size = [*data.shape[:-1], data.shape[-1] * 8 // width]
     block = block_size or max(size[blocks_along], 1)
-    count = -(-size[blocks_along] // block)
-    parameters = [count if axis == blocks_along else n for axis, n in enumerate(size)]
+    parameters = [-(-n // block) if axis == blocks_along else n for axis, n in enumerate(size)]
     _check_scales(scales, parameters, blocks_along, floating)
     zeros = None if zero_points is None else _zeros(zero_points, data, parameters, width)
     known = (indices >= -size[along]) & (indices < size[along])

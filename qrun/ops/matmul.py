@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, product, single, widen
-from qrun.ops._matmul import check_matmul, gemm_macs, matmul_macs
+from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, turned_kernel
 from qrun.ops._native_products import matmul_kernel
 from qrun.ops._op import Array, Context, Shape, bad_shape, op, refuse
@@ -43,25 +43,15 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 @op("Gemm", since=7, cost=gemm_macs)
-def gemm(
-    A: Array,
-    B: Array,
-    C: Array | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    ctx: Context,
-) -> Array:
+def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttributes, ctx: Context) -> Array:
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
     All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
     Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
     Raises OperatorError for shapes that do not fit.
     """
-    left, right = _checked(A, B, C, transA, transB, ctx)
-    alpha, beta = single(alpha), single(beta)
+    left, right = _checked(A, B, C, attributes, ctx)
+    alpha, beta = single(attributes.alpha), single(attributes.beta)
     with np.errstate(all="ignore"):
         if is_integer(A.dtype):
             total = _times(product(left, right), alpha)
@@ -69,12 +59,12 @@ def gemm(
         return rounded_products(left, right, A.dtype, alpha, None if C is None else widen(C) * beta)
 
 
-def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ctx: Context) -> tuple[Array, Array]:
+def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
     """Refuse shapes that do not fit, and claim the result; A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
             raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208")
-    left, right = a.T if trans_a else a, b.T if trans_b else b
+    left, right = a.T if attributes.transA else a, b.T if attributes.transB else b
     if left.shape[1] != right.shape[0]:
         raise refuse(
             "A and B cannot be multiplied",
@@ -94,10 +84,10 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
 @gemm.native
 def _lower_gemm(site: LoweringContext) -> NativeKernel:
     a, b, c = site.inputs
-    given = site.attributes
-    turned = bool(given["transA"]), bool(given["transB"])
-    _checked(a, b, c, *turned, site.ctx)
-    return matmul_kernel(site, a, b, c, alpha=single(given["alpha"]), beta=single(given["beta"]), turned=turned)
+    given = GemmAttributes.of(site.attributes)
+    _checked(a, b, c, given, site.ctx)
+    turned = bool(given.transA), bool(given.transB)
+    return matmul_kernel(site, a, b, c, alpha=single(given.alpha), beta=single(given.beta), turned=turned)
 
 
 def _times(x: Array, factor: float) -> Array:

@@ -77,18 +77,15 @@ def svm_classifier(
     """
     labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)
-    counts = vectors_per_class or ()
+    counts, shares = vectors_per_class or (), [singles(given) for given in (prob_a, prob_b)]
     supports, classes = sum(counts), len(labels)
     pairs = classes * (classes - 1) // 2 if counts else 1
+    wanted = (classes - 1) * supports if counts else classes * table.shape[1]
     require_count("vectors_per_class", len(counts) in (0, classes), f"{classes}, one for each class", len(counts))
     require("vectors_per_class", min(counts, default=0) >= 0, "0 or more", min(counts, default=0))
     require_count("rho", added.size == pairs if counts else added.size > 0, str(pairs), added.size)
-    wanted = (classes - 1) * supports if counts else classes * table.shape[1]
     require_count("coefficients", weights.size == wanted, str(wanted), weights.size)
-    shares = [singles(given) for given in (prob_a, prob_b)]
-    for name, given in zip(("prob_a", "prob_b"), shares, strict=True):
-        wanted = pairs if counts and shares[0].size else 0
-        require_count(name, given.size in (wanted, 0) and given.size == shares[0].size, str(wanted), given.size)
+    _check_shares(shares, pairs if counts else 0)
     values = _kernel(table, supports if counts else 0, support_vectors, kernel_type, kernel_params, ctx)
     ctx.claim((len(table), max(pairs, classes)), 24)
     if not counts:
@@ -103,6 +100,13 @@ def svm_classifier(
     elif classes == 2:
         scores = np.concatenate([-scores, scores], axis=1)
     return labels[places], single_results(transformed(scores, post_transform), ctx)
+
+
+def _check_shares(shares: Sequence[Array], pairs: int) -> None:
+    """Refuse prob_a and prob_b that are not as many as the pairs, or none."""
+    wanted = pairs if shares[0].size else 0
+    for name, given in zip(("prob_a", "prob_b"), shares, strict=True):
+        require_count(name, given.size in (wanted, 0) and given.size == shares[0].size, str(wanted), given.size)
 
 
 def _kernel(
