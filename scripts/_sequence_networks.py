@@ -15,9 +15,10 @@ SIDE, BLOCK = 4096, 32
 TREES, DEPTH, FEATURES = 100, 8, 20
 NAMES = (
     "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1", "4bit-level0-128",
-    "trees-1", "trees-1000",
+    "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000",
 )  # fmt: skip
-"""What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level."""
+"""What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level; short: scales that were float16; qdq:
+these with DequantizeLinear and MatMul."""
 _GATES = {"lstm": 4, "gru": 3}
 
 
@@ -40,7 +41,7 @@ def network(name: str, opset: int, rng: np.random.Generator) -> onnx.ModelProto:
     sizes = {"tagger": (*shape(name)[:-1], CLASSES), "4bit": shape(name), "trees": (*shape(name)[:-1], 1)}
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes[kind])
     graph = helper.make_graph(made[0], name, [x], [y], made[1])
-    domains = [("", opset), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
+    domains = [("", max(opset, 21) if form == "qdq" else opset), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid(*domain) for domain in domains], producer_name="qrun"
     )
@@ -66,15 +67,30 @@ def _tagger(op: str, rng: np.random.Generator) -> Parts:
     return nodes, tensors
 
 
-def _coded(level: str, rng: np.random.Generator) -> Parts:
+def _coded(form: str, rng: np.random.Generator) -> Parts:
     blocks = SIDE // BLOCK
     codes = rng.integers(0, 256, (SIDE, blocks, BLOCK // 2)).astype(np.uint8)
     scales = rng.uniform(0.001, 0.02, (SIDE, blocks)).astype(np.float32)
-    sizes = {"K": SIDE, "N": SIDE, "bits": 4, "block_size": BLOCK, "accuracy_level": int(level[-1])}
+    if not form.startswith("level"):
+        scales = scales.astype(np.float16).astype(np.float32)
+    if form == "qdq":
+        return _dequantized(codes, scales)
+    sizes = {"K": SIDE, "N": SIDE, "bits": 4, "block_size": BLOCK, "accuracy_level": 4 if form == "level4" else 0}
     node = helper.make_node(
         "MatMulNBits", ["x", "codes", "scales"], ["y"], name="product", domain="com.microsoft", **sizes
     )
     return [node], [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales, "scales")]
+
+
+def _dequantized(codes: np.ndarray, scales: np.ndarray) -> Parts:
+    """The same weights as int4, with a scale for each block of a column."""
+    both = np.stack([codes & 15, codes >> 4], axis=-1).reshape(SIDE, SIDE).T.astype(np.int64) - 8
+    weights = helper.make_tensor("weights", TensorProto.INT4, both.shape, both.reshape(-1).tolist())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scales"], ["wide"], name="wide", axis=0, block_size=BLOCK),
+        helper.make_node("MatMul", ["x", "wide"], ["y"], name="product"),
+    ]
+    return nodes, [weights, numpy_helper.from_array(np.ascontiguousarray(scales.T), "scales")]
 
 
 def _trees(_: str, rng: np.random.Generator) -> Parts:
