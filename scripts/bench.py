@@ -2,7 +2,7 @@
 
     python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic,float,half] [--threads 1,2]
                             [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
-                            [--startup] [--memory] [--profiling]
+                            [--startup] [--memory] [--profiling] [--lengths]
 
 DIR holds NAME-FORMAT.onnx and NAME-x.npy; what is missing is made in a temporary folder, in the formats that
 make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
@@ -28,6 +28,8 @@ images. Dynamically quantized networks, whose scales are of the whole batch, and
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
 
+--lengths: the first run with new sizes, the second and later ones, of qrun and onnxruntime in turn: the encoders asked for with
+20 lengths of text, and a decoder whose cache grows with each of 40 steps.
 --profiling: how much longer qrun's runs take when they are profiled, on squeezenet or else the first model.
 --startup: each engine in new processes, in turn: making the session, first run, later runs. --memory: the largest
 resident set of a process that imports one engine, loads the network and runs it six times. Both use resnet50, or else
@@ -52,6 +54,7 @@ from typing import Any
 import _bench_report as report
 from _bench_cases import Bench, BenchError, Case, Networks, share_peaks
 from _bench_fresh import Fresh
+from _bench_lengths import decoder, free_length, new_sizes, sizes_table, steps, texts
 from _bench_processes import Processes, processes
 from _bench_profiling import overhead
 from _engines import ENGINES, installed
@@ -101,6 +104,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--startup", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--profiling", action="store_true")
+    parser.add_argument("--lengths", action="store_true")
     parser.add_argument(
         "--times",
         type=_count,
@@ -141,6 +145,8 @@ def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
                 for kind in options.formats
                 for threads in options.threads
             ]
+        if options.lengths:
+            found["lengths"] = list(lengths(networks, options, str(cache)))
         if options.startup:
             say("start-up times")
             found["startup"] = fresh.startup(options.engines, options.times)
@@ -150,6 +156,18 @@ def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
         if options.memory:
             say("peak memory")
             found["memory"] = fresh.memory(options.engines, min(3, options.times))
+
+
+def lengths(networks: Networks, options: argparse.Namespace, cache: str) -> Iterator[dict[str, Any]]:
+    """What --lengths measures."""
+    for threads in options.threads:
+        for name in (model for model in options.models if model.startswith("encoder")):
+            for kind in (kind for kind in options.formats if networks.has(name, kind)):
+                say(f"new lengths of {name} {kind}")
+                model = free_length(networks.path(name, kind))
+                yield new_sizes(f"{name} {kind}", model, texts(model), threads, cache)
+        say("a growing cache")
+        yield new_sizes("decoder", decoder(), steps(decoder()), threads, cache)
 
 
 def time_cases(bench: Bench, options: argparse.Namespace, results: list[dict[str, Any]]) -> None:
@@ -211,6 +229,8 @@ def tables(found: dict[str, Any], engines: Sequence[str]) -> Iterator[tuple[str,
         if found.get(key):
             row = found[key][0]
             yield f"{title}: {row['model']} {row['format']}, threads: {row['threads']}", table(found[key])
+    if found.get("lengths"):
+        yield "New sizes, median", sizes_table(found["lengths"])
     if found.get("processes"):
         yield "Whole processes, minimum", report.processes_table(found["processes"])
 

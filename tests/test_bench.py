@@ -22,6 +22,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 import _bench_cases  # noqa: E402
+import _bench_lengths  # noqa: E402
 import _bench_processes  # noqa: E402
 import _engines  # noqa: E402
 import _peak  # noqa: E402
@@ -274,3 +275,29 @@ def test_a_halved_network_takes_and_gives_float32() -> None:
     for name, want in whole.outputs.items():
         assert half.outputs[name].dtype == np.float32
         assert np.abs(half.outputs[name] - want).max() < 0.02 * np.abs(want).max()
+
+
+@needs_native
+def test_new_sizes_are_told_of_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of the decoder has a cache of its own length, and both engines make the same of it."""
+    monkeypatch.setattr(_bench_lengths, "STEPS", 3)
+    model = _bench_lengths.decoder()
+    given = list(_bench_lengths.steps(model))
+    assert [feeds["k0"].shape[2] for feeds in given] == list(range(_bench_lengths.WARM + 3))
+    calls = dict(_bench_lengths._calls(model, 1, str(tmp_path)))
+    names = [value.name for value in model.graph.output]
+    for feeds in given:
+        made = calls["qrun"](feeds)
+        for name, array in zip(names, calls["ort"](feeds), strict=True):
+            np.testing.assert_allclose(made[name], array, rtol=1e-4, atol=1e-5)
+    row = _bench_lengths.new_sizes("decoder", model, iter(given), 1, str(tmp_path))
+    assert row["engines"].keys() == {"qrun", "ort"}
+    head, lines = _bench_lengths.sizes_table([row])
+    assert [len(line) for line in lines] == [len(head)] * 2
+    assert len(list(_bench_lengths.texts(encoder_of(8)))) == _bench_lengths.WARM + _bench_lengths.COUNT
+
+
+def encoder_of(width: int) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", width])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length", width])
+    return helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y]))

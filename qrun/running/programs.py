@@ -29,7 +29,8 @@ KEPT, KEPT_BYTES = 32, 256 << 20
 used last stay."""
 
 KEPT_AHEAD = 4
-"""The same of those whose inputs came once."""
+"""The same of those whose inputs came once: where none of so many came again, as in a decoder whose cache grows, making
+more ahead would take longer than running step by step."""
 
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -184,8 +185,7 @@ class Programs:
             return self._made.get(key)
 
     def make_ahead(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
-        """The program for such inputs, made before they have run. Until they come again only the next few displace it, and it
-        displaces none that does."""
+        """The program for such inputs, made before they have run. Until they come again it displaces none that did."""
         key, made = _key(plan, feeds), self._compile(plan, feeds, events)
         with self._lock:
             self._ahead.pop(key, None)
@@ -196,9 +196,9 @@ class Programs:
         return made
 
     @property
-    def made(self) -> bool:
-        """Whether some inputs came again."""
-        return bool(self._made)
+    def returning(self) -> bool:
+        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it."""
+        return bool(self._made) and len(self._ahead) < KEPT_AHEAD
 
     def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """What `make_ahead` made for these inputs."""

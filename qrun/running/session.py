@@ -259,7 +259,7 @@ class Session:
         if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
         compiled, again = chosen.programs.ready(chosen.plan, values), True
-        further = (self._kept is not None or chosen.programs.made) and self.max_memory is None
+        further = chosen.programs.returning and self.max_memory is None
         if compiled is None and further and len(chosen.plan.steps) <= AHEAD_STEPS:
             program_ahead(chosen.programs, chosen.plan, chosen.groups, values, False, self._budget())
             compiled, again = chosen.programs.made_ahead(chosen.plan, values), False

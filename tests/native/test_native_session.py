@@ -262,11 +262,15 @@ def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -
     for rows in (7, 8, 9, 10):
         run(rows)
     assert kept() == [3, 1, 4], "what ran once displaces nothing that came again"
-    assert once() == [7, 8, 9, 10][-programs.KEPT_AHEAD :]
+    assert once() == [7, 8, 9, 10]
     run(11)
-    assert len(once()) == programs.KEPT_AHEAD
+    assert once() == [7, 8, 9, 10], "as none came again, no more are made ahead"
+    run(9)
+    assert kept() == [1, 4, 9], "the second run takes the program of the first"
+    run(12)
+    assert once() == [7, 8, 10, 12]
     run(11)
-    assert kept() == [1, 4, 11], "the second run takes the program of the first"
+    assert kept() == [4, 9, 11]
     monkeypatch.setattr(programs, "KEPT_BYTES", 0)
     for rows in (5, 5, 6, 6):
         run(rows)
