@@ -56,7 +56,9 @@ def told(model: Model) -> Iterator[Any]:
     """All of a model that a run depends on."""
     for node in model.nodes:
         yield node.index, node.name, node.op, node.version, node.inputs, node.outputs
-        yield [(name, plain(value)) for name, value in node.attributes.items()]
+        yield [(name, plain(value)) for name, value in node.attributes.items() if not isinstance(value, Model)]
+        for _, graph in node.graphs():
+            yield from told(graph)
     yield [(name, plain(array)) for name, array in model.constants.items()]
     yield list(model.types.items()), list(model.opsets.items()), model.inputs, model.outputs, model.defaults
 
@@ -188,6 +190,56 @@ def test_a_slow_model_is_prepared_once_too(tmp_path: Path, monkeypatch: pytest.M
     session = qrun.Session(path, cache=cache)
     assert facts(session.execute(feeds))[0] == facts(want)[0]
     assert served(session)
+
+
+BODIES = {
+    "If": """main (float[2,3] x, float k) => (float[2,3] y)
+    <float[3] w = {1, 2, 3}, float zero = {0}> {
+        d = Mul(x, w)
+        c = Less(zero, k)
+        y = If(c) <
+            then_branch = a () => (float[2,3] ay) { ay = Add(d, w) },
+            else_branch = b () => (float[2,3] by) <float[3] v = {5, 6, 7}> { t = Neg(d) by = Mul(t, v) }
+        >
+    }""",
+    "Loop": """main (float[2,3] x, float k) => (float[2,3] y) {
+        n = Cast<to = 7>(k)
+        p = Mul(x, k)
+        r = Loop(n, , p) <body = b (int64 i, bool c, float[2,3] v) => (bool o, float[2,3] u)
+            <float two = {2}> { o = Identity(c) m = Mul(v, two) u = Add(m, x) }>
+        y = Add(r, k)
+    }""",
+    "Scan": """main (float[2,3] x, float k) => (float[3] s, float[2,3] y) <float[3] z = {1, 2, 3}> {
+        p = Mul(x, k)
+        e = Mul(z, k)
+        s, y = Scan<num_scan_inputs = 1, body = b (float[3] v, float[3] r) => (float[3] u, float[3] q)
+            { u = Add(v, r) q = Mul(u, z) }>(e, p)
+    }""",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_models_with_graphs_inside_nodes_have_images(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = tmp_path / "model.onnx", tmp_path / "cache"
+    onnx.save(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + BODIES[name]), path)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+    feeds = [{"x": x, "k": np.array(k, np.float32)} for k in (2, 3, -1, 0)]
+    want = [qrun.Session(path, backend="reference", cache=False).execute(given) for given in feeds]
+    qrun.Session(path, cache=cache).run(feeds[0])
+    session = qrun.Session(path, cache=cache)
+    for given, expected in zip(feeds, want, strict=True):
+        ran = session.execute(given, observe=False)
+        assert [plain(a) for a in ran.outputs.values()] == [plain(a) for a in expected.outputs.values()]
+        assert [(e.path, e.op, e.runs) for e in ran.inside] == [(e.path, e.op, e.runs) for e in expected.inside]
+    assert served(session)
+    assert list(told(qrun.load(path))) == list(told(session.model))
+    for given in feeds:
+        observed = qrun.Session(path, cache=cache).measured(given)
+        assert facts(observed) == facts(qrun.Session(replace(qrun.load(path)), cache=False).measured(given))
+    monkeypatch.setattr(ObjectCache, "save_parts", lambda *_: pytest.fail("kept again"))
+    qrun.Session(path, cache=cache).measured(feeds[0])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from qrun.native.machine.cache import ObjectCache
 from qrun.running import versions
 from qrun.running.dispatch import cache_directory
 from qrun.running.packed import (
+    TYPES,
     Bundle,
     Unstorable,
     packed_node,
@@ -31,8 +32,6 @@ from qrun.running.packed import (
 
 if TYPE_CHECKING:
     import onnx
-
-_TYPES = ("inputs", "outputs", "defaults")
 
 
 def load_kept(
@@ -82,7 +81,7 @@ def _packed_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
     return (
         (model.name, dict(model.opsets), model.ir_version, model.producer, model.was_sorted),
         tuple(packed_node(node, bundle) for node in model.nodes),
-        tuple(tuple(map(packed_type, getattr(model, kind))) for kind in _TYPES),
+        tuple(tuple(map(packed_type, getattr(model, kind))) for kind in TYPES),
         tuple(map(packed_type, model.types.values())),
         {name: constant(array) for name, array in model.constants.items()},
     )
@@ -99,7 +98,7 @@ def _unpacked_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: P
         return _bytes(payloads[number]).view(type_of(dtype)).reshape(shape)
 
     made: Mapping[str, Any] = {
-        kind: tuple(map(unpacked_type, values)) for kind, values in zip(_TYPES, kinds, strict=True)
+        kind: tuple(map(unpacked_type, values)) for kind, values in zip(TYPES, kinds, strict=True)
     }
     return Model(
         name=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from qrun.declare.frozen import frozen, replace
@@ -11,10 +11,10 @@ from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, View
 from qrun.native.plan.portable import Unportable, listed, portable
 from qrun.native.plan.program import Program
-from qrun.ops import Arith, Observation, find
+from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops._native import NativeSection
-from qrun.running.dispatch import KernelBinding
+from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.keptlistings import packed_portable, unpacked_portable
 from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.packed import (
@@ -25,7 +25,7 @@ from qrun.running.packed import (
     type_of,
     unpacked_node,
 )
-from qrun.running.plan import Plan, Step, moving
+from qrun.running.plan import Plan, Step, moving, step_of
 from qrun.running.programs import Compiled
 from qrun.running.steps import NodeEvent, TensorInfo
 
@@ -70,7 +70,8 @@ def packed_program(
     known = dict(makers(compiled))
     recipes = tuple(recipe(known, recheck, bundle) for recheck in recheckers)
     needed = {*made.listing.steps, *(found[0] for found in recipes), *(checks or ())}
-    names = {name for item in needed for name in plan.steps[item].node.inputs}
+    nodes = [plan.steps[item].node for item in needed]
+    names = {name for node in nodes for name in (*node.inputs, *node.captured)}
     names.update(plan.keep, (value.name for value in plan.model.defaults))
     constants = {name: array for name, array in plan.model.constants.items() if name in names}
     return (
@@ -96,12 +97,15 @@ def unpacked_program(
     packed, constants, events, made, recipes, derived, checks, told, peak, held = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
-    plan = Plan(replace(model, nodes=nodes, constants=known), LazySteps(nodes), keep)
+    own = replace(model, nodes=nodes, constants=known)
+    plan = Plan(own, LazySteps(own), keep)
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
     lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
     program = Program(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
-    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith)
+    bodies = has_bodies(nodes[item] for item in portable.listing.steps)
+    natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
+    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith, natives)
     if told is None:
         return KeptProgram(compiled, {}, None, peak, held)
     observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
@@ -139,6 +143,8 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
     there = set(listing.item_of)
     for item, (step, bound) in enumerate(zip(compiled.plan.steps, compiled.bounds, strict=True)):
         kernel = bound.kernel if bound else None
+        if step.bodies:  # what these hold depends on values
+            return None
         if kernel is None or (kernel.complete == ALWAYS and kernel.plain is None):
             continue
         read, made = moving(compiled.plan, step), step.node.outputs
@@ -215,11 +221,16 @@ def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...
     )
 
 
-class LazySteps(Sequence[Step]):
-    """The steps of these nodes, each made when it is asked for."""
+def has_bodies(nodes: Iterable[Node]) -> bool:
+    """Whether there are graphs inside some of these nodes."""
+    return any(True for node in nodes for _ in node.subgraphs)
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
+
+class LazySteps(Sequence[Step]):
+    """The steps of a model's nodes, each made when it is asked for."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._nodes = model, model.nodes
         self._made: dict[int, Step] = {}
 
     def __len__(self) -> int:
@@ -236,11 +247,7 @@ class LazySteps(Sequence[Step]):
             return tuple(self[i] for i in range(*at.indices(len(self))))
         found = self._made.get(at)
         if found is None:
-            node = self._nodes[at]
-            definition = find(node.domain, node.op_type, node.version)
-            assert definition is not None
-            formals = definition.formals(node.version)
-            found = self._made[at] = Step(node, definition, definition.bind(node), formals, ())
+            found = self._made[at] = step_of(self._model, self._nodes[at])
         return found
 
 

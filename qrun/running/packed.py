@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.digest import Bytes
-from qrun.ir import Array, Node, TensorType
+from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.types import ONNX_NAMES
 from qrun.native.machine.cache import HEAD
 
+TYPES = ("inputs", "outputs", "defaults")
+"""Of a model, what is a tuple of types."""
 _LINE = 64
 _FORMAT = 4
 _TYPES = {dtype.name: dtype for dtype in ONNX_NAMES if not dtype.hasobject}
@@ -114,7 +116,7 @@ def unpacked_type(fields: Sequence[Any]) -> TensorType:
 
 
 def packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
-    """A node as plain values. Raises Unstorable for one with a graph inside."""
+    """A node as plain values. Raises Unstorable."""
     fields = node.index, node.name, node.domain, node.op_type, node.version, node.inputs, node.outputs
     return (*fields, packed_mapping(node.attributes, bundle))
 
@@ -124,7 +126,7 @@ def unpacked_node(fields: Sequence[Any], arrays: Sequence[Array]) -> Node:
 
 
 def packed_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
-    """Attributes of a node. Raises Unstorable for a graph."""
+    """Attributes of a node. Raises Unstorable."""
     return {name: _packed(value, bundle) for name, value in values.items()}
 
 
@@ -135,6 +137,8 @@ def _packed(value: Any, bundle: Bundle) -> Any:
         return tuple(_packed(part, bundle) for part in value)
     if isinstance(value, (int, float, str, bytes)):
         return value
+    if isinstance(value, Model):
+        return _packed_graph(value, bundle)
     raise Unstorable(f"a {type(value).__name__}")
 
 
@@ -146,4 +150,32 @@ def _unpacked(value: Any, arrays: Sequence[Array]) -> Any:
     if isinstance(value, frozenset):
         (number,) = value
         return arrays[number]
+    if isinstance(value, dict):
+        return _unpacked_graph(value, arrays)
     return tuple(_unpacked(part, arrays) for part in value) if isinstance(value, tuple) else value
+
+
+def _packed_graph(graph: Model, bundle: Bundle) -> dict[str, Any]:
+    """A graph inside a node; no other attribute is a dict."""
+    return {
+        "name": graph.name,
+        "nodes": tuple(packed_node(node, bundle) for node in graph.nodes),
+        "constants": {name: bundle.array(array) for name, array in graph.constants.items()},
+        "opsets": dict(graph.opsets),
+        "types": tuple(map(packed_type, graph.types.values())),
+        "was_sorted": graph.was_sorted,
+        **{kind: tuple(map(packed_type, getattr(graph, kind))) for kind in TYPES},
+    }
+
+
+def _unpacked_graph(fields: Mapping[str, Any], arrays: Sequence[Array]) -> Model:
+    kinds: Mapping[str, Any] = {kind: tuple(map(unpacked_type, fields[kind])) for kind in TYPES}
+    return Model(
+        name=fields["name"],
+        nodes=tuple(unpacked_node(node, arrays) for node in fields["nodes"]),
+        constants={name: arrays[number] for name, number in fields["constants"].items()},
+        opsets=fields["opsets"],
+        types={packed[0]: unpacked_type(packed) for packed in fields["types"]},
+        was_sorted=fields["was_sorted"],
+        **kinds,
+    )

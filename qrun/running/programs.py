@@ -53,7 +53,7 @@ class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
     events: of its steps, as they will be in each run but for the times.
-    natives: None where another process made it.
+    natives: of a program that another process made only for the graphs inside its nodes, None where there are none.
     """
 
     plan: Plan
