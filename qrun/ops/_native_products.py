@@ -86,9 +86,10 @@ def float_conv_kernel(
 
     if x.dtype != _FLOAT:
         raise declined(f"no native {type_name(x.dtype)} convolutions")
-    site.require_constants()
     rows, taps = math.prod(win.out), math.prod(win.kernel)
     site.afford(rows * taps * 16 + w.nbytes)
+    if not (site.fixed[1] and site.fixed[2]):
+        return _conv_of_run(site, x, w, bias, win)
     operation = FloatConv(
         site.engine,
         x.shape,
@@ -106,6 +107,36 @@ def float_conv_kernel(
     if operation.widen is None:
         return kernel_of(site, operation, (0,), ALWAYS)
     stages = Stage(operation.widen, (0,), "image"), Stage(operation, ("image",))
+    return staged_kernel(site, stages, (operation,), ALWAYS)
+
+
+def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, win: SlidingWindow) -> NativeKernel:
+    """The kernel of a convolution whose weights, or whose bias, come with the run."""
+    from qrun.native.kernels.float_conv_run import FloatConvOfRun
+
+    if not x.size or not w.size:
+        raise declined("X or W has no elements")
+    operation = FloatConvOfRun(
+        site.engine,
+        x.shape,
+        w.shape,
+        exact_sums(),
+        bias=bias is not None,
+        group=int(site.attributes["group"]),
+        strides=win.strides,
+        dilations=win.dilations,
+        pads=(*win.begin, *win.end),
+    )
+    if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
+        raise declined("its output shape is an unusual one")
+    apart, turned, matrix = operation.matrix(w.shape)
+    last = Stage(operation, (0, "matrix", *([2] if bias is not None else [])))
+    stages = (
+        Stage(apart, (1,), "apart"),
+        Stage(turned, ("apart",), "turned"),
+        Stage(matrix, ("turned",), "matrix"),
+        last,
+    )
     return staged_kernel(site, stages, (operation,), ALWAYS)
 
 
