@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import EMULATED, Array, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
@@ -15,6 +17,7 @@ import qrun
 from qrun.native.kernels import recurrent as planned
 from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
+from qrun.native.machine.engine import Engine
 from qrun.ops._activations import activations
 from qrun.ops._native_products import exact_sums
 from qrun.ops._native_recurrent import rnn_cell
@@ -58,11 +61,11 @@ def reference(kind: str, given: list[Any], directions: int, lengths: Array | Non
     return kernel(KINDS[kind], inputs, direction=direction, **({"linear_before_reset": 1} if kind == "linear" else {}))
 
 
-def operation(isa: str, kind: str, given: list[Any], directions: int, some: bool, threads: int, cell: Any) -> Recurrent:
+def operation(native: Engine, kind: str, given: list[Any], directions: int, some: bool, cell: Any) -> Recurrent:
     x, r, h, *_, added = given
     backward = (False, True) if directions == 2 else (True,)
     walk = Walk(len(x), x.shape[1], h.shape[-1], backward)
-    form, native = CellForm(kind, FUNCTIONS[kind]), engine(isa, threads)
+    form = CellForm(kind, FUNCTIONS[kind])
     states = (True, kind == "lstm", some)
     return Recurrent(native, walk, form, r, states, exact_sums(), cell, added=added if kind == "linear" else None)
 
@@ -77,12 +80,28 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], kind: str) -> None:
     for directions in (1, 2):
         given = tensors(kind, sizes, directions)
         for some, threads in ((True, 1), (False, 2)):
-            made = operation(isa, kind, given, directions, some, threads, unasked)
+            made = operation(engine(isa, threads), kind, given, directions, some, unasked)
             own = [given[0], given[2], *([given[3]] if kind == "lstm" else []), *([given[4]] if some else [])]
             got = run_placed(engine(isa, threads), made, own, [0] * (len(own) + 1), some)
             want = reference(kind, given, directions, given[4] if some else None)
             for copy, expected in zip(made.outputs(), want, strict=True):
                 assert_equal(engine(isa, threads).run(copy, [got]), expected, f"{directions} {some}")
+
+
+@needs_qemu
+@every_aarch64
+def test_aarch64(isa: str, tmp_path: Path) -> None:
+    foreign, cases = Foreign(isa), []
+    for kind in KINDS:
+        for sizes in ((3, 1, 16), (2, 3, 33), (3, 1, 5)):
+            given = tensors(kind, sizes, 1)
+            made = operation(foreign, kind, given, 1, False, unasked)
+            states = given[2:4] if kind == "lstm" else given[2:3]
+            y = foreign.run(made, [given[0], *states])
+            cases.append((y.reshape(-1)[: made.y_size].reshape(made.walk.y_shape), kind, given))
+    foreign.finish(tmp_path)
+    for got, kind, given in cases:
+        assert_equal(got, reference(kind, given, 1, None)[0], kind)
 
 
 @every_isa
