@@ -95,6 +95,7 @@ class ProfileNode(RanNode):
     gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
     roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
     roof_ns:    the time that it would take then.
+    step:       the model's nodes that ran as one step with this one, whose time is that of all.
     """
 
     inserted: bool = False
@@ -113,6 +114,7 @@ class ProfileNode(RanNode):
     bound: str | None = None
     samples_ms: tuple[float, ...] = ()
     outputs: tuple[TensorForm, ...] = ()
+    step: tuple[int, ...] = omitted(())
     median_ns: float = unwritten(0.0)
     roof_ns: float | None = unwritten(None)
 

@@ -43,6 +43,25 @@ def fused_text(event: NodeEvent | RanNode, op: str) -> str:
     return f"{op} +{others}" if others > 0 else op
 
 
+def step_names(labels: Iterable[tuple[int, str]]) -> Callable[[NodeEvent | RanNode, str], str]:
+    """How tables call a row: by its own name, or where it did the work of others, by those of all nodes of the step.
+
+    labels: index and name of each row.
+    """
+    known = dict(labels)
+
+    def name(row: Any, own: str) -> str:
+        names = [known.get(index, f"#{index}") for index in row.step]
+        return ", ".join(names if len(names) <= STEP else [*names[:2], "…", names[-1]]) or own
+
+    return name
+
+
+STEP = 4
+"""Nodes of a step that are all named."""
+STEPS = "a row of several nodes: one step, whose time is that of all"
+
+
 def moved(model: Model, event: NodeEvent) -> bool:
     """Whether it is a DequantizeLinear that ran behind nodes that come after it in the file."""
     own, ran = node_of(model, event), event.node

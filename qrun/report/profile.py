@@ -8,7 +8,7 @@ from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
 from qrun.report.inside import inside_grid, inside_left
-from qrun.report.nodes import FUSED
+from qrun.report.nodes import FUSED, STEPS
 from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
@@ -127,6 +127,8 @@ def _below(report: ProfileReport) -> Iterator[str]:
     """What stands under the table of nodes."""
     if any(row.group[1:] for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
+    if any(row.step for row in report.slowest):
+        yield STEPS
     shown = {id(row) for row in report.slowest}
     rest = [row for row in report.rows if id(row) not in shown]
     if rest:

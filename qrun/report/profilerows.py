@@ -146,6 +146,7 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
         bound=roof.bound if roof and reached is not None else None,
         samples_ms=tuple(t / 1e6 for t in samples.tolist()),
         outputs=outputs(event),
+        step=event.step,
         median_ns=times.median,
         roof_ns=roof.ns if roof else None,
     )

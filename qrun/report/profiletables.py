@@ -10,7 +10,7 @@ from typing import Any
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
 from qrun.memory import human
 from qrun.report.grid import Column, Grid
-from qrun.report.nodes import fused_text, op_names
+from qrun.report.nodes import fused_text, op_names, step_names
 from qrun.report.profilerows import ProfileReport, refused, roof_share, spent
 from qrun.report.text import duration, percent
 from qrun.running.profiling import Profile, Summary, summary
@@ -62,6 +62,7 @@ def _mean(s: Summary, sign: str) -> str:
 def node_grid(report: ProfileReport) -> Grid:
     """The slowest nodes, or all."""
     op, running = op_names(report.profile.model.nodes), 0.0
+    named = step_names((n.index, n.label) for n in report.rows)
 
     def total(row: ProfileNode) -> str:
         nonlocal running
@@ -71,7 +72,7 @@ def node_grid(report: ProfileReport) -> Grid:
     return Grid.of(
         [
             Column("#", right=True, cell=lambda n: "-" if n.inserted else str(n.index)),
-            Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else n.label),
+            Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)),
             Column("op", shrink=1, cell=lambda n: fused_text(n, op(n))),
             Column("median", right=True, cell=lambda n: duration(n.median_ns)),
             Column("p90", right=True, optional=4, cell=lambda n: duration(n.p90_ms * 1e6)),

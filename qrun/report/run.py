@@ -15,6 +15,7 @@ from qrun.report.message import counted, print_findings
 from qrun.report.nodes import (
     FUSED,
     MOVED,
+    STEPS,
     fold_prefix,
     fused_text,
     moved,
@@ -24,6 +25,7 @@ from qrun.report.nodes import (
     outputs,
     ran,
     ran_fields,
+    step_names,
 )
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, print_arrays, stats
@@ -119,6 +121,8 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
     if any(len(e.group) > 1 for e in events):
         screen.line((f"  {FUSED}", "dim"))
+    if any(e.step for e in events):
+        screen.line((f"  {STEPS}", "dim"))
     if any(moved(report.model, e) for e in events):
         screen.wrapped("  ", "  ", MOVED)
     every = sum(e.duration_ns for e in report.result.events)
@@ -140,9 +144,10 @@ def _time_grid(
     screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int, with_kernels: bool = False
 ) -> Grid:
     op, model = op_names(report.model.nodes), report.model
+    named = step_names((e.index, node_of(model, e).label) for e in report.result.events)
     columns = [
         Column("#", right=True, cell=lambda e: str(e.index)),
-        Column("node", shrink=2, cell=lambda e: node_of(model, e).label),
+        Column("node", shrink=2, cell=lambda e: named(e, node_of(model, e).label)),
         Column("op", shrink=1, cell=lambda e: _op_text(model, e, op)),
         Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
         Column("share", right=True, cell=lambda e: percent(e.duration_ns / total if total else 0)),

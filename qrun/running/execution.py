@@ -45,7 +45,7 @@ class RunResult:
     def timed_as(self, later: Sequence[RunResult]) -> RunResult:
         """This result with the times of the fastest of later runs of the same nodes."""
         best = min(later, key=lambda run: run.duration_ns)
-        events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers)
+        events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers, step=other.step)
                   for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
         return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
                        first_ns=self.duration_ns, runs=1 + len(later), inside=best.inside)  # fmt: skip

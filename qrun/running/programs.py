@@ -125,10 +125,19 @@ class Timed(Sequence[NodeEvent]):
         listing = self._compiled.program.listing
         starts, spans = times(self._stamps, listing.item_of, listing.items)
         helpers = helped(self._stamps, listing.item_of) if listing.engine.threads > 1 else {}
+        steps = self._steps(listing.joined)
         return tuple(
-            event.at(start, span, helpers.get(item, ()))
+            event.at(start, span, helpers.get(item, ()), steps.get(item, ()))
             for item, (event, start, span) in enumerate(zip(self._compiled.events, starts, spans, strict=True))
         )
+
+    def _steps(self, joined: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """The nodes' indices by the item that does the work of several."""
+        found: dict[int, list[int]] = {}
+        for item, doer in sorted(joined.items()):
+            found.setdefault(doer, [doer]).append(item)
+        events = self._compiled.events
+        return {doer: tuple(sorted({events[item].index for item in items})) for doer, items in found.items()}
 
     def __len__(self) -> int:
         return len(self._compiled.events)

@@ -44,6 +44,7 @@ class NodeEvent:
               that of the one it is named after).
     backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
     sections: the parts of a native kernel.
+    step:     the indices of all nodes that ran as one step of a native program with this one, where the time is that of all.
     helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
     """
 
@@ -60,12 +61,19 @@ class NodeEvent:
     group: tuple[int, ...] = ()
     node: Node | None = None
     helpers: tuple[tuple[int, int, int], ...] = ()
+    step: tuple[int, ...] = ()
 
-    def at(self, start_ns: int, duration_ns: int, helpers: Sequence[tuple[int, int, int]] = ()) -> NodeEvent:
+    def at(
+        self,
+        start_ns: int,
+        duration_ns: int,
+        helpers: Sequence[tuple[int, int, int]] = (),
+        step: tuple[int, ...] = (),
+    ) -> NodeEvent:
         """This event with other times, without observations."""
         return NodeEvent(
             self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
-            self.sections, self.group, self.node, tuple(helpers),
+            self.sections, self.group, self.node, tuple(helpers), step,
         )  # fmt: skip
 
 

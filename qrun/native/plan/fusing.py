@@ -212,7 +212,7 @@ def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     products = [number for number, item in enumerate(items) if _is_product(item)]
     uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
     readers = {key: number for number, item in enumerate(items) for key in item.inputs}
-    makers = {key: number for number, item in enumerate(items) for key in _outputs(item)}
+    makers = {key: number for number, item in enumerate(items) for key in made_by(item)}
     for number in products:
         item = items[number]
         assert isinstance(item, Chain)
@@ -235,7 +235,8 @@ def _is_product(item: Item) -> bool:
     return isinstance(item, Chain) and isinstance(item.tasks[-1].operation, DynamicSums)
 
 
-def _outputs(item: Item) -> Iterator[Key]:
+def made_by(item: Item) -> Iterator[Key]:
+    """The values that an item makes."""
     if isinstance(item, PythonStep):
         yield from item.outputs
     else:

@@ -50,6 +50,7 @@ class Listing:
     given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
+    joined:   items whose work another one does, and which one that is.
     keep:     what structs point to.
     """
 
@@ -73,6 +74,7 @@ class Listing:
     arena: int
     scratch: int
     helpers: int
+    joined: Mapping[int, int]
     keep: object = None
 
     @property
@@ -116,6 +118,7 @@ class Listing:
             schedule.arena,
             schedule.scratch,
             schedule.helpers,
+            schedule.joined,
             calls,
         )
 

@@ -17,6 +17,7 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
 from qrun.native.plan.fusing import fused
+from qrun.native.plan.joined import joined
 from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage
 from qrun.native.plan.stamps import Segment
 
@@ -126,6 +127,7 @@ class Schedule:
         wanted: Sequence[Key],
     ) -> None:
         self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
+        self.joined = joined(items, self.items)
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self._spans: dict[Storage, Span] = {}

@@ -9,6 +9,7 @@ from qrun.documents.answers import OperatorTimes, ProfileNode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, join, table, tag, void
+from qrun.report.nodes import STEPS, step_names
 from qrun.report.text import duration, plural
 
 GAP, WIDE = 0.05, 0.2
@@ -139,6 +140,7 @@ def nodes_section(page: PageContent) -> Markup:
     nodes, count = page.nodes, page.all_nodes
     some = f"The slowest {len(nodes):,} of {count:,} nodes" if count > len(nodes) else "All nodes"
     about = f"{some}, slowest first; # is a node's place in the graph. Median and p90 are over all runs."
+    about += f" {STEPS[0].upper()}{STEPS[1:]}." if any(node.step for node in nodes) else ""
     shown = tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table")
     return section(
         "nodes", "Nodes", about, search("node-table", "Filter by name or operator", "1 2"), shown, _inside(page)
@@ -182,11 +184,12 @@ def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
     spread = any(n.p90_ms is not None for n in nodes)
     largest = max((n.share for n in nodes), default=0)
     first = {n.index: id(n) for n in reversed(nodes)}
+    named = step_names((n.index, n.label) for n in nodes)
     return table(
         "nodes",
         [
             HtmlColumn("#", lambda n: str(n.index), number=True, rising=True),
-            HtmlColumn("node", lambda n: n.label, name=True),
+            HtmlColumn("node", lambda n: named(n, n.label), name=True),
             HtmlColumn("operator", lambda n: n.op_text, short=True),
             HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True, sorted="descending"),
             HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
