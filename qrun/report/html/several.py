@@ -113,7 +113,7 @@ def _section(id: str, title: str, about: str, what: str, names: Sequence[str], r
     columns = [HtmlColumn(what, lambda row: row.name, name=numbers, short=not numbers)]
     for place, name in enumerate(names):
         columns.append(HtmlColumn(name, partial(Row.cell, place=place), number=numbers, wide=not numbers))
-    made = table(title.lower(), columns, shown, sortable=numbers, box="tall")
+    made = table(title.lower(), columns, shown, sortable=numbers, box="tall side")
     return section(id, title, about, made)
 
 

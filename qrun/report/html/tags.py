@@ -102,7 +102,8 @@ def table(
     How a column looks is said once: the class ``n3`` is for numbers in the third column.
 
     columns: None is left out. id: of a row, for links to it.
-    box: ``tall`` to scroll what is longer than a window, ``narrow`` for a table of few columns.
+    box: words: ``tall`` to scroll what is longer than a window, ``narrow`` for a table of few columns, ``side`` for a first column
+         that stays where the others are scrolled.
     """
     shown = [column for column in columns if column is not None]
     heads = (
