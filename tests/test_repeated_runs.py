@@ -278,6 +278,26 @@ def test_feeds_are_checked_after_many_runs_as_before_the_first(feeds: dict[str, 
     np.testing.assert_array_equal(session.run(fitting)["y"], 2 * fitting["a"])
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("strange", [None, 1, b"b", ["b"]])
+def test_elements_that_are_no_texts_are_refused_after_many_runs_as_before_the_first(strange: Any, backend: str) -> None:
+    def texts(*elements: Any) -> Array:
+        made = np.empty(len(elements), object)
+        made[:] = elements
+        return made
+
+    x = np.arange(2, dtype=np.float32)
+    nodes = [helper.make_node("Identity", ["t"], ["y"]), helper.make_node("Relu", ["x"], ["z"])]
+    made = model(nodes, {"t": texts("a", "b"), "x": x}, {"y": object, "z": np.float32}, {})
+    session, feeds = qrun.Session(made, backend=backend), {"t": texts("a", np.str_("b")), "x": x}
+    for _ in range(RUNS):
+        with pytest.raises(qrun.CallError) as caught:
+            session.run({"t": texts("a", strange), "x": x})
+        assert caught.value.code == "QR003"
+        assert f"string [2] with {strange!r}" in str(caught.value)
+        assert session.run(feeds)["y"].tolist() == ["a", "b"]
+
+
 def test_later_feeds_need_not_be_like_those_before() -> None:
     """Other sizes, in turn; lists; strides; one array twice; the same names in another order."""
     session, feeds = repeated()

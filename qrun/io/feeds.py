@@ -25,11 +25,13 @@ SHAPE = "--shape"
 
 @frozen
 class _Mismatch:
-    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model."""
+    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model. got: what
+    came, where type and shape do not tell."""
 
     expected: str
     want: Sequence[int | None] | None = None
     origin: str = ""
+    got: str = ""
 
 
 def check_feeds(
@@ -123,6 +125,10 @@ def _mismatch(
         return _Mismatch(str(value), stated)
     if fixed not in (None, array.shape):
         return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
+    if value.dtype == np.object_:
+        strange = next((element for element in array.flat if not isinstance(element, str)), "")
+        if not isinstance(strange, str):
+            return _Mismatch(f"{value} of str", got=f"{describe(array)} with {strange!r:.40}")
     return _bound(value, array, symbols)
 
 
@@ -150,6 +156,6 @@ def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, 
         "QR003",
         f"{source} does not fit input {value.name!r}",
         where=[model.label, f"input {value.name}"],
-        facts=[("expected", problem.expected), ("got", describe(array))],
+        facts=[("expected", problem.expected), ("got", problem.got or describe(array))],
         fixes=fixes[:2],
     )

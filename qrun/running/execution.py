@@ -64,12 +64,12 @@ class Repeatable:
         return cls(compiled, tuple((name, array.shape, array.dtype) for name, array in feeds.items()))
 
     def takes(self, feeds: object) -> bool:
-        """Whether these are plain arrays of the same names, shapes and types."""
+        """Whether these are plain arrays of the same names, shapes and types; not of objects, which may be anything."""
         if type(feeds) is not dict or len(feeds) != len(self.forms):
             return False
         for name, shape, dtype in self.forms:
             array = feeds.get(name)
-            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype or dtype.hasobject:
                 return False
         return True
 
