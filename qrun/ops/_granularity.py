@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.schema import OPSETS
-from qrun.ir.types import shape_text
+from qrun.ir.types import shape_text, type_name
 from qrun.ops._op import Array, Shape, refuse
 from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
@@ -191,3 +193,11 @@ def _bad_block(expected: str, got: int, op: str) -> OperatorError:
         why=f"{op}: the scale's shape and block_size must agree.",
         code="QR204",
     )
+
+
+def check_no_zero_point(zero: Array, name: str, why: str) -> None:
+    """Refuse a zero point of float8, float6 or float4 that is not 0."""
+    bad = ~(zero.astype(np.float32) == 0)
+    if bad.any():
+        message, got = f"{name} of {type_name(zero.dtype)} is not 0", str(zero.reshape(-1)[int(np.argmax(bad))])
+        raise refuse(message, name, "0", got, why=why, fix="use a zero point of 0")

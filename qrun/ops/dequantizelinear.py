@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, is_narrow, type_name
-from qrun.ops._granularity import Grain, grain
+from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, note_scale, same_type
+from qrun.ops._signature import Attributes
 
 _OP = "DequantizeLinear"
 _NAMES = ("x_scale", "x_zero_point")
 _F32 = np.dtype(np.float32)
+
+
+@frozen
+class DequantizeAttributes(Attributes):
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: int = 0
 
 
 @op(_OP, since=10, form="pointwise", computes=Real("Identity", {"x": "axis"}))
@@ -27,9 +35,7 @@ def dequantize_linear(
     x_scale: Array,
     x_zero_point: Array | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    attributes: DequantizeAttributes,
     ctx: Context,
 ) -> Array:
     """Dequantize a tensor of any shape.
@@ -45,7 +51,7 @@ def dequantize_linear(
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
     """
-    return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size, output_dtype)
+    return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
 
 
 @op(
@@ -68,19 +74,12 @@ def ms_dequantize_linear(
     ctx: Context,
 ) -> Array:
     """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed."""
-    return _dequantize(x, x_scale, x_zero_point, assumed_axis(axis, x_scale, "x_scale", ctx), ctx)
+    attributes = DequantizeAttributes(assumed_axis(axis, x_scale, "x_scale", ctx))
+    return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
 
 
-def _dequantize(
-    x: Array,
-    scale: Array,
-    zero: Array | None,
-    axis: int | None,
-    ctx: Context,
-    block_size: int = 0,
-    output_dtype: int = 0,
-) -> Array:
-    target, form = _check(x, scale, zero, axis, (block_size, output_dtype), ctx)
+def _dequantize(x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context) -> Array:
+    target, form = _check(x, scale, zero, attributes, ctx)
     zero = None if is_narrow(x.dtype) else zero
     ctx.claim(x.shape, target.itemsize)
     y = np.empty(x.shape, target)
@@ -96,28 +95,23 @@ def _dequantize(
 
 
 def _check(
-    x: Array, scale: Array, zero: Array | None, axis: int | None, numbers: Sequence[int], ctx: Context
+    x: Array, scale: Array, zero: Array | None, attributes: DequantizeAttributes, ctx: Context
 ) -> tuple[np.dtype[Any], Grain]:
-    """Refuse what does not fit, and observe scales: y's type, and how scales cover x.
-
-    numbers: block_size, output_dtype.
-    """
-    block_size, output_dtype = numbers
-    target = _output_type(scale.dtype, output_dtype, ctx)
+    """Refuse what does not fit, and observe scales: y's type, and how scales cover x."""
+    target = _output_type(scale.dtype, attributes.output_dtype, ctx)
     same_type(zero, x.dtype, "x_zero_point", "x")
-    form = grain(x, scale, zero, axis, block_size, _OP, ctx.version, _NAMES)
+    form = grain(x, scale, zero, attributes.axis, attributes.block_size, _OP, ctx.version, _NAMES)
     if zero is not None and is_narrow(x.dtype):
-        _refuse_zero_point(zero)
+        check_no_zero_point(zero, "x_zero_point", "the zero point of float8, float6 and float4 is not used.")
     note_scale(ctx, scale, "x_scale")
     return target, form
 
 
 def _lower(site: LoweringContext) -> NativeKernel:
     x, scale, zero = site.inputs
-    a = site.attributes
-    axis = a.get("axis")
-    axis = assumed_axis(axis, scale, "x_scale", site.ctx) if "axis" in a else axis
-    target, form = _check(x, scale, zero, axis, [a.get(name, 0) for name in ("block_size", "output_dtype")], site.ctx)
+    attributes = DequantizeAttributes.of(site.attributes)
+    attributes = replace(attributes, axis=assumed_axis(attributes.axis, scale, "x_scale", site.ctx))
+    target, form = _check(x, scale, zero, attributes, site.ctx)
     site.ctx.claim(x.shape, target.itemsize)
     return dequantize_kernel(site, x, scale, zero, target, form)
 
@@ -161,16 +155,3 @@ def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dt
 
 def _names(types: frozenset[np.dtype[Any]] | None) -> str:
     return ", ".join(sorted(type_name(t) for t in types or ()))
-
-
-def _refuse_zero_point(zero: Array) -> None:
-    bad = ~(zero.astype(_F32) == 0)
-    if bad.any():
-        raise refuse(
-            f"x_zero_point of {type_name(zero.dtype)} is not 0",
-            "x_zero_point",
-            "0",
-            str(zero.reshape(-1)[int(np.argmax(bad))]),
-            why="the zero point of float8, float6 and float4 is not used.",
-            fix="use a zero point of 0",
-        )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
-from qrun.ops._granularity import Grain, grain
+from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Array, Context, Real, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, largest, limits, narrow, note_scale, same_type
+from qrun.ops._signature import Attributes
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _OP = "QuantizeLinear"
@@ -24,17 +25,22 @@ _SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _PRECISIONS = (SINGLE, _HALF, _BRAIN, DOUBLE)
 
 
+@frozen
+class QuantizeAttributes(Attributes):
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: int = 0
+    precision: int = 0
+    saturate: int = 1
+
+
 @op(_OP, since=10, form="pointwise", computes=Real("Identity", {"y": "axis"}))
 def quantize_linear(
     x: Array,
     y_scale: Array,
     y_zero_point: Array | None = None,
     *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
-    saturate: int = 1,
+    attributes: QuantizeAttributes,
     ctx: Context,
 ) -> Array:
     """Quantize a tensor of any shape.
@@ -54,7 +60,7 @@ def quantize_linear(
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
     """
-    return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate, precision)
+    return _quantize(x, y_scale, y_zero_point, attributes, ctx)
 
 
 @op(
@@ -77,22 +83,19 @@ def ms_quantize_linear(
     ctx: Context,
 ) -> Array:
     """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed."""
-    return _quantize(x, y_scale, y_zero_point, assumed_axis(axis, y_scale, "y_scale", ctx), ctx, contrib=True)
+    attributes = QuantizeAttributes(assumed_axis(axis, y_scale, "y_scale", ctx))
+    return _quantize(x, y_scale, y_zero_point, attributes, ctx, contrib=True)
 
 
 def _quantize(
     x: Array,
     scale: Array,
     zero: Array | None,
-    axis: int | None,
+    attributes: QuantizeAttributes,
     ctx: Context,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    saturate: int = 1,
-    precision: int = 0,
     contrib: bool = False,
 ) -> Array:
-    target, division, form = _check(x, scale, zero, axis, (block_size, output_dtype, precision), contrib, ctx)
+    target, division, form = _check(x, scale, zero, attributes, contrib, ctx)
     zero = None if target in FLOAT8 else zero
     y = np.empty(x.shape, target)
     counts = Counts(ctx.observing)
@@ -104,7 +107,7 @@ def _quantize(
             counts.narrow(q, target)
             if zero is not None:
                 np.add(q, 0, out=q)
-            out[...] = narrow(q, target, bool(saturate))
+            out[...] = narrow(q, target, bool(attributes.saturate))
         else:
             round_codes(q, None if zero is None else z, out, counts)
     counts.report(ctx, x)
@@ -112,29 +115,25 @@ def _quantize(
 
 
 def _check(
-    x: Array, scale: Array, zero: Array | None, axis: int | None, numbers: Sequence[int], contrib: bool, ctx: Context
+    x: Array, scale: Array, zero: Array | None, attributes: QuantizeAttributes, contrib: bool, ctx: Context
 ) -> tuple[np.dtype[Any], np.dtype[Any], Grain]:
-    """Refuse what does not fit, and observe scales: y's type, the division's, and how scales cover x.
-
-    numbers: block_size, output_dtype, precision.
-    """
-    block_size, output_dtype, precision = numbers
-    target = output_type(zero, output_dtype, ctx)
-    division = _division(x.dtype, scale.dtype, precision, ctx, contrib)
-    form = grain(x, scale, zero, axis, block_size, _OP, ctx.version, _NAMES)
-    if is_narrow(target):
-        _refuse_zero_point(zero, target)
+    """Refuse what does not fit, and observe scales: y's type, the division's, and how scales cover x."""
+    target = output_type(zero, attributes.output_dtype, ctx)
+    division = _division(x.dtype, scale.dtype, attributes.precision, ctx, contrib)
+    form = grain(x, scale, zero, attributes.axis, attributes.block_size, _OP, ctx.version, _NAMES)
+    if zero is not None and is_narrow(target):
+        why = "implementations ignore or add it; no page says where it would be rounded."
+        check_no_zero_point(zero, "y_zero_point", why)
     note_scale(ctx, scale, "y_scale")
     return target, division, form
 
 
 def _lower(site: LoweringContext) -> NativeKernel:
     x, scale, zero = site.inputs
-    a = site.attributes
-    axis, contrib = a.get("axis"), site.ctx.version == 1
-    axis = assumed_axis(axis, scale, "y_scale", site.ctx) if contrib else axis
-    numbers = [a.get(name, 0) for name in ("block_size", "output_dtype", "precision")]
-    target, division, form = _check(x, scale, zero, axis, numbers, contrib, site.ctx)
+    contrib, attributes = site.ctx.version == 1, QuantizeAttributes.of(site.attributes)
+    if contrib:
+        attributes = replace(attributes, axis=assumed_axis(site.attributes["axis"], scale, "y_scale", site.ctx))
+    target, division, form = _check(x, scale, zero, attributes, contrib, site.ctx)
     if division != SINGLE:
         raise declined(f"no native division in {type_name(division)}")
     return quantize_kernel(site, x, scale, zero, target, form)
@@ -185,20 +184,6 @@ def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Conte
     if ctx.version >= 23 or contrib:
         return scale
     return x
-
-
-def _refuse_zero_point(zero: Array | None, target: np.dtype[Any]) -> None:
-    if zero is not None:
-        bad = ~(zero.astype(np.float32) == 0)
-        if bad.any():
-            raise refuse(
-                f"y_zero_point of {type_name(target)} is not 0",
-                "y_zero_point",
-                "0",
-                str(zero.reshape(-1)[int(np.argmax(bad))]),
-                why="implementations ignore or add it; no page says where it would be rounded.",
-                fix="use a zero point of 0",
-            )
 
 
 def divide(x: Array, scale: Array, division: np.dtype[Any], out: Array) -> None:
