@@ -126,7 +126,7 @@ def _mismatch(
     if fixed not in (None, array.shape):
         return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
     if value.dtype == np.object_:
-        strange = next((element for element in array.flat if not isinstance(element, str)), "")
+        strange = next((element for element in array.reshape(-1) if not isinstance(element, str)), "")
         if not isinstance(strange, str):
             return _Mismatch(f"{value} of str", got=f"{describe(array)} with {strange!r:.40}")
     return _bound(value, array, symbols)

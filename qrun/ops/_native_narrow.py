@@ -51,7 +51,8 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
     site.ctx.observations.extend(ctx.observations)
     if site.ctx.claims is not None:
         site.ctx.claims.extend(ctx.claims or ())
-    return staged_kernel(site, _between(site, dtype, made), [stage.operation for stage in made], kernel.complete)
+    shown = [stage.operation for stage in made] if kernel.sections else []
+    return staged_kernel(site, _between(site, dtype, made), shown, kernel.complete)
 
 
 def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:

@@ -19,9 +19,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.defs
 from onnx import TensorProto, helper, numpy_helper
 
 MS = "com.microsoft"
+OPSET = 17
 F = np.float32
 NARROW = {np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 PROTO = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
@@ -165,7 +167,7 @@ def model_of(graph: Graph, shape: tuple[int, ...]) -> onnx.ModelProto:
     outputs.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape), *graph.replaceable]
     made = helper.make_graph(graph.nodes, "random", inputs, outputs, graph.tensors)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MS, 1)]
     return helper.make_model(made, opset_imports=opsets, ir_version=8)
 
 
@@ -525,11 +527,24 @@ def products(g: Graph, qdq: bool) -> None:
 
 
 def narrow(g: Graph, qdq: bool) -> None:
-    """Floats, and products of them, of a narrower type."""
-    types = list(NARROW)
-    g.narrow = types[int(g.rng.random() < 0.4)]
-    (floats if g.rng.random() < 0.5 else products)(g, qdq)
+    """Floats, and products of them, of a narrower type: float16 where an operator of the opset takes no bfloat16."""
+    build, wanted = floats if g.rng.random() < 0.5 else products, list(NARROW)[int(g.rng.random() < 0.4)]
+    parts: tuple[list[Any], ...] = (g.nodes, g.tensors, g.values, g.replaceable)
+    before = [len(part) for part in parts]
+    for g.narrow in (wanted, np.dtype(np.float16)):
+        build(g, qdq)
+        if g.narrow == np.float16 or all(takes_bfloat16(node) for node in g.nodes[before[0] :]):
+            break
+        for part, count in zip(parts, before, strict=True):
+            del part[count:]
     g.narrow = None
+
+
+def takes_bfloat16(node: onnx.NodeProto) -> bool:
+    """Whether an operator does; those that are given float32 do not matter."""
+    if node.domain or node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return True
+    return "tensor(bfloat16)" in onnx.defs.get_schema(node.op_type, OPSET).inputs[0].types
 
 
 def dynamic(g: Graph, qdq: bool) -> None:
