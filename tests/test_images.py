@@ -525,6 +525,31 @@ def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monk
     assert not served(session)
 
 
+def test_an_image_is_of_the_sources_that_its_process_imported(tmp_path: Path) -> None:
+    """Also where they are edited before it is made."""
+    package, cache = tmp_path / "sources" / "qrun", tmp_path / "cache"
+    shutil.copytree(Path(qrun.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    script = (
+        "import os, sys, numpy as np; from qrun import Session\n"
+        "path, x, *edited = sys.argv[1:]\n"
+        "for source in edited: os.utime(source, ns=(1, 1))\n"
+        "session = Session(path); session.run({session.inputs[0].name: np.load(x)})"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(DIGITS / "qoperator" / "model.onnx"),
+        str(DIGITS.parent / "digits" / "x.npy"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "QRUN_CACHE_DIR": str(cache)}
+    counts = []
+    for edited in ([str(package / "memory.py")], [], []):
+        subprocess.run([*command, *edited], env=environment, cwd=tmp_path, check=True)
+        counts.append(len(images(cache)))
+    assert counts[0] < counts[1] == counts[2], counts
+
+
 def test_processes_at_once_make_whole_images(model: Path, tmp_path: Path) -> None:
     x = DIGITS / "x.npy"
     command = [sys.executable, "-m", "qrun", str(model), "-i", str(x), "--format", "json"]

@@ -18,15 +18,6 @@ _OTHERS = frozenset(("child", "cli", "comparing", "conform", "evaluating", "peer
 """Packages of which nothing that is kept depends on."""
 
 
-@cache
-def version() -> str:
-    """Names all that an image depends on besides the model: sources by size and age, and the versions below them."""
-    sources = repr(_stamps(os.path.dirname(os.path.dirname(__file__)))).encode()
-    onnx = find_spec("onnx")
-    age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
-    return f"{digest(sources)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
-
-
 def _stamps(folder: str) -> list[tuple[str, int, int]]:
     """Path, size and age of sources."""
     made, folders = [], [folder]
@@ -40,3 +31,15 @@ def _stamps(folder: str) -> list[tuple[str, int, int]]:
                 elif name not in _OTHERS and "." not in name and entry.is_dir():
                     folders.append(entry.path)
     return sorted(made)
+
+
+_SOURCES = repr(_stamps(os.path.dirname(os.path.dirname(__file__)))).encode()
+"""As this process imported them: what somebody edits later, it does not run."""
+
+
+@cache
+def version() -> str:
+    """Names all that an image depends on besides the model: sources by size and age, and the versions below them."""
+    onnx = find_spec("onnx")
+    age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
+    return f"{digest(_SOURCES)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
