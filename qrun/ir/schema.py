@@ -125,11 +125,12 @@ def stored_schema(op_type: str, opset: int) -> Schema | None:
 
 
 def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """The since_versions that the opsets of OPSETS select, oldest first; none for an operator that is not in ai.onnx."""
-    if domain:
+    """The since_versions that opsets select, oldest first; none for an operator that is in neither ai.onnx nor ai.onnx.ml."""
+    if domain not in ("", ML):
         return ()
-    since = [int(fields[0]) for fields in _stored()[1].get(op_type, ())]
-    selected = [stored_schema(op_type, opset) for opset in (OPSETS[0], *since) if opset in OPSETS]
+    opsets, name = (ML_OPSETS, f"{ML}::{op_type}") if domain else (OPSETS, op_type)
+    since = [int(fields[0]) for fields in _stored()[1].get(name, ())]
+    selected = [stored_schema(name, opset) for opset in (opsets[0], *since) if opset in opsets]
     return tuple(sorted({found.version for found in selected if found is not None}))
 
 

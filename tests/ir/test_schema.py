@@ -36,6 +36,8 @@ def test_the_versions_of_an_operator_are_those_that_its_opsets_select() -> None:
         assert schema_versions("", name) == selected[name], name
     assert (selected["Add"], selected["Upsample"]) == ((1, 6, 7, 13, 14), (1, 7, 9))
     assert schema_versions("com.microsoft", "Add") == ()
+    assert schema_versions(ML, "LabelEncoder") == (1, 2, 4)
+    assert schema_versions(ML, "Add") == ()
 
 
 def test_unknown_operators_have_none() -> None:
