@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
-from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, narrower, product_call
+from qrun.native.kernels.floats import Exact, FloatPanels, FloatProduct, FloatStack, FloatTerms, product_call
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 
@@ -48,7 +46,7 @@ class _Geometry:
     patches: bool
 
 
-class FloatConv(Planned):
+class FloatConv(FloatProduct):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
     One or two spatial axes. exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
@@ -104,16 +102,6 @@ class FloatConv(Planned):
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
-
-    def limited(self, low: float, high: float, zero: float) -> FloatConv:
-        made = self.again()
-        made.terms = replace(self.terms, limits=(low, high, zero))
-        return made
-
-    def narrowed(self, dtype: np.dtype[Any]) -> FloatConv:
-        made = self.again()
-        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
-        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

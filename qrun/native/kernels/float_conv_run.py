@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Copy, transposed, view
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, narrower, product_call
+from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, product_call
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 
 
-class FloatConvOfRun(Planned):
+class FloatConvOfRun(FloatProduct):
     """y = sum x * w + bias of float32 x [N, C, spatial...], w as `matrix` has it, and bias [M] if there is one.
 
     w_shape: [M, C/group, kernel...]. One or two spatial axes. exact: makes elements that the kernel does not decide.
@@ -61,16 +58,6 @@ class FloatConvOfRun(Planned):
         turned = transposed(self.engine, apart, _FLOAT, (0, 3, 4, 2, 1))
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
-
-    def limited(self, low: float, high: float, zero: float) -> FloatConvOfRun:
-        made = self.again()
-        made.terms = replace(self.terms, limits=(low, high, zero))
-        return made
-
-    def narrowed(self, dtype: np.dtype[Any]) -> FloatConvOfRun:
-        made = self.again()
-        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
-        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths, narrower, product_call
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, column_lengths, product_call
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
@@ -23,7 +21,7 @@ _COLUMNS = {"a*": 0, "b*": 1, "y*": 3}
 """Where FloatStack.starts has what may lie in memory otherwise."""
 
 
-class FloatMatmul(Planned):
+class FloatMatmul(FloatProduct):
     """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
 
     a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
@@ -106,16 +104,6 @@ class FloatMatmul(Planned):
             starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
-
-    def limited(self, low: float, high: float, zero: float) -> FloatMatmul:
-        made = self.again()
-        made.terms = replace(self.terms, limits=(low, high, zero))
-        return made
-
-    def narrowed(self, dtype: np.dtype[Any]) -> FloatMatmul:
-        made = self.again()
-        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
-        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

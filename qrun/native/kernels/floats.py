@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import SHARED
+from qrun.native.emit.spec import NARROW
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
 from qrun.native.machine.call import Rechecker
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, aligned
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Planned, aligned
 
 Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
@@ -117,6 +118,23 @@ class FloatTerms:
         lost = 4 * left.taps * left.depth + 16
         reach = (left.chain + 6) * _UNIT * abs(self.alpha) * (1 + 2.0**-20)
         return np.array([reach, self.alpha, self.beta, lost * _UNIT, *self.limits])
+
+
+class FloatProduct(Planned):
+    """Sums of products of floats, each rounded once: what becomes of them, and what makes those that are in doubt."""
+
+    terms: FloatTerms
+    exact: Exact
+
+    def limited(self, low: float, high: float, zero: float) -> Self:
+        made = self.again()
+        made.terms = replace(self.terms, limits=(low, high, zero))
+        return made
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Self:
+        made = self.again()
+        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
+        return made
 
 
 class ElementRecheck(Rechecker):
