@@ -92,9 +92,8 @@ class NativeKernels:
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._memos: dict[int, Memo] = {}
-        self._kinds: dict[int, int | None] = {}
+        self._kinds, self._attributes = Memo(), Memo()
         self._numbers: dict[Hashable, int] = {}
-        self._attributes: dict[int, Mapping[str, Any]] = {}
         self._inside: dict[tuple[int, str], NativeKernels] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -158,7 +157,7 @@ class NativeKernels:
             part if how != "constant" else name if a is None or not of_shapes else (a.shape, a.dtype)
             for name, how, part, a in zip(node.inputs, fixed, key, args, strict=True)
         ]
-        kind = self._kind(step)
+        kind = self._kinds.once(node.index, lambda: self._kind(step))
         if kind is None:
             return self._make(step, args, tuple(map(bool, fixed)), budget)
         alike = kind, tuple(given)
@@ -171,18 +170,15 @@ class NativeKernels:
 
     def _kind(self, step: Step) -> int | None:
         """A number that nodes share which differ in their inputs only; None for one with an attribute that is an array."""
-        node = step.node
-        if node.index not in self._kinds:
-            attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
-                (name, type(value), repr(value) if isinstance(value, float) else value)
-                for name, value in node.attributes.items()
-            ]
-            own = step.definition, node.version, tuple(attributes), tuple(map(bool, node.outputs))
-            try:
-                self._kinds[node.index] = self._numbers.setdefault(own, len(self._numbers))
-            except TypeError:
-                self._kinds[node.index] = None
-        return self._kinds[node.index]
+        attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in step.node.attributes.items()
+        ]
+        own = step.definition, step.node.version, tuple(attributes), tuple(map(bool, step.node.outputs))
+        try:
+            return self._numbers.setdefault(own, len(self._numbers))
+        except TypeError:
+            return None
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
         from qrun.native.errors import Declined
@@ -198,8 +194,7 @@ class NativeKernels:
         wanted = tuple(bool(name) for name in step.node.outputs)
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[])
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
-        attributes = self._attributes.setdefault(step.node.index, {}) or _attributes(step)
-        self._attributes[step.node.index] = attributes
+        attributes = self._attributes.once(step.node.index, lambda: _attributes(step))
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
                                lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node))  # fmt: skip
         try:

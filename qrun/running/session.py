@@ -246,7 +246,7 @@ class Session:
                 if observe:
                     return run_observed(kept, values, budget)
                 result = run_program(kept.compiled, values, budget, timed)
-                self._again = Repeatable.of(kept.compiled, values) if outputs is None else self._again
+                self._remember(kept.compiled, values, outputs)
                 return result
             except Exception:  # step by step it either succeeds, or fails with the words of the reference
                 self._kept.drop(keep, observe, values)
@@ -269,7 +269,7 @@ class Session:
                 result = run_program(compiled, values, budget, timed)
                 if again:
                     self._keep_program(compiled, keep, values, result)
-                    self._again = Repeatable.of(compiled, values) if outputs is None else self._again
+                    self._remember(compiled, values, outputs)
                 return result
             except Exception as error:
                 failed, budget = error, Budget(budget.limit)
@@ -282,6 +282,11 @@ class Session:
                 made = chosen.programs.ready(chosen.plan, values)
                 self._keep_program(made, keep, values, result)
         return result
+
+    def _remember(self, compiled: Compiled, values: Mapping[str, Array], outputs: Sequence[str] | None) -> None:
+        """What the next run may repeat, if it asks for the graph's outputs too."""
+        if outputs is None:
+            self._again = Repeatable.of(compiled, values)
 
     def _begun(
         self, chosen: Prepared, keep: tuple[str, ...], values: Mapping[str, Array], observe: bool
