@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from _batch import batched, images
-from _engines import PACKAGES, QDQ_ONLY, Array, Checker, Runner, installed, same
+from _engines import PACKAGES, QDQ_ONLY, Array, Checker, Feeds, Runner, installed, read, same
 from _peak import Peak
 from _workers import Worker, WorkerError
 
@@ -59,7 +59,10 @@ class Networks:
             return source
         target = self.scratch / f"{name}-{kind}-b{batch}.onnx"
         if target not in self._checked:
-            self._expand(source, target, self.input(name), batch)
+            x = self.input(name)
+            if not isinstance(x, np.ndarray):
+                raise BenchError(f"{name} has several inputs: batch 1 only")
+            self._expand(source, target, x, batch)
             self._checked.add(target)
         return target
 
@@ -81,25 +84,31 @@ class Networks:
             return True
         return batch == 1 or name not in NAMES or takes_batches(name, kind)
 
-    def input(self, name: str, batch: int = 1) -> Array:
-        return images(np.load(self._file(name, "x.npy")), batch)
+    def input(self, name: str, batch: int = 1) -> Feeds:
+        x = read(self.input_file(name))
+        return images(x, batch) if isinstance(x, np.ndarray) else x
 
     def input_file(self, name: str) -> Path:
-        return self._file(name, "x.npy")
+        return self._file(name, "x.npy", "x.npz")
 
-    def _file(self, name: str, ending: str) -> Path:
-        for folder in (self.folder, self.scratch):
-            if folder is not None and (folder / f"{name}-{ending}").exists():
-                return folder / f"{name}-{ending}"
+    def _file(self, name: str, *endings: str) -> Path:
+        """The file with one of these endings."""
+
+        def found() -> Path | None:
+            paths = [f / f"{name}-{ending}" for f in (self.folder, self.scratch) if f is not None for ending in endings]
+            return next((path for path in paths if path.exists()), None)
+
+        if path := found():
+            return path
         try:
             from make_networks import NAMES, make
         except ImportError as error:
             raise BenchError(f"making {name} needs {error.name}: pip install onnx-qrun[dev]") from None
         if name not in NAMES:
             where = f" in {self.folder}" if self.folder else ""
-            raise BenchError(f"there is no {name}-{ending}{where}; networks that can be made: {', '.join(NAMES)}")
+            raise BenchError(f"there is no {name}-{endings[0]}{where}; networks that can be made: {', '.join(NAMES)}")
         make(name, self.scratch)
-        return self.scratch / f"{name}-{ending}"
+        return found() or self.scratch / f"{name}-{endings[0]}"
 
     def _expand(self, source: Path, target: Path, x: Array, batch: int) -> None:
         """Write the batched model; its outputs must be those of single images, of the same engine."""
@@ -153,7 +162,7 @@ class Bench:
         facts = {"model": case.network, "format": case.format, "threads": case.threads, "batch": case.batch}
         return {**facts, "macs": truth.macs, "peak_gmacs": best / 1e9, "engines": found, "ratios": ratios(found)}
 
-    def truth(self, path: Path, x: Array, threads: int) -> Truth:
+    def truth(self, path: Path, x: Feeds, threads: int) -> Truth:
         """Made once per model; the native backend is checked with as many threads as are asked first."""
         if path not in self._truths:
             with Worker(Checker, path, x, self.cache) as checker:
@@ -166,7 +175,7 @@ class Bench:
                 self._truths[path] = Truth(outputs, macs, wrong)
         return self._truths[path]
 
-    def _open(self, engine: str, case: Case, x: Array, truth: Truth) -> tuple[Worker, dict[str, Any]]:
+    def _open(self, engine: str, case: Case, x: Feeds, truth: Truth) -> tuple[Worker, dict[str, Any]]:
         """The engine, warm, and what is known of it. Raises Skipped."""
         if not installed(engine):
             raise Skipped("not installed", f"pip install {PACKAGES[engine]}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from _bench_cases import Networks
+from _engines import named
 
 WARM = 5
 KINDS = ("run", "profiled")
@@ -23,7 +24,7 @@ def overhead(networks: Networks, name: str, kind: str, threads: int, rounds: int
     from qrun.running.profiling import PENDING
 
     session = Session(networks.path(name, kind), backend="native", threads=threads, cache=cache)
-    feeds = {session.inputs[0].name: networks.input(name)}
+    feeds = named(networks.input(name), session.inputs[0].name)
     profiled = session.runner(feeds).run
     kept: list[Any] = []
     calls: dict[str, Callable[[], Any]] = {"run": lambda: session.run(feeds), "profiled": profiled}

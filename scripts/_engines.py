@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Call = Callable[[Array], list[Array]]
+Feeds = Array | Mapping[str, Array]
+"""The one input of a model, or all of them by name."""
+Call = Callable[[Feeds], list[Array]]
 
 PACKAGES = {
     "qrun": "qrun",
@@ -47,8 +49,19 @@ def load(engine: str) -> Any:
     return importlib.import_module(PACKAGES[engine])
 
 
+def read(path: Path) -> Feeds:
+    """The input of a .npy file, or those of a .npz file."""
+    found: Any = np.load(path)
+    return found if isinstance(found, np.ndarray) else dict(found)
+
+
+def named(x: Feeds, first: str) -> dict[str, Array]:
+    """Inputs by name; first: that of the one input."""
+    return {first: x} if isinstance(x, np.ndarray) else dict(x)
+
+
 def create(engine: str, path: Path, threads: int, cache: str) -> Call:
-    """A session of the engine: a function from the one input to the outputs. cache: folder of qrun's kernels."""
+    """A session of the engine: a function from the inputs to the outputs. cache: folder of qrun's kernels."""
     module = load(engine)
     if engine in ("ort", "ort-precise"):
         return _onnxruntime(module, path, threads, engine == "ort-precise")
@@ -57,7 +70,7 @@ def create(engine: str, path: Path, threads: int, cache: str) -> Call:
     backend = {"backend": "native", "threads": threads, "cache": cache} if engine == "qrun" else {}
     session = module.Session(path, **backend)
     name = session.inputs[0].name
-    return lambda x: list(session.run({name: x}).values())
+    return lambda x: list(session.run(named(x, name)).values())
 
 
 def _onnxruntime(module: Any, path: Path, threads: int, precise: bool) -> Call:
@@ -70,7 +83,7 @@ def _onnxruntime(module: Any, path: Path, threads: int, precise: bool) -> Call:
     options.log_severity_level = 3
     session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda x: list(session.run(None, {name: x}))
+    return lambda x: list(session.run(None, named(x, name)))
 
 
 def _openvino(module: Any, path: Path, threads: int) -> Call:
@@ -78,13 +91,13 @@ def _openvino(module: Any, path: Path, threads: int) -> Call:
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
     settings["INFERENCE_PRECISION_HINT"] = "f32"
     request = module.Core().compile_model(str(path), "CPU", settings).create_infer_request()
-    return lambda x: list(request.infer({0: x}).values())
+    return lambda x: list(request.infer({0: x} if isinstance(x, np.ndarray) else dict(x)).values())
 
 
 class Runner:
     """One engine with one model open and warm."""
 
-    def __init__(self, engine: str, path: Path, x: Array, threads: int, cache: str) -> None:
+    def __init__(self, engine: str, path: Path, x: Feeds, threads: int, cache: str) -> None:
         self._call, self._x = create(engine, path, threads, cache), x
         for _ in range(WARM):
             self._made = [np.array(y) for y in self._call(x)]
@@ -123,11 +136,11 @@ class Checker:
     """qrun's reference backend on one input, with the integer operators that the native one runs: the truth for all
     engines, and the model's multiply-adds."""
 
-    def __init__(self, path: Path, x: Array, cache: str) -> None:
+    def __init__(self, path: Path, x: Feeds, cache: str) -> None:
         import qrun
 
         self._session, self._path, self._cache = qrun.Session(path, backend="reference", fuse=True), path, cache
-        self._feeds = {self._session.inputs[0].name: x}
+        self._feeds = named(x, self._session.inputs[0].name)
         self._result = self._session.execute(self._feeds, observe=False)
 
     def outputs(self) -> list[Array]:

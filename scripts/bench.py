@@ -4,8 +4,8 @@
                             [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
                             [--startup] [--memory] [--profiling] [--lengths]
 
-DIR holds NAME-FORMAT.onnx and NAME-x.npy; what is missing is made in a temporary folder, in the formats that
-make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
+DIR holds NAME-FORMAT.onnx and NAME-x.npy, or NAME-x.npz for several inputs; what is missing is made in a temporary
+folder, in the formats that make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
 the model, crashes or computes something else than the others is named and not timed.
 
 How: each engine has a process of its own, so that none pins or keeps busy another one's threads. They run in turn: in a
@@ -24,6 +24,7 @@ All use AMX where the CPU has it, onnxruntime only for matrix products. `--no-am
 (ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine `openvino-noamx` is that too, to have
 both side by side. `--batch N` feeds N different images; the rewritten model must give the same outputs as N single
 images. Dynamically quantized networks, whose scales are of the whole batch, and networks of one size have batch 1 only.
+`decoder-float` and `decoder-4bit` are one step of four layers 1024 wide, with 128 places in the cache; batch 1 only.
 
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
@@ -63,7 +64,8 @@ from _workers import WorkerError
 MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121",
           "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes",
           "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1",
-          "4bit-level0-128", "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000")  # fmt: skip
+          "4bit-level0-128", "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000", "decoder-float",
+          "decoder-4bit")  # fmt: skip
 FORMATS = ("qop", "qdq", "dynamic", "float", "half")
 PROFILED = 300
 """Rounds of --profiling."""

@@ -6,8 +6,8 @@ The graphs come from the onnx wheel (backend/test/data/light: the shapes of the 
 weights), MobileNetV2 from this file, and transformers' encoders from _transformer.py: `transformer` is two layers of the
 size of BERT's, `encoder-BxL` six layers of 384 channels, as sentence encoders have, for B texts of L tokens. `small-nodes`
 is 500 nodes on small tensors, from _small_nodes.py; taggers, a product with 4-bit weights and an ensemble of trees are
-those of _sequence_networks.py. Weights are random with a fixed seed and scaled so that activations keep their
-size through all layers. NAME-float.onnx is the network, NAME-x.npy an input; onnxruntime's static quantizer makes
+those of _sequence_networks.py, steps of decoders those of _decoder_networks.py. Weights are random with a fixed seed and scaled so that activations keep their
+size through all layers. NAME-float.onnx is the network, NAME-x.npy an input (NAME-x.npz: several); onnxruntime's static quantizer makes
 NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx, and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger);
 NAME-half.onnx is in float16 between its ends.
 Needs the `dev` extra. Nothing is downloaded.
@@ -23,6 +23,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from _decoder_networks import NAMES as DECODERS
+from _decoder_networks import feeds as decoder_feeds
+from _decoder_networks import network as decoder_network
 from _halved import halved
 from _quantizer import IR_VERSION, dynamic, static
 from _sequence_networks import NAMES as SEQUENCES
@@ -40,18 +43,9 @@ ENCODERS = {"encoder-8x128": (8, 128), "encoder-1x16": (1, 16), "encoder-1x384":
 """Texts and tokens of each that a sentence encoder takes."""
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = (
-    "squeezenet",
-    "resnet50",
-    "shufflenet",
-    "mobilenetv2",
-    "inception_v1",
-    "inception_v2",
-    "densenet121",
-    "transformer",
-    *ENCODERS,
-    "small-nodes",
-    *SEQUENCES,
-)
+    "squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121", "transformer",
+    *ENCODERS, "small-nodes", *SEQUENCES, *DECODERS,
+)  # fmt: skip
 DYNAMIC = ("resnet50", "mobilenetv2")
 """The convolutional networks that are also quantized dynamically, and measured as floats."""
 HALF = ("resnet50", "encoder-8x128")
@@ -72,16 +66,19 @@ def main() -> None:
 def make(
     name: str, folder: Path, size: int = 224, formats: Sequence[str] = (), reduce_range: bool = False
 ) -> list[Path]:
-    """Write NAME-float.onnx, NAME-x.npy and a model for each other one of `formats`; returns these paths.
+    """Write NAME-float.onnx, its input and a model for each other one of `formats`; returns these paths.
 
     size: of the image, or of the transformer's rows: a multiple of 64. formats: all that there are for this network.
     """
     size = 768 if name == "transformer" and size == 224 else size
     formats = [kind for kind in formats or formats_of(name) if kind != "float"]
     model = float_network(name, size)
-    onnx.checker.check_model(model)
+    if name in DECODERS:  # onnx does not know what onnxruntime has in its domain
+        np.savez(folder / f"{name}-x.npz", **decoder_feeds(0))  # type: ignore[arg-type]
+    else:
+        onnx.checker.check_model(model)
+        np.save(folder / f"{name}-x.npy", image(name, size, 0))
     onnx.save(model, folder / f"{name}-float.onnx")
-    np.save(folder / f"{name}-x.npy", image(name, size, 0))
     paths = []
     for kind in formats:
         path = folder / f"{name}-{kind}.onnx"
@@ -100,7 +97,7 @@ def _made(model: onnx.ModelProto, kind: str, images: Sequence[np.ndarray], reduc
 
 def formats_of(name: str) -> tuple[str, ...]:
     """The formats that are made of a network."""
-    if name == "small-nodes":
+    if name in (*DECODERS, "small-nodes"):
         return ("float",)
     if name in SEQUENCES:
         return formats_of_sequences(name)
@@ -112,7 +109,7 @@ def formats_of(name: str) -> tuple[str, ...]:
 def takes_batches(name: str, kind: str) -> bool:
     """Whether N inputs in one run must give what N runs give: dynamic scales are of the whole batch, and some networks
     have one size only."""
-    return kind != "dynamic" and name not in (*ENCODERS, *SEQUENCES, "small-nodes")
+    return kind != "dynamic" and name not in (*ENCODERS, *SEQUENCES, *DECODERS, "small-nodes")
 
 
 def image(name: str, size: int, index: int) -> np.ndarray:
@@ -134,7 +131,7 @@ def image(name: str, size: int, index: int) -> np.ndarray:
 def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    if name in ("transformer", "small-nodes", *ENCODERS, *SEQUENCES):
+    if name in ("transformer", "small-nodes", *ENCODERS, *SEQUENCES, *DECODERS):
         made = rows_network(name, size, rng)
         made.ir_version = IR_VERSION
         return made
@@ -159,11 +156,11 @@ def float_network(name: str, size: int = 224) -> onnx.ModelProto:
 
 
 def rows_network(name: str, size: int, rng: np.random.Generator) -> onnx.ModelProto:
-    """A network of rows: an encoder, or the one of small nodes."""
+    """A network of rows: an encoder, a decoder, or the one of small nodes."""
     if name == "small-nodes":
         return small_nodes(OPSET, rng)
-    if name in SEQUENCES:
-        return sequence_network(name, OPSET, rng)
+    if name in SEQUENCES or name in DECODERS:
+        return (sequence_network if name in SEQUENCES else decoder_network)(name, OPSET, rng)
     if name == "transformer":
         return Encoder(2, size, size // 64, LENGTH, rng).model(OPSET)
     batch, length = ENCODERS[name]

@@ -187,6 +187,26 @@ def test_one_wrong_bit_of_an_inner_tensor_is_seen(tmp_path: Path, monkeypatch: p
     assert checker.native(1) == "c is not what the reference backend computes"
 
 
+@needs_native
+def test_models_of_several_inputs(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "aby"]
+    graph = helper.make_graph([helper.make_node("Sub", ["a", "b"], ["y"])], "g", infos[:2], infos[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "two-qop.onnx")
+    np.savez(tmp_path / "two-x.npz", b=np.full((2, 3), 1, np.float32), a=np.full((2, 3), 5, np.float32))
+    networks = _bench_cases.Networks(tmp_path, tmp_path)
+    for engine in ("qrun", "ort"):
+        call = _engines.create(engine, networks.path("two", "qop"), 1, str(tmp_path / "cache"))
+        np.testing.assert_array_equal(call(networks.input("two"))[0], np.full((2, 3), 4))
+    done = bench(
+        tmp_path, "--models", "two", "--engines", "qrun,ort", "--batch", "1", "--rounds", "1", "--json", "b.json"
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert {found["state"] for found in result["engines"].values()} == {"ok"}
+
+
 class Mortal:
     def __init__(self, start: bool = True) -> None:
         if not start:
