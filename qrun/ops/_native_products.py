@@ -112,7 +112,7 @@ def float_conv_kernel(
 
 def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, win: SlidingWindow) -> NativeKernel:
     """The kernel of a convolution whose weights, or whose bias, come with the run."""
-    from qrun.native.kernels.float_conv_run import FloatConvOfRun
+    from qrun.native.kernels.float_conv import FloatConvOfRun
 
     if not x.size or not w.size:
         raise declined("X or W has no elements")

@@ -15,7 +15,7 @@ from helpers.placed import same_everywhere
 from helpers.sums import SPECIAL, assert_bits, beside_ties, exact
 from helpers.support import node_model
 
-from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
+from qrun.native.emit.float_winograd import TAPS, TWO, Filtering, both
 from qrun.native.kernels import float_winograd, floats
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.ops._native_products import exact_sums

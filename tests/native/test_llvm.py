@@ -12,7 +12,7 @@ from helpers.native import ISAS
 
 from qrun.native.emit.isa import available, choose
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine import blob, codegen, llvm
+from qrun.native.machine import blob, codegen
 from qrun.native.machine.compile import kernel_text
 
 pytestmark = pytest.mark.skipif(not (ISAS and blob.USABLE), reason="LLVM loads objects on this machine")
@@ -25,10 +25,10 @@ WRONG = {
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another release of llvmlite."""
-    monkeypatch.setattr(llvm, "KNOWN", ("0.0.",))
-    llvm.library.cache_clear()
+    monkeypatch.setattr(codegen, "KNOWN", ("0.0.",))
+    codegen.library.cache_clear()
     yield
-    llvm.library.cache_clear()
+    codegen.library.cache_clear()
 
 
 def texts() -> list[str]:
@@ -37,8 +37,8 @@ def texts() -> list[str]:
 
 
 def test_the_installed_release_is_known() -> None:
-    assert llvmlite.__version__.startswith(llvm.KNOWN)
-    assert llvm.library() is not None
+    assert llvmlite.__version__.startswith(codegen.KNOWN)
+    assert codegen.library() is not None
 
 
 def test_the_code_is_that_of_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_the_code_is_that_of_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unknown")
 def test_of_other_releases_llvmlite_itself_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert llvm.library() is None
+    assert codegen.library() is None
     called, real = [], codegen.llvm
     monkeypatch.setattr(codegen, "llvm", lambda: called.append(1) or real())
     codegen.begin()

@@ -1,6 +1,6 @@
 """The generated convolution of float32 with 3x3 kernels and steps of 1, by Winograd's minimal filtering in float64.
 
-A patch is a square of neighbouring results. Its pixels and the kernel are transformed (winograd.py); their products,
+A patch is a square of neighbouring results. Its pixels and the kernel are transformed (`Filtering`); their products,
 element by element, are as many products of matrices, patches by channels; and what these become, transformed again, are
 the sums. The lengths of the transformed pixels of a patch and of a transformed kernel bound what a sum is off; one that this
 does not prove is added tap by tap (rounding.py).
@@ -9,15 +9,66 @@ does not prove is added tap by tap (rounding.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Any
 
+from qrun.declare.frozen import frozen
 from qrun.native.emit.float_panels import UNROLL, parts
 from qrun.native.emit.floats import BATCH
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.rounding import RoundingEmitter
 from qrun.native.emit.widen import first_lanes, folded
-from qrun.native.emit.winograd import TAPS, TWO, both
+
+TAPS = 3
+Transform = Callable[[Sequence[Any]], list[Any]]
+
+
+@frozen
+class Filtering:
+    """Neighbouring results of three taps, in fewer multiplications than they have products. The functions take anything that
+    adds and multiplies: values of generated code, fractions, rows of a matrix.
+
+    results: how many neighbours are made together, of `results` + 2 pixels.
+
+    result(filter(g) * image(d)) is [d0 * g0 + d1 * g1 + d2 * g2, d1 * g0 + ...], with products element by element. Each
+    term of the sums that the three make is rounded at most `roundings` times, in this order: image, filter, result.
+    """
+
+    results: int
+    image: Transform
+    filter: Transform
+    result: Transform
+    roundings: tuple[int, int, int]
+
+    @property
+    def side(self) -> int:
+        """Pixels that are read, and products."""
+        return self.results + TAPS - 1
+
+
+def _image2(d: Sequence[Any]) -> list[Any]:
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _filter2(g: Sequence[Any]) -> list[Any]:
+    ends, middle = (g[0] + g[2]) * 0.5, g[1] * 0.5
+    return [g[0], ends + middle, ends - middle, g[2]]
+
+
+def _result2(m: Sequence[Any]) -> list[Any]:
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+TWO = Filtering(2, _image2, _filter2, _result2, (1, 2, 2))
+
+
+def both(transform: Transform, square: Sequence[Any]) -> list[Any]:
+    """The transform along both axes of a square, whose elements stand row by row."""
+    side = round(len(square) ** 0.5)
+    columns = [transform(square[n::side]) for n in range(side)]
+    return [made for row in zip(*columns, strict=True) for made in transform(row)]
+
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* offsets* padding* pixels* b_row addend_row y_row rows columns taps depth depth_step

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 
 from qrun.native.emit.flow import Flow
-from qrun.native.emit.functions import CLOSE, SINGLE, FunctionCall, reach, rounded_close
-from qrun.native.emit.gates import QUICK
+from qrun.native.emit.functions import CLOSE, QUICK, SINGLE, FunctionCall, reach, rounded_close
 from qrun.native.emit.kernel import KernelEmitter, Value
 from qrun.native.emit.numbers import RecheckEmitter
 from qrun.native.emit.requantize import clipped
@@ -40,7 +39,7 @@ class RecurrentCell:
     """Some units of one row: vectors of float32.
 
     functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None. quick: whether
-    activations are those of gates.py. doubtful: i1, lanes whose states are not decided.
+    activations are those of `QUICK`. doubtful: i1, lanes whose states are not decided.
     """
 
     def __init__(self, w: Flow, lanes: int, functions: Sequence[str], bound: Value | None, quick: bool) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.float_winograd import LINE
+from qrun.native.emit.float_winograd import LINE, TAPS, TWO, Filtering, both
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.winograd import TAPS, TWO, Filtering, both
 from qrun.native.kernels.float_tiles import aligned_up, even
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
 from qrun.native.kernels.layout import Window

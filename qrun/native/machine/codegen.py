@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +14,109 @@ from qrun.declare.digest import digest
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.errors import Declined
 from qrun.native.machine import blob
-from qrun.native.machine.llvm import library
+
+KNOWN = ("0.50.",)
+"""How the versions of llvmlite begin whose functions are those below."""
+
+_PATH = "binding/libllvmlite.so"
+_OBJECT_FILE, _LEVEL = 1, 1
+_Handle, _Text, _Number, _Out = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "InitializeNativeTarget": (None, ()),
+    "InitializeNativeAsmPrinter": (None, ()),
+    "GetDefaultTargetTriple": (None, (_Out,)),
+    "GetTargetFromTriple": (_Handle, (_Text, _Out)),
+    "CreateTargetMachine": (_Handle, (_Handle, *(_Text,) * 3, _Number, *(_Text,) * 2, _Number, _Number, _Text)),
+    "DisposeTargetMachine": (None, (_Handle,)),
+    "ContextCreate": (_Handle, ()),
+    "ContextDispose": (None, (_Handle,)),
+    "ParseAssembly": (_Handle, (_Handle, _Text, _Out)),
+    "VerifyModule": (ctypes.c_bool, (_Handle, _Out)),
+    "DisposeModule": (None, (_Handle,)),
+    "TargetMachineEmitToMemory": (_Handle, (_Handle, _Handle, _Number, _Out)),
+    "GetBufferStart": (_Handle, (_Handle,)),
+    "GetBufferSize": (ctypes.c_size_t, (_Handle,)),
+    "DisposeMemoryBuffer": (None, (_Handle,)),
+    "DisposeString": (None, (_Handle,)),
+}
+"""Result and parameters, by the name that follows LLVMPY_."""
+
+
+class Library:
+    """llvmlite's library, ready to compile for this machine, without llvmlite's modules: to import them takes as long as to
+    compile four kernels. Safe to use from several threads.
+
+    The functions are those that llvmlite calls, with the parameters that they have in the releases of `KNOWN`; of another
+    release nothing is called here, and `llvm` imports it instead. Each call has a context of its own, so that threads compile
+    side by side; llvmlite would let one of them in at a time.
+    """
+
+    def __init__(self, path: str) -> None:
+        found = ctypes.CDLL(path)
+        self._call: dict[str, Any] = {}
+        for name, (result, parameters) in _FUNCTIONS.items():
+            function = self._call[name] = getattr(found, f"LLVMPY_{name}")
+            function.restype, function.argtypes = result, parameters
+        self._call["InitializeNativeTarget"]()
+        self._call["InitializeNativeAsmPrinter"]()
+        out = _Handle()
+        self._call["GetDefaultTargetTriple"](ctypes.byref(out))
+        self._triple = self._taken(out)
+        self._target = self._call["GetTargetFromTriple"](self._triple, ctypes.byref(out))
+        if not self._target:
+            raise OSError(self._taken(out).decode(errors="replace"))
+
+    def compile(self, text: str, cpu: str, features: str) -> bytes:
+        """IR to an object file, as position-independent code whose constants lie next to it. Raises RuntimeError for wrong IR."""
+        call, out = self._call, _Handle()
+        context, module, machine = call["ContextCreate"](), None, None
+        try:
+            module = call["ParseAssembly"](context, text.encode(), ctypes.byref(out))
+            wrong = not module or call["VerifyModule"](module, ctypes.byref(out))
+            told = self._taken(out)
+            if wrong:
+                raise RuntimeError(f"LLVM IR is wrong: {told.decode(errors='replace')}")
+            names = self._triple, cpu.encode(), features.encode()
+            machine = call["CreateTargetMachine"](self._target, *names, _LEVEL, b"pic", b"small", 0, 0, b"")
+            buffer = call["TargetMachineEmitToMemory"](machine, module, _OBJECT_FILE, ctypes.byref(out))
+            if not buffer:
+                raise RuntimeError(f"LLVM generates no code: {self._taken(out).decode(errors='replace')}")
+            try:
+                return ctypes.string_at(call["GetBufferStart"](buffer), call["GetBufferSize"](buffer))
+            finally:
+                call["DisposeMemoryBuffer"](buffer)
+        finally:
+            for name, handle in (
+                ("DisposeModule", module),
+                ("DisposeTargetMachine", machine),
+                ("ContextDispose", context),
+            ):
+                if handle:
+                    call[name](handle)
+
+    def _taken(self, out: ctypes.c_void_p) -> bytes:
+        """A text that LLVM made, which is then freed."""
+        if not out.value:
+            return b""
+        text = ctypes.string_at(out.value)
+        self._call["DisposeString"](out)
+        out.value = None
+        return text
+
+
+@cache
+def library() -> Library | None:
+    """The library; None where there is none whose functions are known."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        import llvmlite
+
+        if not llvmlite.__version__.startswith(KNOWN):
+            return None
+        return Library(os.path.join(os.path.dirname(llvmlite.__file__), _PATH))
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 def begin() -> None:

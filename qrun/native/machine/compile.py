@@ -298,7 +298,7 @@ def _version() -> str:
     machine = os.path.dirname(__file__)
     emit = os.path.join(os.path.dirname(machine), "emit")
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
-    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py", "llvm.py")]
+    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py")]
     sources = digest(*map(_content, written))
     return f"{sources} {codegen.llvmlite_version()} {sys.platform} {platform.machine()}"
 

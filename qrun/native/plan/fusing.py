@@ -9,21 +9,23 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.native.emit.spec import NARROW, SOURCES
+from qrun.native.emit.spec import SOURCES
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
+from qrun.native.plan.chains import chained, widened
 from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
-    items, memo = _widened(items, wanted), Memo()
-    shuffled_ones = _shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted, memo), wanted)
-    return _attended(engine, _chained(shuffled_ones, wanted, memo), wanted, memo)
+    memo = Memo()
+    items = limited(tailed(widened(items, wanted), wanted), wanted)
+    items = _shuffled(engine, moved(items, wanted, memo), wanted)
+    return _attended(engine, chained(items, wanted, memo), wanted, memo)
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -48,15 +50,6 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
     return made
 
 
-def _chained(items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """The items with chains of elementwise ones joined, if there are any such."""
-    if not any(isinstance(item, Task) and item.operation.steps for item in items):
-        return items
-    from qrun.native.plan.chains import chained
-
-    return chained(items, wanted, memo)
-
-
 def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
     """The items with attentions joined, if there are any."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
@@ -64,25 +57,6 @@ def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Me
     from qrun.native.plan.attention import attended
 
     return attended(engine, items, wanted, memo)
-
-
-def _widened(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
-    """The items, what is narrower than float32 between them left as float32."""
-    tasks = (task for item in items if isinstance(item, Chain) for task in item.tasks)
-    if not any(task.operation.result.dtype.name in NARROW for task in tasks):
-        return items
-    from qrun.native.plan.narrow import widened
-
-    return widened(items, wanted)
-
-
-def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
-    """The items, those that follow integer sums made in the kernels of these."""
-    if not any(isinstance(item, Chain) and item.tasks[-1].operation.leads for item in items):
-        return items
-    from qrun.native.plan.fusing import tailed
-
-    return tailed(items, wanted)
 
 
 def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
