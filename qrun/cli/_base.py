@@ -194,18 +194,21 @@ def places(kind: str) -> Complete:
     return complete
 
 
-def option(*names: str, group: str, **kwargs: Any) -> Callable[[Function], Function]:
+def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) -> Callable[[Function], Function]:
     """``click.option`` under a heading of the help, which shows its default; the Tab key completes what its metavar says.
 
-    type: of click, or the words to choose from.
+    shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value, where the name is another one.
+    type:  of click, or the words to choose from.
     """
+    shown, _, metavar = shown.replace(", ", ",").partition(" ")
     if kwargs.get("default") is not None:
         kwargs.setdefault("show_default", True)
     if isinstance(kwargs.get("type"), (list, tuple)):
         kwargs["type"] = click.Choice(kwargs["type"])
-    if kwargs.get("metavar") in PLACES:
-        kwargs.setdefault("shell_complete", places(PLACES[kwargs["metavar"]]))
-    return click.option(*names, cls=Option, group=group, **kwargs)
+    if metavar in PLACES:
+        kwargs.setdefault("shell_complete", places(PLACES[metavar]))
+    names = [*shown.split(","), *filter(None, [into])]
+    return click.option(*names, cls=Option, group=group, metavar=metavar or None, help=help, **kwargs)
 
 
 def argument(*names: str, about: str, **kwargs: Any) -> Callable[[Function], Function]:
@@ -230,10 +233,9 @@ model_argument = argument("model", about="An .onnx file, or - for stdin.")
 def format_options(*formats: str) -> Callable[[Function], Function]:
     """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
     return stacked(
-        option("--format", type=formats, default=formats[0], group="Output",
-               callback=_format, help="What to print."),
-        option("--json", flag_value="json", sets="format", is_eager=True, expose_value=False, group="Output",
-               callback=_json, help="Same as --format json."),
+        option("Output", "--format", "What to print.", type=formats, default=formats[0], callback=_format),
+        option("Output", "--json", "Same as --format json.", flag_value="json", sets="format", callback=_json,
+               is_eager=True, expose_value=False),
     )  # fmt: skip
 
 

@@ -34,15 +34,14 @@ def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 
 
 config_option = option(
-    "--config",
-    metavar="FILE",
-    group="General",
+    "General",
+    "--config FILE",
+    "Read this instead of [tool.qrun] in pyproject.toml; 'none' for no file.",
     envvar="QRUN_CONFIG",
     show_envvar=True,
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="Read this instead of [tool.qrun] in pyproject.toml; 'none' for no file.",
 )
 
 

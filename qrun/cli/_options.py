@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 def general_options(*, config: bool = False) -> Callable[[Function], Function]:
     """``-q``, ``-v``, ``--color`` (and ``--config``); the function receives them as ``out``, an `Out`."""
     options = [
-        option("-q", "--quiet", is_flag=True, group="General", help="Print the result only."),
-        option("-v", "--verbose", count=True, group="General", help="More detail; -vv adds tracebacks."),
+        option("General", "-q, --quiet", "Print the result only.", is_flag=True),
+        option("General", "-v, --verbose", "More detail; -vv adds tracebacks.", count=True),
         option(
+            "General",
             "--color",
+            "NO_COLOR and FORCE_COLOR are honoured too.",
             type=["auto", "always", "never"],
             default="auto",
-            group="General",
-            help="NO_COLOR and FORCE_COLOR are honoured too.",
         ),
     ]
     if config:
@@ -102,30 +102,20 @@ class Distance(RealNumber):
 
 input_options = stacked(
     option(
-        "-i",
-        "--inputs",
-        metavar="SPEC",
-        multiple=True,
-        group="Inputs",
-        shell_complete=places("file"),
-        help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
+        "Inputs",
+        "-i, --inputs SPEC",
+        "An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
         "Repeatable.",
-    ),
-    option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),
-    option(
-        "--seed",
-        type=WholeNumber(0, 2**63 - 1),
-        metavar="INTEGER",
-        default=0,
-        group="Inputs",
-        help="Seed for random inputs.",
-    ),
-    option(
-        "--shape",
-        metavar="SPEC",
         multiple=True,
-        group="Inputs",
-        help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable.",
+        shell_complete=places("file"),
+    ),
+    option("Inputs", "--random", "Fill inputs that were not given with random data.", is_flag=True),
+    option("Inputs", "--seed INTEGER", "Seed for random inputs.", type=WholeNumber(0, 2**63 - 1), default=0),
+    option(
+        "Inputs",
+        "--shape SPEC",
+        "Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable.",
+        multiple=True,
     ),
 )
 
@@ -159,19 +149,18 @@ Options = Callable[[Function], Function]
 
 def arith_option(group: str) -> Options:
     help = "Requantization: the correctly rounded value, or as another runtime rounds."
-    return option("--arith", type=["exact", *OTHERS], default="exact", group=group, help=help)
+    return option(group, "--arith", help, type=["exact", *OTHERS], default="exact")
 
 
 def memory_option(group: str, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
     return option(
-        "--max-memory",
+        group,
+        "--max-memory SIZE",
+        help,
         type=Size(),
-        metavar="SIZE",
         envvar="QRUN_MAX_MEMORY",
         show_envvar=True,
         show_default="80% of free",
-        group=group,
-        help=help,
     )
 
 
@@ -179,67 +168,50 @@ def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapp
     """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
     about = f"tolerance of floating-point {what}."
     return stacked(
-        option(
-            "--lsb",
-            type=WholeNumber(0),
-            metavar="N",
-            default=0,
-            group=group,
-            help=f"Steps by which integer {what} may differ.",
-        ),
-        option("--rtol", type=Distance(0), metavar="X", group=group, help=f"Relative {about}", **rtol),
-        option("--atol", type=Distance(0), metavar="X", group=group, help=f"Absolute {about}", **atol),
+        option(group, "--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),
+        option(group, "--rtol X", f"Relative {about}", type=Distance(0), **rtol),
+        option(group, "--atol X", f"Absolute {about}", type=Distance(0), **atol),
     )
 
 
 run_options = stacked(
     option(
-        "-b",
-        "--backend",
+        "Run",
+        "-b, --backend",
+        "Which runtime executes the model.",
         type=BACKENDS,
-        group="Run",
         show_default="native, where it can run",
-        help="Which runtime executes the model.",
     ),
     arith_option("Run"),
     option(
+        "Run",
         "--fuse/--no-fuse",
+        "Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written.",
         default=None,
-        group="Run",
         show_default="fuse; --backend reference: as written",
-        help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written.",
     ),
     option(
-        "--threads",
+        "Run",
+        "--threads N",
+        "Threads of the backend (of BLAS, for qrun's numpy kernels).",
         type=WholeNumber(1, 4096),
-        metavar="N",
-        group="Run",
         show_default="the CPUs there are; 1 of BLAS",
-        help="Threads of the backend (of BLAS, for qrun's numpy kernels).",
     ),
     option(
+        "Run",
         "--no-cache",
+        "Neither read nor write the cache of compiled kernels and prepared models (qrun cache).",
         is_flag=True,
-        group="Run",
-        help="Neither read nor write the cache of compiled kernels and prepared models (qrun cache).",
     ),
     memory_option("Run"),
     own_backends,
 )
 
 runs_option = option(
-    "-n",
-    "--runs",
-    type=WholeNumber(1, 10**6),
-    metavar="N",
-    group="Timing",
-    show_default="as many as fit in 3 s, 5 to 1000",
-    help="Timed runs.",
+    "Timing", "-n, --runs N", "Timed runs.", type=WholeNumber(1, 10**6), show_default="as many as fit in 3 s, 5 to 1000"
 )
 
-trace_option = option(
-    "--trace", metavar="FILE", group="Output", help="Save a timeline (Chrome trace, ONNX Runtime layout)."
-)
+trace_option = option("Output", "--trace FILE", "Save a timeline (Chrome trace, ONNX Runtime layout).")
 
 
 def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
     notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The files that were not used for the longest time are removed first; what is missing is made again.",
 )
-@option(
-    "-l", "--list", "every", is_flag=True, group="Output", help="List every file, the most recently used one first."
-)
-@option("--clear", is_flag=True, group="Cache", help="Remove all files, also those that killed processes left behind.")
+@option("Output", "-l, --list", "List every file, the most recently used one first.", into="every", is_flag=True)
+@option("Cache", "--clear", "Remove all files, also those that killed processes left behind.", is_flag=True)
 @format_options("text", "json")
 @general_options()
 def command(out: Out, every: bool, clear: bool, format: str) -> int:

@@ -36,55 +36,42 @@ if TYPE_CHECKING:
 )
 @argument("paths", about="Models, or folders searched for *.onnx.", nargs=-1, required=True, metavar="PATH...")
 @option(
-    "--select",
-    metavar="CODES",
+    "Rules",
+    "--select CODES",
+    "Only these rules: ids, prefixes or names, comma-separated, e.g. QR3,QR401. Repeatable.",
     multiple=True,
-    group="Rules",
-    help="Only these rules: ids, prefixes or names, comma-separated, e.g. QR3,QR401. Repeatable.",
 )
-@option("--ignore", metavar="CODES", multiple=True, group="Rules", help="Not these rules. Repeatable.")
+@option("Rules", "--ignore CODES", "Not these rules. Repeatable.", multiple=True)
 @option(
+    "Rules",
     "--fail-on",
+    "Exit 1 when a finding is this or worse.",
     type=["error", "warning", "note", "never"],
     default="error",
-    group="Rules",
-    help="Exit 1 when a finding is this or worse.",
 )
 @option(
-    "--data",
-    metavar="DIR",
+    "Vectors",
+    "--data DIR",
+    "Recorded inputs and outputs to replay; 'none' to replay nothing. Repeatable.",
     multiple=True,
-    group="Vectors",
     show_default="test_data_set_* beside each model",
-    help="Recorded inputs and outputs to replay; 'none' to replay nothing. Repeatable.",
 )
 @tolerance_options("Vectors", "outputs", {"default": 1e-3}, {"default": 1e-7})
-@option(
-    "-b",
-    "--backend",
-    type=BACKENDS,
-    default="reference",
-    group="Vectors",
-    help="Which runtime replays the vectors.",
-)
+@option("Vectors", "-b, --backend", "Which runtime replays the vectors.", type=BACKENDS, default="reference")
 @arith_option("Vectors")
 @option(
-    "-j",
-    "--jobs",
+    "Rules",
+    "-j, --jobs N",
+    "Check up to N models at once, each in a process of its own.",
     type=WholeNumber(1, 1024),
-    metavar="N",
     default=1,
-    group="Rules",
-    help="Check up to N models at once, each in a process of its own.",
 )
 @memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @option(
-    "-o",
-    "--output",
-    metavar="[FORMAT=]FILE",
+    "Output",
+    "-o, --output [FORMAT=]FILE",
+    f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
     multiple=True,
-    group="Output",
-    help=f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
 )
 @format_options(*suffixes())
 @general_options(config=True)

@@ -48,45 +48,38 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 )
 @input_options
 @option(
+    "Run",
     "--against",
-    type=AGAINST,
-    group="Run",
-    show_default="ort",
-    help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
+    "Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
     "qrun's other backend, or QDQ groups fused or literal.",
+    type=AGAINST,
+    show_default="ort",
 )
 @option(
+    "Run",
     "--arith",
+    "Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.",
     type=OTHERS,
-    group="Run",
-    help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.",
 )
 @option(
+    "Run",
     "--emulate",
+    "Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes on others; both are emulated, on any CPU.",
     type=("avx2",),
-    group="Run",
-    help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes on others; both are emulated, on any CPU.",
 )
+@option("Run", "--isolate", "Feed every node the second side's values, so that errors do not add up.", is_flag=True)
 @option(
-    "--isolate",
-    is_flag=True,
-    group="Run",
-    help="Feed every node the second side's values, so that errors do not add up.",
-)
-@option(
-    "--record",
-    metavar="DIR",
-    group="Run",
+    "Run",
+    "--record DIR",
+    "Save hashes and statistics of all tensors, to compare other machines and versions with.",
     show_default="of qrun, or of --against",
-    help="Save hashes and statistics of all tensors, to compare other machines and versions with.",
 )
 @option(
-    "--budget",
+    "Run",
+    "--budget TIME",
+    "Two or more models: time limit for measuring what each node costs, for all models together, e.g. 10m; none for no limit.",
     type=Seconds(),
-    metavar="TIME",
-    group="Run",
     show_default="60s",
-    help="Two or more models: time limit for measuring what each node costs, for all models together, e.g. 10m; none for no limit.",
 )
 @memory_option("Run")
 @tolerance_options(
@@ -96,13 +89,12 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     {"show_default": "1e-07; 0 between qrun's backends"},
 )
 @option(
-    "--min-sqnr",
+    "Tolerance",
+    "--min-sqnr DB",
+    "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; the list of nodes to keep in float is then as long as that takes.",
     type=Distance(0),
-    metavar="DB",
-    group="Tolerance",
-    help="Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; the list of nodes to keep in float is then as long as that takes.",
 )
-@option("--top", type=Top(), metavar="N", default=10, group="Output", help="Differing tensors to list, or 'all'.")
+@option("Output", "--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
 @format_options("text", "json", "markdown")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:

@@ -39,51 +39,37 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")
 @option(
-    "--runtime",
-    metavar="NAME",
+    "Run",
+    "--runtime NAME",
+    "The runtime to judge. Repeatable.",
     multiple=True,
-    group="Run",
     show_default="qrun: native and reference",
-    help="The runtime to judge. Repeatable.",
 )
-@option("--select", metavar="WORDS", multiple=True, group="Run",
-        help="Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.")  # fmt: skip
 @option(
-    "--python",
-    metavar="PATH",
-    group="Run",
+    "Run",
+    "--select WORDS",
+    "Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.",
+    multiple=True,
+)
+@option(
+    "Run",
+    "--python PATH",
+    "Run the runtime in this Python, which may have another version of it.",
     show_default="this one",
-    help="Run the runtime in this Python, which may have another version of it.",
 )
+@option("Run", "--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="the CPUs there are")
 @option(
-    "--jobs",
-    type=WholeNumber(1, 256),
-    metavar="N",
-    group="Run",
-    show_default="the CPUs there are",
-    help="Cases to run at once.",
+    "Run", "--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0
 )
+@option("Run", "--list", "Print the cases' ids and run nothing.", into="listed", is_flag=True)
+@option("Output", "--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")
+@option("Output", "--baseline FILE", "An answer saved with --json: report only what changed since.")
 @option(
-    "--timeout",
-    type=Distance(0, min_open=True),
-    metavar="S",
-    default=20.0,
-    group="Run",
-    help="Seconds after which a case counts as hung.",
+    "Output",
+    "-o, --output [FORMAT=]FILE",
+    "Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.",
+    multiple=True,
 )
-@option("--list", "listed", is_flag=True, group="Run", help="Print the cases' ids and run nothing.")
-@option(
-    "--fail-on",
-    metavar="VERDICTS",
-    default="wrong,crashed,hung",
-    group="Output",
-    help="Exit 1 when one of these occurs, or never.",
-)
-@option(
-    "--baseline", metavar="FILE", group="Output", help="An answer saved with --json: report only what changed since."
-)
-@option("-o", "--output", metavar="[FORMAT=]FILE", multiple=True, group="Output",
-        help="Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.")  # fmt: skip
 @format_options(*_FORMATS)
 @general_options()
 @click.pass_context

@@ -60,107 +60,82 @@ class Gate:
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
 @option(
-    "-i",
-    "--inputs",
-    metavar="SPEC",
+    "Samples",
+    "-i, --inputs SPEC",
+    "A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
+    "name=x.npy; a list .txt; or - for stdin. Repeatable.",
     multiple=True,
     required=True,
-    group="Samples",
     shell_complete=places("file"),
-    help="A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
-    "name=x.npy; a list .txt; or - for stdin. Repeatable.",
 )
+@option("Samples", "--labels FILE", "The right class of each sample: .npy, or a number in each line.")
+@option("Samples", "--limit N", "Take at most N samples.", type=WholeNumber(1))
+@option("Samples", "--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
 @option(
-    "--labels", metavar="FILE", group="Samples", help="The right class of each sample: .npy, or a number in each line."
-)
-@option("--limit", type=WholeNumber(1), metavar="N", group="Samples", help="Take at most N samples.")
-@option("--shuffle", type=WholeNumber(0), metavar="SEED", group="Samples", help="Take the samples in a random order.")
-@option(
-    "--batch",
+    "Samples",
+    "--batch N",
+    "Samples run at once, where the model leaves its batch axis free.",
     type=WholeNumber(1, 4096),
-    metavar="N",
     default=1,
-    group="Samples",
-    help="Samples run at once, where the model leaves its batch axis free.",
 )
 @option(
-    "--against",
-    metavar="MODEL",
-    group="Judgement",
+    "Judgement",
+    "--against MODEL",
+    f"Compare the models with another one, or with themselves in {' or '.join(OTHERS)}.",
     shell_complete=places("file"),
-    help=f"Compare the models with another one, or with themselves in {' or '.join(OTHERS)}.",
 )
 @option(
-    "--metric",
-    metavar="MODULE:FUNCTION",
+    "Judgement",
+    "--metric MODULE:FUNCTION",
+    "A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
     multiple=True,
-    group="Judgement",
-    help="A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
 )
+@option("Judgement", "--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Percent())
 @option(
-    "--min-accuracy",
-    type=Percent(),
-    metavar="PERCENT",
-    group="Judgement",
-    help="Top-1 accuracy in percent that each model must reach.",
-)
-@option(
-    "--max-drop",
+    "Judgement",
+    "--max-drop POINTS",
+    "Percentage points of top-1 accuracy that a model may lose against --against, or against the first model.",
     type=Distance(0),
-    metavar="POINTS",
-    group="Judgement",
-    help="Percentage points of top-1 accuracy that a model may lose against --against, or against the first model.",
 )
 @option(
-    "--min-agreement",
+    "Judgement",
+    "--min-agreement PERCENT",
+    "Percentage of samples whose argmax must be the same as with --against.",
     type=Percent(),
-    metavar="PERCENT",
-    group="Judgement",
-    help="Percentage of samples whose argmax must be the same as with --against.",
 )
 @option(
-    "--until-sure",
+    "Judgement",
+    "--until-sure POINTS",
+    "Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) spans at most so many percentage points.",
     type=Percent(),
-    metavar="POINTS",
-    group="Judgement",
-    help="Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) spans at most so many percentage points.",
 )
 @option(
+    "Judgement",
     "--health",
+    "Also count inside the models, over all samples: saturation, codes never used, sums; takes longer.",
     is_flag=True,
-    group="Judgement",
-    help="Also count inside the models, over all samples: saturation, codes never used, sums; takes longer.",
 )
 @option(
-    "-j",
-    "--jobs",
+    "Run",
+    "-j, --jobs N",
+    "Processes; each gets its share of the CPUs.",
     type=WholeNumber(1, 1024),
-    metavar="N",
-    group="Run",
     show_default="as many as save time",
-    help="Processes; each gets its share of the CPUs.",
 )
-@option("--threads", type=WholeNumber(1, 4096), metavar="N", group="Run", help="Threads, with --jobs 1.")
-@option("--dask", metavar="ADDRESS", group="Run", help="A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
-@option("--fail-fast", is_flag=True, group="Run", help="Stop at the first sample that cannot be read or run.")
+@option("Run", "--threads N", "Threads, with --jobs 1.", type=WholeNumber(1, 4096))
+@option("Run", "--dask ADDRESS", "A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
+@option("Run", "--fail-fast", "Stop at the first sample that cannot be read or run.", is_flag=True)
 @option(
-    "-b",
-    "--backend",
+    "Run",
+    "-b, --backend",
+    "Which of qrun's backends runs the models.",
     type=("native", "reference"),
-    group="Run",
     show_default="native, where it can run",
-    help="Which of qrun's backends runs the models.",
 )
 @arith_option("Run")
 @memory_option("Run")
-@option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    group="Output",
-    help="A folder for outputs and scores, which are saved as they are made.",
-)
-@option("--resume", is_flag=True, group="Output", help="Continue with what the folder of --output holds.")
+@option("Output", "-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
+@option("Output", "--resume", "Continue with what the folder of --output holds.", is_flag=True)
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:

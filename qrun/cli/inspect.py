@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     ],
 )
 @model_argument
-@option("--nodes", is_flag=True, group="Output", help="List every node with types and shapes.")
-@option(
-    "-t",
-    "--tensor",
-    metavar="PATTERN",
-    multiple=True,
-    group="Output",
-    help="Show stored tensors whose name matches. Repeatable.",
-)
+@option("Output", "--nodes", "List every node with types and shapes.", is_flag=True)
+@option("Output", "-t, --tensor PATTERN", "Show stored tensors whose name matches. Repeatable.", multiple=True)
 @format_options("text", "json")
 @general_options()
 def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:

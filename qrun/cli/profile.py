@@ -49,24 +49,12 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @input_options
 @run_options
 @option(
-    "--against",
-    type=["ort"],
-    group="Run",
-    help="Measure onnxruntime too, in turn with qrun, on as many threads, and show both.",
+    "Run", "--against", "Measure onnxruntime too, in turn with qrun, on as many threads, and show both.", type=["ort"]
 )
 @runs_option
-@option(
-    "--warmup",
-    type=WholeNumber(0, 10**6),
-    metavar="N",
-    default=1,
-    group="Timing",
-    help="Warm-up runs, which are not timed.",
-)
-@option("--by", type=["node", "op"], default="node", group="Output", help="One row per node or per operator type.")
-@option(
-    "--top", type=Top(), metavar="N", default=10, group="Output", help="Rows to print, or 'all' (then in graph order)."
-)
+@option("Timing", "--warmup N", "Warm-up runs, which are not timed.", type=WholeNumber(0, 10**6), default=1)
+@option("Output", "--by", "One row per node or per operator type.", type=["node", "op"], default="node")
+@option("Output", "--top N", "Rows to print, or 'all' (then in graph order).", type=Top(), default=10)
 @trace_option
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)

@@ -41,12 +41,8 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @input_options
 @run_options
 @runs_option
-@option(
-    "--against", type=AGAINST, group="Run", help="Also compare every tensor with another runtime, as qrun compare does."
-)
-@option(
-    "-o", "--output", metavar="FILE", default=DEFAULT, group="Output", help="Where to write the page; - for stdout."
-)
+@option("Run", "--against", "Also compare every tensor with another runtime, as qrun compare does.", type=AGAINST)
+@option("Output", "-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
 @general_options(config=True)
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:

@@ -30,26 +30,20 @@ if TYPE_CHECKING:
 @input_options
 @run_options
 @option(
+    "Run",
     "--fail-on",
+    "Exit 1 when a spec check finds this or worse.",
     type=["error", "warning", "never"],
     default="never",
-    group="Run",
-    help="Exit 1 when a spec check finds this or worse.",
 )
 @option(
-    "-t",
-    "--tensor",
-    metavar="PATTERN",
+    "Output",
+    "-t, --tensor PATTERN",
+    "Also show (and save) intermediate tensors whose name matches. Repeatable.",
     multiple=True,
-    group="Output",
-    help="Also show (and save) intermediate tensors whose name matches. Repeatable.",
 )
 @option(
-    "-o",
-    "--output",
-    metavar="PATH",
-    group="Output",
-    help="Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.",
+    "Output", "-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout."
 )
 @trace_option
 @format_options("text", "json")
