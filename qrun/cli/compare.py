@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import argument, define, format_options, option, print_json
-from qrun.cli._comparisons import KINDS
-from qrun.cli._kinds import OWN, kind_of, unfit
+from qrun.cli._comparisons import KINDS, OWN, kind_of, unfit
 from qrun.cli._options import (
     OTHERS,
     Distance,

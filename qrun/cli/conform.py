@@ -128,9 +128,8 @@ def _told(
     files: Sequence[Target],
     out: Out,
 ) -> int:
-    from qrun.report.conform.details import details
     from qrun.report.conform.formats import FORMATS, fields
-    from qrun.report.conform.sheet import conform_sheet
+    from qrun.report.conform.sheet import conform_sheet, details
     from qrun.report.sheet import print_sheet
 
     code, argv = int(judgement.failed), ctx.ensure_object(Call).argv

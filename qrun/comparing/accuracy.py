@@ -13,7 +13,7 @@ from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
 from qrun.comparing.differences import ErrorSums, Tolerance, decibels
 from qrun.comparing.matching import Matching, match
 from qrun.comparing.matching_graph import Reals
-from qrun.comparing.matching_writer import is_dequantize
+from qrun.comparing.matching_operators import is_dequantize
 from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
 from qrun.comparing.ranking_lists import Suggestion, suggest

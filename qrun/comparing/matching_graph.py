@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qrun.comparing.matching_operators import unfold
-from qrun.comparing.matching_writer import is_dequantize, is_quantize
+from qrun.comparing.matching_operators import is_dequantize, is_quantize, unfold
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError
 from qrun.ir import Array, Model, Node

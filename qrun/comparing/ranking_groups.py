@@ -11,7 +11,7 @@ import numpy as np
 from qrun.comparing.matching import Matching
 from qrun.comparing.matching_graph import Path, Reals, Region, region
 from qrun.comparing.matching_likeness import is_absorbed
-from qrun.comparing.matching_writer import moves
+from qrun.comparing.matching_operators import moves
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 

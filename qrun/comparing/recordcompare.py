@@ -12,10 +12,9 @@ import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
 from qrun.comparing.differences import Tolerance, integral
-from qrun.comparing.record import Made, Tensors, host, recorded_inputs, recorded_model, walk
+from qrun.comparing.record import Made, Record, Tensors, host, read_record, recorded_inputs, recorded_model, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
 from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, digest, exact_values, tie_distance
-from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing
 from qrun.comparing.sides import Unit
 from qrun.declare.frozen import frozen

@@ -21,11 +21,10 @@ import qrun
 from qrun.comparing import record as recording
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
 from qrun.comparing.emulated import run_emulated
-from qrun.comparing.record import check_folder, record, walk
+from qrun.comparing.record import check_folder, read_record, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
 from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, digest, filled, places
-from qrun.comparing.recordread import read_record
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
 

@@ -12,8 +12,7 @@ from pkgutil import iter_modules
 
 import numpy as np
 
-from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
-from qrun.comparing.causes._suspect import TIE, AlternativeForm, Suspect, spread
+from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, cause, spread
 from qrun.comparing.differences import differing, distances
 from qrun.declare.frozen import frozen
 from qrun.ir import Array

@@ -1,13 +1,180 @@
-"""The declaration of a cause: a function that says what the other side would give if this were the reason."""
+"""The declaration of a cause: a function that says what the other side would give if this were the reason; and what it is
+given, a node whose result differs by itself."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
-from qrun.comparing.causes._suspect import Suspect
+import numpy as np
+
+from qrun.comparing.differences import same
+from qrun.comparing.sides import Unit, Values
+from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen, keys
-from qrun.ir import Array
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node
+from qrun.ops import Arith, Context, OpDef, find
+from qrun.ops._quantize import limits
+
+TIE = 1e-9
+"""Steps within which a value in float64 is taken for a tie: its error is far smaller, and real near-ties are farther."""
+_FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError, KeyError, TypeError)
+
+
+@frozen
+class AlternativeForm:
+    """Another way to run a group of nodes: which cause it would be, in words, and how to run it."""
+
+    cause: str
+    text: str
+    run: Callable[[], Array | None]
+
+
+@frozen(slots=False)
+class Suspect:
+    """A tensor that differs though both sides read the same values.
+
+    values: by name, everything that the unit reads, as the other side saw it.
+    mine:   qrun's exact output from them; theirs: the other side's, None if it gave none (then perhaps an `error`).
+    again:  runs the other side once more, if that can be.
+    forms:  of a group of nodes, such as fused to one operator.
+    fused:  gives what the one integer operator that a group can become would round.
+    """
+
+    model: Model
+    unit: Unit
+    tensor: str
+    values: Values
+    mine: Array
+    theirs: Array | None
+    error: QrunError | None = None
+    again: Callable[[], Array | None] | None = None
+    forms: Sequence[AlternativeForm] = ()
+    fused: Callable[[], Array | None] | None = None
+
+    @property
+    def node(self) -> Node:
+        return self.unit.node
+
+    @property
+    def alone(self) -> bool:
+        """Is it a single node, and not a group?"""
+        return len(self.unit.group) == 1
+
+    @cached_property
+    def definition(self) -> OpDef | None:
+        node = self.node
+        return find(node.domain, node.op_type, node.version) if self.alone else None
+
+    @cached_property
+    def args(self) -> tuple[Array | None, ...]:
+        """The node's inputs in order; none of a group."""
+        return tuple(self.values[name] if name else None for name in self.node.inputs) if self.alone else ()
+
+    def is_op(self, *names: str) -> bool:
+        return self.alone and self.node.op_type in names and self.node.domain in ("", "com.microsoft")
+
+    def arg(self, name: str) -> Array | None:
+        """An input by the specification's name, whatever its case."""
+        for place, param in enumerate(self.definition.inputs if self.definition else ()):
+            if param.name.lower() == name.lower():
+                return self.args[place] if place < len(self.args) else None
+        return None
+
+    @cached_property
+    def exact(self) -> Array | None:
+        """The real numbers, in steps of the output with the zero point added, that the node rounds; see qrun.comparing.ties."""
+        value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
+        return value if value is not None and value.shape == self.mine.shape else None
+
+    @cached_property
+    def zero(self) -> Array:
+        """The output's zero point as float64, to broadcast with it; 0 if there is none."""
+        for name in ("y_zero_point", "C_zero_point"):
+            value = self.arg(name)
+            if value is not None and value.dtype == self.mine.dtype:
+                return spread(value, self.mine, self.node.attributes.get("axis", 1))
+        return np.zeros(())
+
+    def coded(self, values: Array, zero: Any = 0.0) -> Array | None:
+        """Integers in float64 plus a zero point, saturated, in the output's type; None if that is no integer type."""
+        try:
+            low, high = limits(self.mine.dtype)
+        except KeyError:
+            return None
+        with np.errstate(all="ignore"):
+            whole = np.clip(np.nan_to_num(values + zero, nan=low, posinf=high, neginf=low), low, high)
+            return np.asarray(whole.astype(np.int64).astype(np.int32).astype(self.mine.dtype))
+
+    def evaluate(
+        self,
+        arith: Arith = "exact",
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Array | None] | None = None,
+    ) -> Array | None:
+        """What qrun's kernel makes of the node with other arithmetic, attributes or inputs; None if it refuses them.
+
+        inputs: by the specification's names.
+        """
+        if self.definition is None:
+            return None
+        args = list(self.args)
+        names = [p.name for p in self.definition.inputs]
+        for name, array in (inputs or {}).items():
+            args[names.index(name)] = array
+        node = replace(self.node, attributes={**self.node.attributes, **(attributes or {})})
+        made = computed(node, args, arith)
+        return None if made is None else made[node.outputs.index(self.tensor)]
+
+    def formed(self, cause: str) -> Iterator[tuple[Array, str]]:
+        """What the forms of this cause give, and their texts."""
+        for form in self.forms:
+            made = form.run() if form.cause == cause else None
+            if made is not None:
+                yield made, form.text
+
+    def explained(self, array: Array) -> bool:
+        """Does this array have every bit of the other side's? NaN equals NaN."""
+        return self.theirs is not None and same(array, self.theirs)
+
+
+def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -> tuple[Array, ...] | None:
+    """What qrun's kernel makes of a node; None if it refuses it, or there is none."""
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None:
+        return None
+    wanted = tuple(bool(name) for name in node.outputs)
+    try:
+        ctx = Context(arith, node.version, len(node.outputs), wanted, False)
+        with np.errstate(all="ignore"):
+            made = definition.compute(args, definition.bind(node), ctx)
+    except _FAILURES:
+        return None
+    return tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
+
+
+def part(share: float) -> str:
+    """A share of a bound in percent; next to nothing is less than 0.1%."""
+    return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
+
+
+def spread(parameter: Array, like: Array, axis: Any) -> Array:
+    """A per-tensor or per-axis parameter as float64 that broadcasts to `like`; blocked ones only by their shape."""
+    value = np.asarray(parameter, np.float64)
+    if value.size == 1:
+        return value.reshape(())
+    if value.ndim == 1 and isinstance(axis, int) and like.ndim and value.size == like.shape[axis % like.ndim]:
+        return value.reshape([-1 if at == axis % like.ndim else 1 for at in range(like.ndim)])
+    repeats = zip(like.shape, value.shape, strict=False) if value.ndim == like.ndim else ()
+    for at, (size, parts) in enumerate(repeats):
+        if parts != size:
+            value = np.take(value, np.arange(size) // -(-size // parts), axis=at)
+    return value
 
 
 @frozen

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._bounds import OFF, ONE, ULPS, Args, ErrorBound, Rule, exp, given, number, root, size
+from qrun.comparing.causes._cause import computed
 from qrun.comparing.causes._normalizations import (
     batch_norm,
     group_norm,
@@ -23,8 +24,7 @@ from qrun.comparing.causes._normalizations import (
     sum_of_products,
     whole,
 )
-from qrun.comparing.causes._suspect import computed
-from qrun.comparing.matching_writer import moves
+from qrun.comparing.matching_operators import moves
 from qrun.ir import Array, Node
 from qrun.ops import find
 from qrun.ops._functions import erf

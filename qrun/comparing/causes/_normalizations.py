@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from qrun.comparing.causes._bounds import ONE, UNIT, Args, ErrorBound, Rule, exp, given, number, root, size
-from qrun.comparing.causes._suspect import computed
+from qrun.comparing.causes._cause import computed
 from qrun.ir import Array, Node
 
 

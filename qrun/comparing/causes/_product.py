@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._suspect import Suspect
+from qrun.comparing.causes._cause import Suspect
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find

@@ -8,9 +8,8 @@ import numpy as np
 
 from qrun.comparing.causes._approximations import STEPS, Step, approximations, ways
 from qrun.comparing.causes._bounds import ULPS, ErrorBound
-from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part
 from qrun.comparing.causes._formulas import bounded
-from qrun.comparing.causes._suspect import Suspect, computed, part
 from qrun.comparing.differences import differing
 from qrun.ir import Array
 

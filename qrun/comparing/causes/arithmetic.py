@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import TIE, Suspect, spread
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, spread
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
 from qrun.ir import Array
 from qrun.ops import Context, find
 

@@ -8,9 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, spread
 from qrun.comparing.causes._product import parts, resumed
-from qrun.comparing.causes._suspect import Suspect, spread
 from qrun.comparing.differences import differing
 from qrun.ir import Array
 from qrun.ops._quantize import is_integer, limits

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, computed, part
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part
 from qrun.comparing.differences import same
 from qrun.ir import Array
 

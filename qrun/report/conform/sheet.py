@@ -1,19 +1,25 @@
-"""What ``qrun conform`` shows: verdicts by operator and by profile, causes with an example each, and what to type next."""
+"""What ``qrun conform`` shows: verdicts by operator and by profile, causes with an example each, what to type next;
+and single cases in full: inputs, expected, got, the exact values, and the sentence that decides."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
 from qrun.conform.runtimes import OWN
-from qrun.conform.suite import PROFILES
+from qrun.conform.suite import DECISION, PROFILES, Case, Suite
 from qrun.declare.frozen import frozen
+from qrun.ir import Array
+from qrun.ir.types import describe
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD as RED
 from qrun.report.screen import GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
-from qrun.report.text import duration, plural, shorten
+from qrun.report.text import duration, number, plural, shorten
 
 MESSAGE = 90
 """Signs of a runtime's message that tell which message it is."""
@@ -186,3 +192,80 @@ def _next(found: Judgement) -> list[str]:
                 f"inputs, expected, got and the sentence behind it:   qrun conform {runtime}--select {shown[0].example.id} -v"
             ]
     return []
+
+
+MOST = 12
+"""Cases that are shown in full."""
+ELEMENTS = 24
+"""Elements of an array that are shown."""
+
+
+def details(suite: Suite, found: Judgement) -> list[Block]:
+    """A block for each case that is not exact, of a few; for each case if only a few are chosen."""
+    blocks = []
+    for each in found.runtimes:
+        chosen = [case for case in each.cases if case.verdict != "exact"]
+        chosen = chosen or (list(each.cases) if len(each.cases) <= MOST else [])
+        for result in chosen[:MOST]:
+            info = next(info for info in suite.cases if info.id == result.id)
+            blocks.append(_block(suite, suite.load(info), result, each.name))
+    return blocks
+
+
+def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
+    clause = suite.clause(case.info)
+    whose = "a decision of qrun's" if case.info.basis == DECISION else "the specification"
+    facts = [
+        (
+            "verdict",
+            f"{result.verdict}{f', {result.cause}' if result.cause else ''}{f': {result.text}' if result.text else ''}",
+        )
+    ]
+    facts += _of_model(case)
+    facts += [(f"input {key}", values_text(array)) for key, array in case.inputs.items()]
+    facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
+    facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]
+    facts += [("must be", "refused")] if case.info.rejects else []
+    facts.append((f"clause {case.info.clause}", f"{clause.title} ({whose}): {clause.sentence}"))
+    grid = _elements(result) if result.elements else None
+    return Block(f"{case.info.id}  {name}", grid, facts=facts)
+
+
+def _of_model(case: Case) -> list[tuple[str, str]]:
+    """The nodes and their constants."""
+    from qrun.ir.load import load
+
+    try:
+        model = load(case.model)
+    except Exception as error:
+        return [("model", str(error).splitlines()[0])]
+    facts = [
+        ("node", f"{n.op_type}({', '.join(n.inputs)}) -> {', '.join(n.outputs)}  {_attributes(n.attributes)}".rstrip())
+        for n in model.nodes
+    ]
+    return facts + [(f"constant {name}", values_text(array)) for name, array in model.constants.items()]
+
+
+def _attributes(given: Any) -> str:
+    return ", ".join(f"{name}={list(v) if isinstance(v, tuple) else v}" for name, v in given.items())
+
+
+def _elements(result: CaseResult) -> Grid:
+    columns = [
+        Column("output"),
+        *(Column(h, right=True) for h in ("index", "expected", "got", "exact", "to the next tie")),
+    ]
+    rows = [[e.output, str(list(e.index)), number(e.expected), number(e.got), "." if e.exact is None else f"{e.exact:.9g}",
+             "." if e.margin is None else f"{e.margin:.3g} LSB"] for e in result.elements]  # fmt: skip
+    return Grid(columns, rows)
+
+
+def values_text(array: Array) -> str:
+    """``uint8 [2,2] [1, 2, 3, 4]``, the first elements of a larger one."""
+    flat: Sequence[Any] = (
+        np.asarray(array).reshape(-1)[:ELEMENTS].tolist()
+        if array.dtype.kind != "V"
+        else array.reshape(-1)[:ELEMENTS].astype(np.float32).tolist()
+    )
+    told = ", ".join(f"{v:.9g}" if isinstance(v, float) else str(v) for v in flat)
+    return f"{describe(array)} [{told}{', ...' if array.size > ELEMENTS else ''}]"

@@ -6,22 +6,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from qrun.documents.answers import Environment, FedInput, ModelFile
+from qrun.evaluating.evaluation import Evaluation
 from qrun.ir.types import shape_text
 from qrun.memory import human
-from qrun.report.html.beside import beside_section
+from qrun.report.evaluation import evaluation_sheet
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
-from qrun.report.html.evaluation import evaluation_section
 from qrun.report.html.findings import counts, findings_section, rules_section
-from qrun.report.html.frame import facts, framed
+from qrun.report.html.frame import blocks, facts, framed, section
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
 from qrun.report.html.several import names_of, several_sections
-from qrun.report.html.standing import verdicts
-from qrun.report.html.summary import outputs_section, verdict
+from qrun.report.html.summary import outputs_section, verdict, verdicts
 from qrun.report.html.tags import Markup, join, tag
-from qrun.report.html.timing import Palette, nodes_section, time_section
+from qrun.report.html.timing import Palette, beside_section, nodes_section, time_section
 from qrun.report.json import text as json_text
 from qrun.report.text import duration, file_size, plural
 
@@ -204,3 +203,10 @@ def _amount(count: int) -> str:
     """``4.09 G``, ``349 M``, ``27.6 k``."""
     size, unit = next(((s, u) for s, u in ((1e9, " G"), (1e6, " M"), (1e3, " k")) if count >= s), (1, ""))
     return f"{count / size:.3g}{unit}"
+
+
+def evaluation_section(found: Evaluation) -> Markup:
+    """The report of ``qrun eval`` as a section, with a row for each model, so that its table can be sorted."""
+    sheet = evaluation_sheet(found, (), markdown=True)
+    about = f"{'; '.join([*sheet.about, *sheet.notes])}. Intervals are 95 % confidence intervals."
+    return section("evaluation", "Data set", about, blocks(sheet.blocks))

@@ -16,8 +16,7 @@ from qrun.report.html.cells import real, text_cell
 from qrun.report.html.collect import MOST, PageContent
 from qrun.report.html.findings import counts
 from qrun.report.html.frame import section
-from qrun.report.html.standing import WAYS, way_of
-from qrun.report.html.summary import output_facts
+from qrun.report.html.summary import WAYS, output_facts, way_of
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import TimeUnit
 from qrun.report.text import duration, short_names
