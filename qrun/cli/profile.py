@@ -86,13 +86,11 @@ def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileRepor
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
-    feeds, top = ready.feeds, options["top"]
+    top = options["top"]
     machine = judged_by(profile, _threads(options), not options["no_cache"])
     return ProfileReport(
         profile,
-        feeds.arrays,
-        feeds.sources,
-        feeds.symbols,
+        ready.feeds,
         ready.load_ns + ready.plan_ns,
         ready.session.backend,
         options["arith"],

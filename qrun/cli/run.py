@@ -70,12 +70,9 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.message import print_findings
     from qrun.report.run import RunReport, print_run, run_fields
 
-    feeds = ready.feeds
     report = RunReport(
         ready.model,
-        feeds.arrays,
-        feeds.sources,
-        feeds.symbols,
+        ready.feeds,
         result,
         findings,
         ready.session.backend,

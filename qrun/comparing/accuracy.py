@@ -4,21 +4,21 @@ most, and where it does something else than the measurement of its nodes takes i
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
 from qrun.comparing.differences import ErrorSums, Tolerance, decibels
-from qrun.comparing.matching import Matching, match
+from qrun.comparing.matching import Left, match
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_operators import is_dequantize
 from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
 from qrun.comparing.ranking_lists import Suggestion, suggest
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen, keys
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
@@ -32,32 +32,6 @@ _SHARE = 0.7
 """Of that time, for the single nodes; the rest is for the lists of nodes to keep in float."""
 _MUCH = 0.1
 """Share of the noise from which a wrong scale is the first thing to correct."""
-
-
-@frozen
-class Left:
-    """A tensor without a counterpart. side: ``reference`` or ``quantized``; index: of the node that makes it.
-
-    inside: the other model's node that does this step with others; "" if nothing there stands for the tensor.
-    """
-
-    KEYS = keys("side tensor node=index inside=holder why")
-
-    side: str
-    tensor: str
-    index: int
-    inside: str
-
-    @property
-    def holder(self) -> str | None:
-        return self.inside or None
-
-    @property
-    def why(self) -> str:
-        other = "quantized" if self.side == "reference" else "reference"
-        if self.inside:
-            return f"computed inside {self.inside}"
-        return f"no operator of the {other} model computes it from the same tensors"
 
 
 @frozen
@@ -172,7 +146,7 @@ def accuracy(
         feeds[0],
         tuple(rows.outputs()),
         tuple(rows.tensors(locals_)),
-        tuple(_left(a, b, found)),
+        found.left,
         () if gone else tuple(costs),
         ranking.effects.measured,
         len(ranking.watches),
@@ -230,11 +204,6 @@ def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None
         return True
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(x == y or not isinstance(x, int) or not isinstance(y, int) for x, y in pairs)
-
-
-def _left(a: Reals, b: Reals, found: Matching) -> Iterator[Left]:
-    for side, rest in (("reference", found.left), ("quantized", found.right)):
-        yield from (Left(side, one.value, one.index, one.inside) for one in rest)
 
 
 _APART = 6.0

@@ -14,7 +14,7 @@ from itertools import permutations
 
 from qrun.comparing.matching_graph import Reals, region
 from qrun.comparing.matching_likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, keys
 
 _FAR = 6
 """Operators that may be missing in a row."""
@@ -38,24 +38,37 @@ class Match:
 
 
 @frozen
-class Unmatched:
-    """A value without a counterpart, and the node that makes it.
+class Left:
+    """A tensor without a counterpart. side: ``reference`` or ``quantized``; index: of the node that makes it.
 
-    inside: the other model's node which does this step too, so that the value does not appear there; "" if there is none.
+    inside: the other model's node that does this step with others; "" if nothing there stands for the tensor.
     """
 
-    value: str
+    KEYS = keys("side tensor node=index inside=holder why")
+
+    side: str
+    tensor: str
     index: int
     inside: str
+
+    @property
+    def holder(self) -> str | None:
+        return self.inside or None
+
+    @property
+    def why(self) -> str:
+        other = "quantized" if self.side == "reference" else "reference"
+        if self.inside:
+            return f"computed inside {self.inside}"
+        return f"no operator of the {other} model computes it from the same tensors"
 
 
 @frozen
 class Matching:
-    """All matches in the second model's order; what is left of the first and of the second model."""
+    """All matches in the second model's order, and what is left of both models: of the first one first."""
 
     matches: tuple[Match, ...]
-    left: tuple[Unmatched, ...]
-    right: tuple[Unmatched, ...]
+    left: tuple[Left, ...]
 
 
 def match(first: Reals, second: Reals) -> Matching:
@@ -243,7 +256,7 @@ class _Matcher:
             if other not in found or how != "reader":
                 found[other] = Match(value, other, how)
         matches = tuple(sorted(found.values(), key=lambda m: self.b.made.get(m.value, -1)))
-        return Matching(matches, tuple(self._left(matches, 0)), tuple(self._left(matches, 1)))
+        return Matching(matches, (*self._left(matches, "reference"), *self._left(matches, "quantized")))
 
     def _chosen(self, value: str, outputs: dict[str, str]) -> str:
         able = self._may_be(value)
@@ -264,10 +277,10 @@ class _Matcher:
     def _is_free(self, operator: int) -> bool:
         return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
 
-    def _left(self, matches: Sequence[Match], side: int) -> Iterator[Unmatched]:
+    def _left(self, matches: Sequence[Match], side: str) -> Iterator[Left]:
         """What is not matched: inside a group of operators that is, or without any counterpart."""
-        reals, other = (self.a, self.b) if side == 0 else (self.b, self.a)
-        known = {m.other if side == 0 else m.value: m for m in matches}
+        reals, other = (self.a, self.b) if side == "reference" else (self.b, self.a)
+        known = {m.other if side == "reference" else m.value: m for m in matches}
         inside: dict[int, Match] = {}
         for value, found in known.items():
             places = region(reals, value, set(known)).operators
@@ -276,12 +289,12 @@ class _Matcher:
         for value, place in reals.made.items():
             if value in known or not reals.readers.get(value):
                 continue
-            yield Unmatched(value, reals.nodes[place].index, _label(other, inside.get(place), side))
+            yield Left(side, value, reals.nodes[place].index, _label(other, inside.get(place), side))
 
 
-def _label(reals: Reals, holder: Match | None, side: int) -> str:
+def _label(reals: Reals, holder: Match | None, side: str) -> str:
     """The node that makes one side of a match."""
     if holder is None:
         return ""
-    place = reals.made.get(holder.value if side == 0 else holder.other)
+    place = reals.made.get(holder.value if side == "reference" else holder.other)
     return "the graph input" if place is None else reals.nodes[place].label

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, digest, filled, places
+from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, filled, places
 from qrun.comparing.settings import text
 from qrun.declare.frozen import frozen
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
+from qrun.io.arrays import digest
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node

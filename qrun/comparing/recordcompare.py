@@ -14,11 +14,13 @@ from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
 from qrun.comparing.differences import Tolerance, integral
 from qrun.comparing.record import Made, Record, Tensors, host, read_record, recorded_inputs, recorded_model, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
-from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, digest, exact_values, tie_distance
+from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, exact_values
 from qrun.comparing.settings import Setting, differing
 from qrun.comparing.sides import Unit
+from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
+from qrun.io.arrays import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import integer_range
 

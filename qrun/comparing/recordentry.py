@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from qrun.comparing.differences import integral
-from qrun.comparing.ties import before_rounding
+from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare.frozen import frozen
 from qrun.documents.record import Signed, omitted
-from qrun.io.arrays import storable
+from qrun.io.arrays import digest
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, integer_range, is_extension, type_name
 
@@ -115,15 +114,6 @@ class RecordEntry:
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
 
-def digest(array: Array) -> str:
-    """SHA-256 of an array's elements; that of ``qrun run --json``."""
-    if array.dtype.kind == "O":
-        return sha256(repr(array.tolist()).encode("utf-8", "surrogatepass")).hexdigest()
-    stored = np.ascontiguousarray(storable(array)[0])
-    little = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
-    return sha256(little.reshape(-1).view(np.uint8).data).hexdigest()
-
-
 def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
     """The entry with all that is kept of the array. values: the node's inputs; None if they are not known."""
     flat = _numbers(array)
@@ -221,9 +211,3 @@ def exact_values(array: Array, node: Node, values: Sequence[Array | None] | None
         return None
     exact = before_rounding(node, values)
     return exact if exact is not None and exact.shape == array.shape else None
-
-
-def tie_distance(exact: Array) -> Array:
-    """How far each value is from the middle between two codes, in LSB."""
-    with np.errstate(all="ignore"):
-        return np.asarray(np.abs(exact - np.floor(exact) - 0.5))

@@ -53,6 +53,12 @@ def ties(exact: Array, got: Array, want: Array) -> int:
     return int(np.count_nonzero((step == 1) & (np.abs(exact - middle) <= NEAR)))
 
 
+def tie_distance(exact: Array) -> Array:
+    """How far each value is from the middle between two codes, in LSB."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.abs(exact - np.floor(exact) - 0.5))
+
+
 def _f64(array: Array | None) -> Array:
     return np.zeros(()) if array is None else np.asarray(array, np.float64)
 

@@ -265,6 +265,17 @@ def storable(array: Array) -> tuple[Array, str]:
     return np.ascontiguousarray(array).view(bits), f"{name} as {bits} bit patterns"
 
 
+def digest(array: Array) -> str:
+    """SHA-256 of an array's elements; of texts, of their list."""
+    from hashlib import sha256
+
+    if array.dtype.kind == "O":
+        return sha256(repr(array.tolist()).encode("utf-8", "surrogatepass")).hexdigest()
+    stored = np.ascontiguousarray(storable(array)[0])
+    little = stored.astype(stored.dtype.newbyteorder("<"), copy=False)
+    return sha256(little.reshape(-1).view(np.uint8).data).hexdigest()
+
+
 def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
     """The inverse of `storable`: the array as `dtype`, and what was done; unchanged if that is not its stored form."""
     if array.dtype == dtype:

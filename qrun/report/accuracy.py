@@ -10,6 +10,7 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking import Cost
+from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
@@ -34,7 +35,7 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
     advice = [Block(title, lines=lines) for title, lines in _advice(found)]
-    models = [headline(found.reference, found.feeds, sources), headline(found.quantized)]
+    models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
     return Sheet(
         [*_tables(found, top), *advice],
         verdict(found) + chance(sources),
@@ -184,7 +185,14 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
         more=more(len(found) - len(found[:top]), "model") if top is not None else "",
     )
     style = GOOD if best.passed else BAD
-    return Sheet([block], verdict + chance(sources), style, [headline(reference, best.feeds, sources)], about, notes)
+    return Sheet(
+        [block],
+        verdict + chance(sources),
+        style,
+        [headline(reference, Feeds(dict(best.feeds), dict(sources)))],
+        about,
+        notes,
+    )
 
 
 def _table(found: Sequence[Candidate]) -> Grid:

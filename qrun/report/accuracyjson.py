@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy, Left
+from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import OutputAccuracy
 from qrun.comparing.differences import decibels
+from qrun.comparing.matching import Left
 from qrun.comparing.ranking import Cost
 from qrun.comparing.ranking_lists import HALF, Suggestion
 from qrun.documents.record import encode
+from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.comparefirst import limits
 from qrun.report.header import input_fields, model_fields
@@ -26,7 +28,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
     return {
         "reference": model_fields(found.reference),
         "quantized": model_fields(found.quantized),
-        "inputs": input_fields(found.feeds, sources),
+        "inputs": input_fields(Feeds(dict(found.feeds), dict(sources))),
         "runs": found.runs,
         "tolerance": {name: getattr(found.tolerance, name) for name in ("rtol", "atol", "lsb", "eps")},
         "min_sqnr_db": found.min_sqnr,

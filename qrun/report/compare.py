@@ -231,7 +231,7 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "kind": "runtimes",
         "model": model_fields(found.model),
         "environment": environment(found.names[0], found.a),
-        "inputs": input_fields(feeds.arrays, feeds.sources),
+        "inputs": input_fields(feeds),
         "sides": [{"name": n, "label": text} for n, text in zip(found.names, (found.a, found.b), strict=True)],
         "tolerance": t,
         "isolate": found.isolate,

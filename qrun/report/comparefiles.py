@@ -74,7 +74,7 @@ def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any
 
 
 def _fed(feeds: Feeds | None) -> dict[str, Any]:
-    return {"inputs": input_fields(feeds.arrays, feeds.sources)} if feeds else {}
+    return {"inputs": input_fields(feeds)} if feeds else {}
 
 
 def _archives(found: Archives, top: int | None) -> Sheet:

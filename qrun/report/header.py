@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model
+from qrun.ir import Model
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
@@ -17,6 +16,7 @@ from qrun.running.cpus import usable_cpus
 
 if TYPE_CHECKING:
     from qrun.documents.answers import FedInput, ModelFile
+    from qrun.io.inputs import Feeds
 
 INPUTS_SHOWN = 3
 
@@ -30,13 +30,7 @@ class Headline:
     inputs: str = ""
 
 
-def headline(
-    model: Model,
-    feeds: Mapping[str, Array] = MappingProxyType({}),
-    sources: Mapping[str, str] = MappingProxyType({}),
-    symbols: Mapping[str, int] = MappingProxyType({}),
-    label: str = "",
-) -> Headline:
+def headline(model: Model, feeds: Feeds | None = None, label: str = "") -> Headline:
     """``mnv2.onnx  opset 13, 101 nodes, 3.6 MB, QOperator int8   image float32 [1,3,224,224] from x.npy``."""
     from qrun.report.modelfacts import ModelFacts
 
@@ -44,7 +38,7 @@ def headline(
     facts += [plural(len(model.nodes), "node")]
     facts += [file_size(model.size)] if model.size else []
     facts += [ModelFacts(model).brief] + ([label] if label else [])
-    return Headline(model.label, ", ".join(facts), inputs_text(feeds, sources, symbols))
+    return Headline(model.label, ", ".join(facts), inputs_text(feeds) if feeds else "")
 
 
 def print_headline(screen: Screen, head: Headline) -> None:
@@ -59,15 +53,15 @@ def print_headline(screen: Screen, head: Headline) -> None:
     screen.line((name, "bold"), facts, inputs)
 
 
-def inputs_text(feeds: Mapping[str, Array], sources: Mapping[str, str], symbols: Mapping[str, int]) -> str:
+def inputs_text(feeds: Feeds) -> str:
     parts = []
-    for name, array in list(feeds.items())[:INPUTS_SHOWN]:
-        source = sources.get(name, "")
+    for name, array in list(feeds.arrays.items())[:INPUTS_SHOWN]:
+        source = feeds.sources.get(name, "")
         origin = source if source.startswith("random") else f"from {source}" if source else ""
         parts.append(f"{name} {describe(array)} {origin}".rstrip())
-    if len(feeds) > INPUTS_SHOWN:
-        parts.append(f"and {len(feeds) - INPUTS_SHOWN} more inputs")
-    bound = ", ".join(f"{symbol}={size}" for symbol, size in symbols.items())
+    if len(feeds.arrays) > INPUTS_SHOWN:
+        parts.append(f"and {len(feeds.arrays) - INPUTS_SHOWN} more inputs")
+    bound = ", ".join(f"{symbol}={size}" for symbol, size in feeds.symbols.items())
     return "; ".join(parts) + (f" ({bound})" if bound and parts else "")
 
 
@@ -83,25 +77,16 @@ def chance(sources: Mapping[str, str]) -> str:
     return f" {who} {sources[made[0]]}."
 
 
-def input_fields(feeds: Mapping[str, Array], sources: Mapping[str, str], hashes: bool = False) -> list[FedInput]:
+def input_fields(feeds: Feeds, hashes: bool = False) -> list[FedInput]:
     """What went in, and where it came from."""
     from qrun.documents.answers import FedInput
+    from qrun.io.arrays import digest
 
     return [
-        FedInput(part, type_name(a.dtype), a.shape, sources.get(name, ""), digest(a) if hashes else "")
-        for name, value in feeds.items()
+        FedInput(part, type_name(a.dtype), a.shape, feeds.sources.get(name, ""), digest(a) if hashes else "")
+        for name, value in feeds.arrays.items()
         for part, a in tensors({name: value}).items()
     ]
-
-
-def digest(array: Array) -> str:
-    """SHA-256 of an array's elements; of texts, of their list."""
-    from hashlib import sha256
-
-    from numpy import ascontiguousarray
-
-    data = repr(array.tolist()).encode() if array.dtype.kind == "O" else ascontiguousarray(array).tobytes()
-    return sha256(data).hexdigest()
 
 
 def model_fields(model: Model) -> ModelFile:

@@ -53,11 +53,12 @@ def text_of(value: Any) -> str:
 
 def _sheet(value: Any, screen: Screen) -> Any:
     if isinstance(value, Profile):
+        from qrun.io.inputs import Feeds
         from qrun.report.profile import profile_sheet
         from qrun.report.profilerows import ProfileReport
 
         backend = "native" if any(event.backend == "native" for event in value.last.events) else "reference"
-        return profile_sheet(ProfileReport(value, {}, {}, {}, 0, backend, "exact"), screen)
+        return profile_sheet(ProfileReport(value, Feeds(), 0, backend, "exact"), screen)
     if isinstance(value, Comparison):
         from qrun.report.compare import comparison_sheet
 

@@ -33,7 +33,7 @@ BAR, BESIDE = 44, 62
 def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False) -> Sheet:
     """The report for a screen; bars and signs are those that it can show."""
     label = f"arith {report.arith}" if report.arith != "exact" else ""
-    model = headline(report.profile.model, report.feeds, report.sources, report.symbols, label)
+    model = headline(report.profile.model, report.feeds, label)
     whole = Block("Whole model", whole_grid(report, screen.clean("±")))
     blocks = [whole, *_blocks(report, None if markdown else _bars(screen, report))]
     ways = {"faster": GOOD, "slower": BAD}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from qrun.comparing.savedprofiles import Change, change
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
+from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.report.nodes import outputs, ran, ran_fields
 from qrun.running.extents import Extent, common_extents
@@ -32,9 +33,7 @@ class ProfileReport:
     """
 
     profile: Profile
-    feeds: Mapping[str, Array]
-    sources: Mapping[str, str]
-    symbols: Mapping[str, int]
+    feeds: Feeds
     load_ns: int
     backend: str
     arith: str

@@ -10,7 +10,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.compound import tensors
 from qrun.ir.types import type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.header import digest, environment, headline, input_fields, model_fields, print_headline
+from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import counted, print_findings
 from qrun.report.nodes import (
     FUSED,
@@ -35,6 +35,7 @@ from qrun.running.session import NodeEvent, RunResult
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
     from qrun.documents.answers import RunNode, RunOutput
+    from qrun.io.inputs import Feeds
 
 TOP = 3
 JSON_VALUES = 64
@@ -44,16 +45,13 @@ JSON_VALUES = 64
 class RunReport:
     """Everything that a report of a run shows.
 
-    sources:  where each input came from, by name.
     outputs:  the arrays shown: graph outputs, then the tensors asked for with --tensor.
     findings: None if the checks did not run.
     backend:  the name asked for; label: the runtime with its version, "" for qrun itself.
     """
 
     model: Model
-    feeds: Mapping[str, Array]
-    sources: Mapping[str, str]
-    symbols: Mapping[str, int]
+    feeds: Feeds
     result: RunResult
     findings: Sequence[Finding] | None
     backend: str
@@ -72,7 +70,7 @@ def print_run(out: Out, report: RunReport) -> None:
     if out.quiet:
         print_arrays(screen, tensors(report.result.outputs), True)
         return
-    print_headline(screen, headline(report.model, report.feeds, report.sources, report.symbols, _label(report)))
+    print_headline(screen, headline(report.model, report.feeds, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
@@ -186,8 +184,8 @@ def run_fields(report: RunReport) -> dict[str, Any]:
             "arith": report.arith,
             "fused_groups": report.fused_groups,
         },
-        "inputs": input_fields(report.feeds, report.sources, hashes=True),
-        "symbols": dict(report.symbols),
+        "inputs": input_fields(report.feeds, hashes=True),
+        "symbols": report.feeds.symbols,
         "outputs": output_records(result.outputs),
         "time_ms": result.duration_ns / 1e6,
         "runs": result.runs,
@@ -203,6 +201,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     """What the JSON report tells of each output, or of the tensors in it."""
     from qrun.documents.answers import RunOutput
+    from qrun.io.arrays import digest
 
     made = []
     for name, array in tensors(arrays).items():

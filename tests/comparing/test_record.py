@@ -24,8 +24,9 @@ from qrun.comparing.emulated import run_emulated
 from qrun.comparing.record import check_folder, read_record, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
-from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, digest, filled, places
+from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, filled, places
 from qrun.errors import CallError
+from qrun.io.arrays import digest
 from qrun.ir import Array, Model, Node
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/record-1.0.json").read_text())

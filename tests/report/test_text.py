@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from qrun.io.inputs import Feeds
 from qrun.report.grid import ASCII, Column, Grid, boxed_lines, plain_lines
 from qrun.report.json import document
 from qrun.report.markdown import escape, table
@@ -353,7 +354,7 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
 
     def found(runs: list[int], nodes: list[list[int]]) -> dict[str, float]:
         profile = Profile(model, (), tuple(runs), np.array(nodes, np.int64), result)  # type: ignore[arg-type]
-        return dict(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact").beside)
+        return dict(ProfileReport(profile, Feeds(), 0, "reference", "exact").beside)
 
     ms = 10**6
     between, above = "between the nodes", "above the nodes' medians"
@@ -367,7 +368,7 @@ def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
     model, result = SimpleNamespace(nodes=[1, 2, 3]), SimpleNamespace(duration_ns=0, events=[])
     nodes = np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms
     profile = Profile(model, (), (11 * ms,) * 3, nodes, result)  # type: ignore[arg-type]
-    (note,) = notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact"))
+    (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
     assert "the nodes' medians add up to 3.00 ms, 72.7% less than a run takes" in note
 
 
@@ -379,9 +380,7 @@ def measured(runs: Sequence[int]) -> Profile:
 
 
 def against(mine: Sequence[int], others: Sequence[int]) -> ProfileReport:
-    return ProfileReport(
-        measured(mine), {}, {}, {}, 0, "native", "exact", against=measured(others), other="onnxruntime 1"
-    )
+    return ProfileReport(measured(mine), Feeds(), 0, "native", "exact", against=measured(others), other="onnxruntime 1")
 
 
 def test_one_note_for_a_busy_machine() -> None:

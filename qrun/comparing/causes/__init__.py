@@ -14,8 +14,8 @@ import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, cause, spread
 from qrun.comparing.differences import differing, distances
+from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
-from qrun.ir import Array
 
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
@@ -64,7 +64,7 @@ def _measured(suspect: Suspect, name: str, text: str) -> Reason:
     count = int(np.count_nonzero(bad)) if name != UNKNOWN else 0
     if exact is None or (distances(mine[bad], theirs[bad]) > 1).any():
         return Reason(name, text, count)
-    away = to_tie(exact[bad])
+    away = tie_distance(exact[bad])
     away = away[np.isfinite(away)]
     if not away.size:
         return Reason(name, text, count)
@@ -102,12 +102,6 @@ def _inherited(suspect: Suspect) -> Iterator[Hypothesis]:
     return iter(())
 
 
-def to_tie(values: Array) -> Array:
-    """How far each value is from the middle between two integers."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.abs(values - np.floor(values) - 0.5))
-
-
 __all__ = [
     "CAUSES",
     "CRASHED",
@@ -123,6 +117,5 @@ __all__ = [
     "cause",
     "reason",
     "spread",
-    "to_tie",
     "told",
 ]

@@ -107,21 +107,11 @@ def report(
     session = Session(model, threads=threads, max_memory=max_memory)
     documents, _, _ = observed(session.model, session, feeds)
     profile, given = session.profile(feeds, runs=runs), Feeds(dict(feeds))
-    documents.append(
-        profiled(
-            ProfileReport(
-                profile,
-                feeds,
-                {},
-                {},
-                session.load_ns,
-                session.backend,
-                session.arith,
-                machine=judged_by(profile, session.threads),
-                threads=session.threads,
-            )
-        )
+    machine, threads = judged_by(profile, session.threads), session.threads
+    made = ProfileReport(
+        profile, given, session.load_ns, session.backend, session.arith, machine=machine, threads=threads
     )
+    documents.append(profiled(made))
     if against:
         from qrun.comparing.compare import compare
 

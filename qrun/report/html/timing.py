@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import OperatorTimes, ProfileNode
 from qrun.documents.item import Item
+from qrun.report.html.cells import number_cell, real
 from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
 from qrun.report.html.models import items
@@ -239,22 +240,18 @@ def beside_section(against: Item | None) -> Markup:
         else "Both were measured in turn"
     )
     about = f"{many}{f': {told}' if told else ''}. Nodes that either ran as a whole are one row."
-    unit = TimeUnit.of(sum(_time(group, "median_ms") or 0.0 for group in groups))
-    rows = sorted(groups, key=lambda group: -max(_time(group, "median_ms") or 0.0, _time(group, "other_ms") or 0.0))
+    unit = TimeUnit.of(sum(real(group, "median_ms") or 0.0 for group in groups))
+    rows = sorted(groups, key=lambda group: -max(real(group, "median_ms") or 0.0, real(group, "other_ms") or 0.0))
     columns = [
         HtmlColumn("#", _first, number=True, rising=True),
         HtmlColumn("node", _named, name=True),
         HtmlColumn("operator", lambda g: g["op"].text, short=True),
-        HtmlColumn(f"qrun {unit.name}", lambda g: unit(_time(g, "median_ms")), number=True),
-        HtmlColumn(f"{runtime.partition(' ')[0]} {unit.name}", lambda g: unit(_time(g, "other_ms")), number=True),
-        HtmlColumn("ratio", _ratio, number=True, about="Of its time to qrun's"),
+        HtmlColumn(f"qrun {unit.name}", lambda g: unit(real(g, "median_ms")), number=True),
+        HtmlColumn(f"{runtime.partition(' ')[0]} {unit.name}", lambda g: unit(real(g, "other_ms")), number=True),
+        HtmlColumn("ratio", number_cell("ratio", 2), number=True, about="Of its time to qrun's"),
     ]
     shown = table(f"times beside {runtime}", columns, rows, sortable=True, box="tall")
     return section("beside", f"Beside {runtime}", about, shown)
-
-
-def _time(group: Item, key: str) -> float | None:
-    return None if (found := group.find(key)) is None else found.real
 
 
 def _first(group: Item) -> str:
@@ -265,7 +262,3 @@ def _first(group: Item) -> str:
 def _named(group: Item) -> str:
     others = group["nodes"].value
     return f"{group['name'].text}{f' +{len(others) - 1}' if len(others) > 1 else ''}"
-
-
-def _ratio(group: Item) -> str:
-    return "–" if (value := _time(group, "ratio")) is None else f"{value:.2f}"
