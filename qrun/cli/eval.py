@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,25 +148,10 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     from qrun.report.sheet import print_sheet
 
     _contradictions(options)
-    wishes = Wishes(
-        options["labels"],
-        options["against"] or "",
-        options["batch"],
-        options["limit"],
-        options["shuffle"],
-        options["metric"],
-        _share(options["until_sure"]),
-        options["fail_fast"],
-        options["jobs"],
-        options["threads"],
-        options["dask"] or "",
-        options["output"] or "",
-        options["resume"],
-        options["health"],
-        options["backend"],
-        options["arith"],
-        options["max_memory"],
-    )
+    texts = {name: options[name] or "" for name in ("against", "dask", "output")}
+    others = {"metrics": options["metric"], "until_sure": _share(options["until_sure"])}
+    named = {each.name: options[each.name] for each in fields(Wishes) if each.name in options}
+    wishes = Wishes(**{**named, **texts, **others})
     stdin = sys.stdin.buffer if sys.stdin is not None else None
     with Progress(out, "eval", "samples") as progress:
         found = evaluated(models, options["inputs"], wishes, stdin=stdin, progress=running(progress))

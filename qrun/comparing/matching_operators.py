@@ -72,25 +72,12 @@ class NodeWriter:
         return self.make(node, "Reshape", 14, (name, shape))
 
     def number(self, node: Node, value: Array) -> str:
-        output = self.name(f"{node.label}/Constant")
-        self.nodes.append(Node(node.index, node.label, "", "Constant", 13, (), (output,), {"value": value}))
-        return output
+        return self.make(node, "Constant", 13, (), attributes={"value": value})
 
     def round(self, node: Node, real: str, scale: str, zero: str, output: str) -> bool:
         """Quantize what `node` makes, under its own name."""
         scale, zero = self._rank(node, scale, {}), self._rank(node, zero, {})
-        self.nodes.append(
-            Node(
-                node.index,
-                node.label,
-                "",
-                "QuantizeLinear",
-                21,
-                tuple(filter(None, (real, scale, zero))),
-                (output,),
-                {},
-            )
-        )
+        self.make(node, "QuantizeLinear", 21, tuple(filter(None, (real, scale, zero))), output)
         self.codes[output] = (scale, zero, {})
         return True
 

@@ -83,23 +83,8 @@ class Ranking:
                 continue
             share = ratio / whole if math.isfinite(ratio) else 1.0
             group, local, spread = watch.group, watch.local(), watch.spread()
-            reason, why, fit = explain(watch, local, spread)
-            found.append(
-                Cost(
-                    group.node,
-                    group.value,
-                    group.target,
-                    group.floats,
-                    ratio,
-                    share,
-                    measured,
-                    local,
-                    spread,
-                    reason,
-                    why,
-                    fit,
-                )
-            )
+            made = group.node, group.value, group.target, group.floats
+            found.append(Cost(*made, ratio, share, measured, local, spread, *explain(watch, local, spread)))
         return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))
 
 

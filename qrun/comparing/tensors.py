@@ -116,17 +116,10 @@ def pair(
     found = difference(a, b, tolerance, step, noise)
     if found.form is not None:
         return TensorPair(describe(a), found, False)
+    told: dict[str, Any] = {"stepped": step is not None, "noise": noise}
     if same(a, b):
-        agreed = _agreed(a, b)
         return TensorPair(
-            describe(a),
-            found,
-            True,
-            sqnr=float("inf"),
-            argmax=_argmax(a, b),
-            agreed=agreed,
-            stepped=step is not None,
-            noise=noise,
+            describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=_agreed(a, b), **told
         )
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
@@ -139,19 +132,8 @@ def pair(
         return TensorPair(describe(a), found, False, **counted)
     x, y = ((_wide(v) - code.zero) * code.scale for v in (a, b))
     largest, relative = _largest(x, y)
-    return TensorPair(
-        describe(a),
-        found,
-        False,
-        **counted,
-        max_abs=largest,
-        max_rel=relative,
-        sqnr=sqnr(x, y),
-        argmax=_argmax(a, b),
-        agreed=_agreed(a, b),
-        stepped=step is not None,
-        noise=noise,
-    )
+    counted |= {"max_abs": largest, "max_rel": relative, "sqnr": sqnr(x, y)}
+    return TensorPair(describe(a), found, False, argmax=_argmax(a, b), agreed=_agreed(a, b), **counted, **told)
 
 
 def _beyond(x: Any, y: Any) -> float:

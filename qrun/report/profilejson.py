@@ -6,11 +6,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import keys
 from qrun.documents.answers import Samples
 from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
@@ -76,32 +77,11 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
     }
 
 
-NODE_COLUMNS = [
-    "index",
-    "name",
-    "domain",
-    "op",
-    "ran_by",
-    "backend",
-    "why",
-    "group",
-    "inserted",
-    "median_ms",
-    "min_ms",
-    "p90_ms",
-    "max_ms",
-    "mean_ms",
-    "sd_ms",
-    "share",
-    "sum",
-    "macs",
-    "gmacs",
-    "bytes",
-    "roof_share",
-    "bound",
-    "outputs",
-]
-GROUP_COLUMNS = ["nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by"]
+NODE_COLUMNS = keys(
+    "index name domain op ran_by backend why group inserted median_ms min_ms p90_ms max_ms mean_ms sd_ms share sum macs "
+    "gmacs bytes roof_share bound outputs"
+)
+GROUP_COLUMNS = keys("nodes name op folded median_ms other_ms ratio ran_by other_ran_by")
 
 
 def profile_csv(report: ProfileReport) -> str:
@@ -142,7 +122,7 @@ def profile_csv(report: ProfileReport) -> str:
     return _csv(records, NODE_COLUMNS)
 
 
-def _csv(records: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+def _csv(records: Sequence[dict[str, Any]], columns: Collection[str]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
     writer.writerow(columns)

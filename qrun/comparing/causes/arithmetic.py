@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, spread
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, recomputed, spread
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
 
@@ -56,9 +56,7 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
             quotient = (x.astype(kind) / divisor).astype(np.float64)
         if quotient.shape != s.mine.shape:
             continue
-        made = s.coded(np.rint(quotient), s.zero)
-        if made is not None:
-            yield Hypothesis(made, f"divides in {type_name(kind)}")
+        yield from recomputed(s.coded(np.rint(quotient), s.zero), f"divides in {type_name(kind)}")
 
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
@@ -76,9 +74,7 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
             ("ort", "float32(sum) times the multiplier, in float32"),
             ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding"),
         ):
-            made = s.evaluate(arith)  # type: ignore[arg-type]
-            if made is not None:
-                yield Hypothesis(made, f"rounds x_scale * w_scale / y_scale to float32; {text}")
+            yield from recomputed(s.evaluate(arith), f"rounds x_scale * w_scale / y_scale to float32; {text}")  # type: ignore[arg-type]
 
 
 @cause(
@@ -97,9 +93,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
         yield from _rounded_codes(s)
     if s.alone and not s.is_op(*_PRODUCTS):
         for arith, whose in (("ort", "onnxruntime's"), ("onnx-ref", "onnx.reference's")):
-            made = s.evaluate(arith)  # type: ignore[arg-type]
-            if made is not None:
-                yield Hypothesis(made, f"{whose} order of float32 steps")
+            yield from recomputed(s.evaluate(arith), f"{whose} order of float32 steps")  # type: ignore[arg-type]
 
 
 def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
@@ -131,9 +125,9 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     with np.errstate(all="ignore"):
         single = (s.exact - s.zero).astype(np.float32)
         for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
-            made = s.coded(np.rint(whole).astype(np.float64), zero)
-            if made is not None:
-                yield Hypothesis(made, f"rounds the value before rounding to float32{text}")
+            yield from recomputed(
+                s.coded(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
+            )
 
 
 @cause(
@@ -166,9 +160,9 @@ def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
     To do: Use an even zero point (128, or 0 with int8), or allow --lsb 1.
     """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
-        made = s.coded(np.rint(_snapped(s.exact)))
-        if made is not None:
-            yield Hypothesis(made, f"adds the zero point {_text(s.zero)}, an odd one, before rounding")
+        yield from recomputed(
+            s.coded(np.rint(_snapped(s.exact))), f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
+        )
 
 
 @cause("tie-rounding", rank=31, source=_SPEC)
@@ -187,9 +181,7 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
         inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
         ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
     for text, whole in ways:
-        made = s.coded(whole, s.zero)
-        if made is not None:
-            yield Hypothesis(made, f"rounds exact ties {text}")
+        yield from recomputed(s.coded(whole, s.zero), f"rounds exact ties {text}")
 
 
 @cause("truncation", rank=32, source=_SPEC)
@@ -204,9 +196,7 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
         return
     real = s.exact - s.zero
     for text, whole in (("drops the fraction", np.trunc(real)), ("rounds down", np.floor(real))):
-        made = s.coded(whole, s.zero)
-        if made is not None:
-            yield Hypothesis(made, text)
+        yield from recomputed(s.coded(whole, s.zero), text)
 
 
 def _snapped(values: Array) -> Array:

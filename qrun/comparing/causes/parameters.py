@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recomputed
 from qrun.ir import Array
 from qrun.ops import Context, find
 
@@ -37,9 +37,9 @@ def _other_axis(s: Suspect) -> Iterator[Hypothesis]:
         return
     for other in range(s.mine.ndim):
         if other != axis % max(s.mine.ndim, 1) and s.mine.shape[other] == scale.size:
-            made = s.evaluate(attributes={"axis": other})
-            if made is not None:
-                yield Hypothesis(made, f"applies the scales along axis {other}, not {axis}")
+            yield from recomputed(
+                s.evaluate(attributes={"axis": other}), f"applies the scales along axis {other}, not {axis}"
+            )
 
 
 def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
@@ -59,9 +59,9 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
     except ValueError:
         return
     for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
-        made = s.coded(whole, zero)
-        if made is not None:
-            yield Hypothesis(made, f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}")
+        yield from recomputed(
+            s.coded(whole, zero), f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}"
+        )
 
 
 def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
@@ -87,9 +87,7 @@ def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
         array = s.args[place] if place < len(s.args) else None
         plain = None if array is None else _without(param.name, array)
         if plain is not None and array is not None and np.any(plain != array):
-            made = s.evaluate(inputs={param.name: plain})
-            if made is not None:
-                yield Hypothesis(made, f"ignores {param.name}")
+            yield from recomputed(s.evaluate(inputs={param.name: plain}), f"ignores {param.name}")
     scale, zero = s.arg("y_scale"), s.arg("y_zero_point")
     if s.is_op("QGemm") and scale is not None and zero is None:
         with np.errstate(all="ignore"):

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, spread
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recomputed, spread
 from qrun.comparing.causes._product import parts, resumed
 from qrun.comparing.differences import differing
 from qrun.ir import Array
@@ -28,9 +28,7 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     for text, whole in _converted(s.exact, s.zero):
-        made = s.coded(whole)
-        if made is not None:
-            yield Hypothesis(made, text)
+        yield from recomputed(s.coded(whole), text)
 
 
 def _converted(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
@@ -75,9 +73,9 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
         if not beyond.any() or np.any(np.abs(whole) >= 2.0**62) or not np.isfinite(whole).all():
             return
         codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
-    made = s.coded(codes.astype(np.float64))
-    if made is not None:
-        yield Hypothesis(made, f"the result wraps modulo {high - low + 1} instead of saturating")
+    yield from recomputed(
+        s.coded(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
+    )
 
 
 def _difference(s: Suspect) -> Iterator[Hypothesis]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part, recomputed
 from qrun.comparing.differences import same
 from qrun.ir import Array
 
@@ -115,11 +115,10 @@ def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
         cut.append(half if auto_pad == "SAME_UPPER" else -total - half)
     if any(cut):
         cropped = np.ascontiguousarray(x[(slice(None), slice(None), *(slice(c, None) for c in cut))])
-        made = s.evaluate(attributes={"auto_pad": "VALID"}, inputs={s.definition.inputs[0].name: cropped})
-        if made is not None:
-            yield Hypothesis(
-                made, f"padding below 0 crops {cut[0] if len(cut) == 1 else cut} elements before the first"
-            )
+        yield from recomputed(
+            s.evaluate(attributes={"auto_pad": "VALID"}, inputs={s.definition.inputs[0].name: cropped}),
+            f"padding below 0 crops {cut[0] if len(cut) == 1 else cut} elements before the first",
+        )
 
 
 _TRIES = 3
