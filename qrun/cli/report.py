@@ -66,6 +66,8 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     if saved:
         groups = by_model(_read(sources, options))
         files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
+    for source in () if saved else sources[1:]:
+        _check_readable(source)
     for source in () if saved else sources:
         documents, code = _measured(source, options, out, told)
         groups.append(documents)
@@ -75,6 +77,14 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     pages = [page_of(group, argv, date) for group in groups]
     _write(options["output"], side_by_side(pages, files), out)
     return code
+
+
+def _check_readable(source: str) -> None:
+    """Raise what reading this model raises, before those that come first are measured, which takes long."""
+    from qrun.ir.load import load
+
+    if source != "-":
+        load(source)
 
 
 def _is_saved(source: str) -> bool:

@@ -91,8 +91,11 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
         if left:
             future, result = next(running)
             left -= 1
-            if future.status != "finished":
-                raise result[1] if isinstance(result, tuple) else result
+            error = result[1] if isinstance(result, tuple) else result
+            if isinstance(
+                error, BaseException
+            ):  # the status may be another one already: that its worker was lost since
+                raise error
             yield result
             future.release()
 

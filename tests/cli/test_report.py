@@ -330,6 +330,14 @@ def test_several_models_are_measured_one_after_the_other(folder: Path) -> None:
     assert "quantization" in read.data["others"][0]
 
 
+def test_all_models_are_readable_before_one_is_measured(folder: Path) -> None:
+    Path("late.onnx").write_text("# no model")
+    for late, code in (("late.onnx", 3), ("missing.onnx", 2)):
+        ended = call("report", "m.onnx", late, *RUN, "-o", "m.html")
+        assert (ended.code, ended.out) == (code, ""), ended.out
+        assert late in ended.err
+
+
 def test_candidates_stand_side_by_side(folder: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         save(deep_model(3), folder / name)

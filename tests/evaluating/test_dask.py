@@ -8,11 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call
+
+from qrun.evaluating.pools import _tasks
+from qrun.evaluating.work import Done
 
 pytest.importorskip("distributed", reason="the package distributed is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")]
@@ -69,6 +74,28 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(many: list[str
     finally:
         cluster.end()
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
+@pytest.mark.parametrize("status", ["finished", "lost", "pending"])
+def test_a_result_that_came_counts_whatever_became_of_its_worker(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed after its result was fetched makes the future one that is lost."""
+    done, future = Done(0, 0, 1, ()), SimpleNamespace(status=status, release=lambda: None)
+    client = SimpleNamespace(
+        scatter=lambda *_, **__: [None], scheduler_info=lambda: {"workers": {}}, submit=lambda *_, **__: future
+    )
+    given: list[Any] = []
+
+    class Completed:
+        def __init__(self, **_: Any) -> None: ...
+
+        def add(self, future: Any) -> None:
+            given.append((future, done))
+
+        def __next__(self) -> Any:
+            return given.pop()
+
+    monkeypatch.setattr("distributed.as_completed", Completed)
+    assert list(_tasks(cast("Any", client), cast("Any", "job"), cast("Any", iter(["chunk"])))) == [done]
 
 
 def test_a_lost_scheduler_ends_with_what_is_finished(many: list[str], tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def _runtimes(found: Item) -> list[Markup]:
     if differing:
         parts += [
             tag("h3", "Tensors that differ"),
-            search("pair-table", "Filter by name, operator or cause", "1 2 9"),
+            search("pair-table", "Filter by name, operator or cause", "1 2 3"),
             tag("div", _pairs(differing[:MOST]), id="pair-table"),
         ]
     return parts
@@ -187,13 +187,13 @@ def _pairs(rows: Sequence[Item]) -> Markup:
             INDEX,
             HtmlColumn("tensor", text_cell("name"), name=True),
             HtmlColumn("operator", text_cell("op"), short=True),
+            HtmlColumn("cause", own("cause", "inherited"), short=True),
             TYPE,
             *SIZES,
             HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
             MAX_ABS,
             SQNR,
-            HtmlColumn("cause", own("cause", "inherited"), short=True),
-            HtmlColumn("details", own("text", ""), wide=True),
+            HtmlColumn("details", own("text", ""), short=True),
         ],
         rows,
         sortable=True,

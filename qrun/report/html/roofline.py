@@ -22,6 +22,8 @@ LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
 """Bytes up to which a buffer counts as one of a cache; what is larger is in RAM."""
 LOWEST, NEAR_THE_END = 12.0, 86.0
 """Percent of an axis: where names of slopes begin; from where labels stand on the other side of their line."""
+TOP = 95.0
+"""Percent of the upright axis from which a label finds no room above its line, where no dots are."""
 MARGIN = 0.12
 """Decades beside the outermost values of an axis."""
 
@@ -113,7 +115,7 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
             x="100%",
             y=f"{100 - y(gmacs):.2f}%",
             dx="-6",
-            dy="14",
+            dy="-6" if y(gmacs) < TOP else "14",
             text_anchor="end",
         )
         for name, gmacs in roofs
