@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
-from itertools import chain, count, islice
+from itertools import islice
 from time import perf_counter
-from typing import Any
-
-import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted
-from qrun.errors import CallError
+from qrun.evaluating.chunks import SampleChunks, fitting_feed
 from qrun.evaluating.health import Health, InnerCounts, health
-from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, renamed
+from qrun.evaluating.samples import Axis, DataSet, StreamedSamples
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
 from qrun.evaluating.wishes import Setup
-from qrun.evaluating.work import Chunk, Done, Failure, described
-from qrun.io.feeds import check_feeds
-from qrun.ir import Array, Model
+from qrun.evaluating.work import Chunk, Done, Failure
 from qrun.running.cpus import usable_cpus
 from qrun.running.session import Session
 
-CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
-"""About how much goes to a worker at once, and how many samples at most."""
 WORTH = 3.0
 """Seconds of work from which further processes pay, which take about half a second to start."""
 FAILURES = 100
@@ -163,102 +155,16 @@ def walk(
     """
     axis = Axis.of(setup.models[0])
     batch = axis.size or (setup.job.batch if axis.size is None else 1)
-    source = _Source(samples, setup, batch)
-    store = Store(folder, _about(setup, source, samples), resume) if folder else None
+    source = SampleChunks(samples, setup, batch)
+    store = Store(folder, source.identity(), resume) if folder else None
     kept = store.finished() if store is not None else set()
     return _Walk(setup, source, store, kept).finish(samples.source, progress)
-
-
-def _about(setup: Setup, source: _Source, samples: DataSet | StreamedSamples) -> dict[str, Any]:
-    models = [digest for _, digest, _ in setup.rows]
-    order = setup.order
-    return {
-        **described(setup.job),
-        "models": models,
-        "samples": getattr(samples, "identity", "Python"),
-        "chunk": source.size,
-        "limit": setup.wishes.limit,
-        "labels": None if setup.labels is None else _digest(setup.labels),
-        "order": None if order is None else _digest(np.array(order)),
-    }
-
-
-class _Source:
-    """Samples in chunks of whole batches. size: of a chunk, which the first sample decides; total: samples, or None."""
-
-    def __init__(self, samples: DataSet | StreamedSamples, setup: Setup, batch: int) -> None:
-        self._samples, self._setup = samples, setup
-        self._iterator = iter(samples) if isinstance(samples, StreamedSamples) else None
-        if isinstance(samples, StreamedSamples):
-            self.total = None
-            self._first = next(self._iterator, None) if self._iterator is not None else None
-        else:
-            known = len(samples) if setup.order is None else len(setup.order)
-            self.total = known if setup.wishes.limit is None else min(known, setup.wishes.limit)
-            self._first = samples.read(self._place(0)) if self.total else None
-        feed = self._first.feed if self._first is not None else {}
-        nbytes = sum(array.nbytes for array in feed.values()) if isinstance(feed, Mapping) else 0
-        self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
-
-    @property
-    def first(self) -> Sample | None:
-        return self._first
-
-    def _place(self, place: int) -> int:
-        return place if self._setup.order is None else int(self._setup.order[place])
-
-    def chunks(self, skip: Container[int]) -> Iterator[Chunk]:
-        """All chunks but those of `skip`, in order."""
-        if self._iterator is not None:
-            yield from (chunk for chunk in self._streamed() if chunk.index not in skip)
-            return
-        assert self.total is not None
-        for index, start in enumerate(range(0, self.total, self.size)):
-            if index not in skip:
-                stop = min(start + self.size, self.total)
-                yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
-
-    def good(self) -> Mapping[str, Array]:
-        """The first sample that can be read."""
-        places = range(self.total or 0) if not isinstance(self._samples, StreamedSamples) else ()
-        samples = chain([self._first] if self._first is not None else [], map(self._read, places))
-        return next(sample.feed for sample in samples if isinstance(sample.feed, Mapping))
-
-    def count(self, index: int) -> int:
-        """Samples of a chunk."""
-        return self.size if self.total is None else min(self.size, self.total - index * self.size)
-
-    def _read(self, place: int) -> Sample:
-        assert not isinstance(self._samples, StreamedSamples)
-        at = self._place(place)
-        sample = self._samples.read(at)
-        labels = self._setup.labels
-        return sample if labels is None else replace(sample, label=int(labels[at]))
-
-    def _streamed(self) -> Iterator[Chunk]:
-        assert self._iterator is not None
-        labels, limit = self._setup.labels, self._setup.wishes.limit
-        rest = chain([self._first] if self._first is not None else [], self._iterator)
-        taken = islice(rest, limit)
-        for index in count():
-            held, first = tuple(islice(taken, self.size)), index * self.size
-            if not held:
-                return
-            if labels is not None:
-                if first + len(held) > len(labels):
-                    raise CallError(
-                        "QR003",
-                        "there is not one label for each sample",
-                        facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
-                    )
-                held = tuple(replace(s, label=int(labels[first + at])) for at, s in enumerate(held))
-            yield Chunk(index, first, held)
 
 
 class _Walk:
     """All chunks once: from the store, or by workers; counted in order."""
 
-    def __init__(self, setup: Setup, source: _Source, store: Store | None, kept: set[int]) -> None:
+    def __init__(self, setup: Setup, source: SampleChunks, store: Store | None, kept: set[int]) -> None:
         self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
         self._counted = Evaluator(setup.rows, setup.to)
         self._early: dict[int, Done] = {}
@@ -312,7 +218,7 @@ class _Walk:
     def _done(self) -> Generator[Done]:
         """What workers do with the chunks that are not kept."""
         wishes, job = self._setup.wishes, self._setup.job
-        chunks = self._named(self._source.chunks(_Kept(self)))
+        chunks = self._named(self._source.chunks(self.kept))
         if wishes.dask:
             from qrun.evaluating.pools import dask
 
@@ -376,33 +282,3 @@ class _Walk:
         done, total = self.ran + self.resumed, self._source.total
         left = None if total is None or not rate else max(total - done, 0) / rate
         return Running(done, total, rate, left, found, metric)
-
-
-class _Kept:
-    """The chunks that need no work, asked one by one as the walk reaches them."""
-
-    def __init__(self, walk: _Walk) -> None:
-        self._walk = walk
-
-    def __contains__(self, index: object) -> bool:
-        return isinstance(index, int) and self._walk.kept(index)
-
-
-def _digest(array: Array) -> str:
-    return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-
-
-def check_first(models: Sequence[Model], sample: Sample | None) -> None:
-    """Does the first sample fit the models' inputs? Raises CallError, before anything is run."""
-    if sample is None or not isinstance(sample.feed, Mapping):
-        return
-    for model in models:
-        feed = fitting_feed(model, sample.feed)
-        check_feeds(model, feed, dict.fromkeys(feed, sample.name))
-
-
-def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The feed with the model's names, as often as its batch asks for."""
-    feed = renamed(model, feed)
-    size = Axis.of(model).size
-    return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed

@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.errors import CallError
-from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
+from qrun.evaluating.chunks import check_first
+from qrun.evaluating.evaluation import Evaluation, Progress, walk
 from qrun.evaluating.metrics import own_metric
 from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, open_samples, read_labels
 from qrun.evaluating.wishes import Setup, Wishes
@@ -122,14 +123,7 @@ def _setup(
         rows += added
         references += [None] * len(added)
         to += [None] * len(added)
-    if len({Axis.of(model).size for model in known}) > 1:
-        raise CallError(
-            "QR003",
-            "the models have different batch axes",
-            where=[model.label for model in known],
-            facts=[("got", ", ".join(str(Axis.of(model).size or "free") for model in known))],
-            fixes=["export them with the same input shape"],
-        )
+    _same_batch(known)
     job = Job(
         tuple(sides),
         tuple(references),
@@ -142,6 +136,18 @@ def _setup(
         wishes.max_memory,
     )
     return Setup(job, tuple(known), tuple(rows), tuple(to), against, wishes, order, labels)
+
+
+def _same_batch(models: Sequence[Model]) -> None:
+    sizes = [Axis.of(model).size for model in models]
+    if len(set(sizes)) > 1:
+        raise CallError(
+            "QR003",
+            "the models have different batch axes",
+            where=[model.label for model in models],
+            facts=[("got", ", ".join(str(size or "free") for size in sizes))],
+            fixes=["export them with the same input shape"],
+        )
 
 
 def _row(model: Model) -> tuple[str, str, tuple[str, ...]]:
