@@ -60,8 +60,15 @@ def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
     return inputs[value] if isinstance(value, int) else made[value]
 
 
-def nodes_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
-    """The native kernels of the nodes, one after the other. Declined if one of them is."""
+def nodes_kernel(
+    site: LoweringContext, nodes: Sequence[InnerNode], outputs: Mapping[str, int] | None = None
+) -> NativeKernel:
+    """The native kernels of the nodes, one after the other. Declined if one of them is.
+
+    outputs: numbers of the whole's outputs, besides 0, by the name of what a node makes.
+    """
+    from qrun.native.kernels.copy import view
+
     stages: list[Stage] = []
     made: dict[str, Array] = {}
     for place, node in enumerate(nodes):
@@ -73,6 +80,9 @@ def nodes_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKer
         result = stages[-1].operation.result
         made[node.output] = np.empty(result.shape, result.dtype)
     shown = [stage.operation for stage in stages if stage.operation.tight]
+    for name, number in (outputs or {}).items():
+        same = view(site.engine, made[name].shape, made[name].shape, made[name].dtype)
+        stages.append(Stage(same, (name,), number))
     return staged_kernel(site, stages, shown, ALWAYS)
 
 

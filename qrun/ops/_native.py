@@ -155,6 +155,10 @@ def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[in
     return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),), room=room)
 
 
+_NOT_MADE = np.empty(0, np.float32)
+"""An output before the last one that nobody asked for."""
+
+
 def staged_kernel(
     site: LoweringContext,
     stages: Sequence[Stage],
@@ -181,11 +185,11 @@ def staged_kernel(
         for stage in stages:
             arrays = [inputs[value] if isinstance(value, int) else made[value] for value in stage.inputs]
             made[stage.output] = engine.run(stage.operation, [array for array in arrays if array is not None])
-        return made[0] if count == 1 else tuple(made[place] for place in range(count))
+        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
 
     def room(inputs: Inputs) -> Any:
         made = {stage.output: engine.room(stage.operation)[1] for stage in stages if isinstance(stage.output, int)}
-        return made[0] if count == 1 else tuple(made[place] for place in range(count))
+        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
 
     return NativeKernel(run, complete, sections, tuple(stages), plain, room)
 

@@ -9,13 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import broadcast, single
-from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined, kernel_of
+from qrun.ops._native import (
+    Lowering,
+    LoweringContext,
+    NativeKernel,
+    OfShapes,
+    Stage,
+    declined,
+    kernel_of,
+    staged_kernel,
+)
 from qrun.ops._native_narrow import NARROW
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, Context
@@ -93,6 +103,44 @@ def standardize_kernel(
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
     operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
     return kernel_of(site, operation, (0,), ALWAYS)
+
+
+def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | None) -> NativeKernel:
+    """The kernel of a checked RMSNormalization over all axes from `axis` on, its scale constant.
+
+    inverse_type: of the second result, where the operator has one.
+    """
+    from qrun.native.kernels.rms import InverseRms, RmsNorm
+
+    x, scale, epsilon = _rows(site), site.inputs[1], single(site.attributes["epsilon"])
+    inner, wanted = x.shape[axis:], inverse_type is not None and site.ctx.wants(1)
+    site.require_constants()
+    if scale.dtype != FLOAT:
+        raise declined("a scale that is not float32")
+    if any(size != 1 for size in scale.shape[: -len(inner)]):
+        raise declined("its scale differs from row to row")
+    if not epsilon >= 0:
+        raise declined("epsilon is negative")
+    if wanted and (inverse_type != FLOAT or site.narrow):
+        raise declined("its inverse root is asked for, in another type")
+
+    def rows(number: int) -> Callable[[Array], Array]:
+        def made(x: Array) -> Array:
+            ctx = Context(version=site.ctx.version, outputs=2, wanted=(True, wanted), observing=False)
+            found = site.reference(
+                (x.reshape(len(x), *(1,) * (axis - 1), *inner) if axis else x.reshape(inner), scale), ctx
+            )
+            return np.asarray(found[number] if inverse_type is not None else found).reshape(len(x), -1)
+
+        return made
+
+    weight = np.ascontiguousarray(np.broadcast_to(scale.reshape(scale.shape[-len(inner) :]), inner)).reshape(-1)
+    norm = RmsNorm(site.engine, x.shape, weight, epsilon, rows(0))
+    if not wanted:
+        return kernel_of(site, norm, (0,), ALWAYS)
+    shape = (*x.shape[:axis], *(1,) * len(inner))
+    inverse = InverseRms(site.engine, x.shape, weight.size, epsilon, rows(1), shape)
+    return staged_kernel(site, [Stage(norm, (0,)), Stage(inverse, (0,), 1)], (norm,), ALWAYS)
 
 
 def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:

@@ -54,9 +54,14 @@ def skip_layer_normalization(
 def _lower(site: LoweringContext) -> NativeKernel:
     x, skip, gamma, beta, bias = site.inputs
     _check(x, skip, gamma=gamma, beta=beta, bias=bias)
-    if any(site.ctx.wants(place) for place in (1, 2, 3)):
-        raise declined("its sum, mean or deviation is asked for")
-    return nodes_kernel(site, _nodes(bias, "LayerNormalization", (2, 3), 4, site.attributes["epsilon"]))
+    return _kernel(site, _nodes(bias, "LayerNormalization", (2, 3), 4, site.attributes["epsilon"]))
+
+
+def _kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
+    """The kernel of a checked node that is these nodes, whose sum is its last output."""
+    if site.ctx.wants(1) or site.ctx.wants(2):
+        raise declined("its mean or deviation is asked for")
+    return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
 
 
 @op(
@@ -87,6 +92,13 @@ def skip_simplified_layer_normalization(
     none = np.empty(0, np.float32)
     inverse = _inverse(made["sum"], epsilon) if ctx.wants(2) else none
     return made[""], none, inverse, made["sum"]
+
+
+@skip_simplified_layer_normalization.native
+def _lower_simplified(site: LoweringContext) -> NativeKernel:
+    x, skip, gamma, bias = site.inputs
+    _check(x, skip, gamma=gamma, bias=bias)
+    return _kernel(site, _nodes(bias, "RMSNormalization", (2,), 3, site.attributes["epsilon"]))
 
 
 def _inverse(x: Array, epsilon: float) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import FLOAT, standardize_kernel
+from qrun.ops._native_float32 import FLOAT, rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, one_of, op, refuse, require
 
@@ -147,10 +147,27 @@ def rms_normalization(
     return _affine(y, [weight], scale.dtype)
 
 
+@rms_normalization.native
+def _lower_rms_normalization(site: LoweringContext) -> NativeKernel:
+    return rms_kernel(site, _first_axis(site), None)
+
+
+def _first_axis(site: LoweringContext) -> int:
+    """The first axis of a row of a checked node."""
+    x, scale = site.inputs
+    _fitting(scale, x, "scale")
+    return axis_in(site.attributes["axis"], x.ndim)
+
+
+def _lower_simplified(site: LoweringContext) -> NativeKernel:
+    return rms_kernel(site, _first_axis(site), _stash(site.attributes["stash_type"]))
+
+
 @op(
     "SimplifiedLayerNormalization",
     since=1,
     types={"T": (_TYPES, "X"), "V": (_TYPES, "scale")},
+    native=_lower_simplified,
 )
 def simplified_layer_normalization(
     X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context

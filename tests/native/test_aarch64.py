@@ -30,6 +30,7 @@ from qrun.native.kernels.float_conv import FloatConv, WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
+from qrun.native.kernels.rms import RmsNorm
 from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.codegen import compile_object, llvm, target_machine
 from qrun.native.machine.compile import kernel_text
@@ -38,7 +39,7 @@ from qrun.native.machine.operation import Operand, Operation
 from qrun.native.proof.epilogue import Target, prove
 from qrun.ops._sums import rounded_products
 from qrun.ops.conv import conv, conv_integer
-from qrun.ops.layernorm import layer_normalization
+from qrun.ops.layernorm import layer_normalization, rms_normalization
 from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax
 
@@ -184,6 +185,8 @@ def float_cases() -> Iterator[Case]:
     scale = rng.normal(1, 0.3, 45).astype(F)
     standard = np.asarray(layer_normalization(x, scale, scale)[0])
     yield Case("standardize", lambda e: LayerNorm(e, x.shape, scale, scale, float(F(1e-5)), refused), x, standard)
+    rms = rms_normalization(x, scale)
+    yield Case("rms", lambda e: RmsNorm(e, x.shape, scale, float(F(1e-5)), refused), x, rms)
     yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
     yield Case("mean", lambda e: Mean(e, x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
     yield from product_cases()

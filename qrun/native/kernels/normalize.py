@@ -17,7 +17,7 @@ from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, 
 from qrun.native.machine.memory import Array, aligned_copy
 
 _FLOAT = np.dtype(np.float32)
-_UNIT = 2.0**-53
+UNIT = 2.0**-53
 _SHORT = 512
 """Elements of a row, of which several are made together."""
 _FETCHED = 256
@@ -27,7 +27,7 @@ _SLOTS, _ROOM = 64, 1 << 16
 """Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
 
 
-class _Rows(Planned):
+class FloatRows(Planned):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
@@ -62,7 +62,7 @@ class _Rows(Planned):
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         raise NotImplementedError
 
-    def narrowed(self, dtype: np.dtype[Any]) -> _Rows:
+    def narrowed(self, dtype: np.dtype[Any]) -> FloatRows:
         made, reference = self.again(), self.reference
         made.out, made.recheck = NARROW[dtype.name], Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
         return made
@@ -170,7 +170,7 @@ def _split(shape: Sequence[int], length: int) -> int:
     return axis
 
 
-class LayerNorm(_Rows):
+class LayerNorm(FloatRows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
     kind, together = "standardize", 4
@@ -189,9 +189,9 @@ class LayerNorm(_Rows):
         super().__init__(engine, shape, scale.size, reference)
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        of_size, of_scale = ((2 * self.additions + more) * _UNIT for more in (64, 0))
+        of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))
         lanes = self.engine.isa.lanes
-        of_pairs = 4 * ((self.length // lanes + 2 * lanes + 128) * _UNIT) ** 2
+        of_pairs = 4 * ((self.length // lanes + 2 * lanes + 128) * UNIT) ** 2
         numbers = np.array([of_size, of_scale, self._epsilon, self.length, of_pairs])
         scale, bias = (values.astype(np.float64) for values in self._affine)
         return numbers, dict(
@@ -199,23 +199,23 @@ class LayerNorm(_Rows):
         )
 
 
-class SoftmaxF32(_Rows):
+class SoftmaxF32(FloatRows):
     """exp(x) / sum exp(x)."""
 
     kind, together = "shares", 4
     attends = True
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 80) * _UNIT]), {}
+        return np.array([(2 * self.additions + 80) * UNIT]), {}
 
 
-class Mean(_Rows):
+class Mean(FloatRows):
     """sum x / length, of shape y_shape."""
 
     kind, reduces = "mean", True
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 16) * _UNIT]), {}
+        return np.array([(2 * self.additions + 16) * UNIT]), {}
 
 
 class _Pixels(Planned):

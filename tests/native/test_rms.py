@@ -1,0 +1,121 @@
+"""Native normalization by the root mean square equals the reference kernels bit for bit, alone and behind other nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import edges
+from helpers.native import Array, engine, every_isa
+from helpers.placed import run_placed, same_everywhere
+from helpers.support import MS, assert_equal, node_model
+from native.test_normalize import counted, rows
+from onnx import TensorProto, helper, numpy_helper
+
+from qrun.native.kernels.rms import InverseRms, RmsNorm
+from qrun.ops.layernorm import rms_normalization, simplified_layer_normalization
+
+F, H = np.float32, np.float16
+SIMPLIFIED, SKIPPED = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+
+
+def marked(rng: np.random.Generator, count: int, length: int) -> Array:
+    """Rows with zeros of both signs among them, some of nothing else."""
+    x = rows(rng, count, length)
+    x[rng.random(x.shape) < 0.1] = -0.0
+    x[::7] = 0
+    return x
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_rows(isa: str, at_end: bool) -> None:
+    rng = np.random.default_rng(2)
+    for length in edges.ROWS:
+        x, scale = marked(rng, 40, length), rng.normal(0, 0.5, length).astype(F)
+        for epsilon in (1e-5, 1e-12, 0.0):
+
+            def row(x: Array, number: int, scale: Array = scale, epsilon: float = epsilon) -> Array:
+                return np.asarray(simplified_layer_normalization(x, scale, epsilon=epsilon)[number])
+
+            for threads in (1, 2):
+                native, number = engine(isa, threads), float(F(epsilon))
+                norm = RmsNorm(native, x.shape, scale, number, lambda x: row(x, 0))
+                assert_equal(run_placed(native, norm, [x], (0, 0), at_end), row(x, 0), f"{length}, {epsilon}")
+                inverse = InverseRms(native, x.shape, length, number, lambda x: row(x, 1), (40, 1))
+                assert_equal(run_placed(native, inverse, [x], (0, 0), at_end), row(x, 1), f"{length}, {epsilon}")
+
+
+@every_isa
+def test_the_reference_makes_few_rows(isa: str) -> None:
+    x, scale = np.random.default_rng(3).normal(0.3, 2, (3000, 256)).astype(F), np.full(256, -1.5, F)
+    x[::3, 1:] = 0
+    x[::6] *= -1
+    made, asked = counted(lambda x: np.asarray(rms_normalization(x, scale)))
+    got = engine(isa).run(RmsNorm(engine(isa), x.shape, scale, float(F(1e-5)), made), [x])
+    assert_equal(got, rms_normalization(x, scale))
+    assert len(asked) <= 3
+
+
+@every_isa
+def test_ties_are_the_references(isa: str) -> None:
+    """7 / 5 of 5 n, 5 being the root of the mean of 1 and 49, is 7 n: of 25 bits, the last one set."""
+    x, n = np.array([[1, 7]], F), 3000001
+    scale = np.array([1, 5 * n], F)
+    made, asked = counted(lambda x: np.asarray(rms_normalization(x, scale, epsilon=0.0)))
+    got = engine(isa).run(RmsNorm(engine(isa), x.shape, scale, 0.0, made), [x])
+    assert_equal(got, rms_normalization(x, scale, epsilon=0.0))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("dtype", [F, H])
+def test_nodes(dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    for shape, axis in (((2, 3, 40), -1), ((2, 3, 40), 1), ((3, 17), 0), ((1, 1, 64), 2)):
+        x, scale = rng.normal(size=shape).astype(dtype), rng.normal(size=shape[axis:]).astype(dtype)
+        for op_type, outputs in (("RMSNormalization", [dtype]), (SIMPLIFIED, [dtype]), (SIMPLIFIED, [dtype, F])):
+            for weight in (scale, scale.reshape(-1)[:1]):
+                model, feeds = node_model(
+                    op_type, [x, weight], {"axis": axis}, opset=23, outputs=outputs, constants=[1], ir_version=11
+                )
+                event = same_everywhere(model, feeds).events[0]
+                assert (event.backend == "native") == (len(outputs) == 1 or dtype == F), event.why
+
+
+def test_what_is_left_to_the_reference() -> None:
+    x, scale = np.ones((2, 8), F), np.ones(8, F)
+    for text, constants, inputs, attributes in (
+        ("scale is not constant", [], [x, scale], {}),
+        ("epsilon is negative", [1], [x, scale], {"epsilon": -0.5}),
+        ("differs from row to row", [1], [x, x], {}),
+        ("no elements", [1], [x[:0], scale], {}),
+        ("not float32", [1], [x, scale.astype(H)], {}),
+        ("in another type", [1], [x, scale], {"stash_type": 10}),
+    ):
+        outputs = [inputs[1].dtype, H] if "stash_type" in attributes else [inputs[1].dtype]
+        model, feeds = node_model(SIMPLIFIED, inputs, attributes, outputs=outputs, constants=constants)
+        assert text in same_everywhere(model, feeds).events[0].why
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("op_type", [SKIPPED, "SkipLayerNormalization"])
+def test_behind_other_nodes(op_type: str, kept: bool) -> None:
+    """The sums, an output of the graph or read by another node, are made once, and read by the normalization."""
+    rng = np.random.default_rng(5)
+    x = [rng.normal(size=(1, 5, 48)).astype(F) for _ in range(2)]
+    weights = {name: rng.normal(size=48).astype(F) for name in ("gamma", "beta", "bias")}
+    names = ["gamma", "bias"] if op_type == SKIPPED else ["gamma", "beta", "bias"]
+    nodes = [
+        helper.make_node("Mul", ["a", "b"], ["product"]),
+        helper.make_node(op_type, ["product", "b", *names], ["y", "", "", "sum"], domain=MS, epsilon=1e-6),
+        helper.make_node("Neg", ["sum"], ["less"]),
+        helper.make_node(op_type, ["less", "y", *names], ["z"], domain=MS),
+    ]
+    infos = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 5, 48]) for n in ("a", "b", "sum", "y", "z")}
+    outputs = [infos[n] for n in (("sum", "y", "z") if kept else ("z",))]
+    tensors = [numpy_helper.from_array(weights[n], n) for n in names]
+    graph = helper.make_graph(nodes, "g", [infos["a"], infos["b"]], outputs, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    ran = same_everywhere(helper.make_model(graph, opset_imports=opsets, ir_version=9), dict(zip("ab", x, strict=True)))
+    assert {event.backend for event in ran.events} == {"native"}, [event.why for event in ran.events]
