@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property, wraps
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir.types import shape_text, type_name
 
 if TYPE_CHECKING:
@@ -152,6 +152,15 @@ class Model(InNotebook):
         """This very model, which was made from these bytes, and knows it from now on."""
         vars(self)["content"] = content
         return self
+
+    def settled(self, replaced: Collection[str] = ()) -> Model:
+        """The model that runs of which the feeds replace these defaults: they are inputs, and the other defaults constants."""
+        if not self.defaults:
+            return self
+        fed = tuple(value for value in self.defaults if value.name in replaced)
+        constants = {name: array for name, array in self.constants.items() if name not in replaced}
+        made = replace(self, inputs=(*self.inputs, *fed), constants=constants, defaults=())
+        return made if fed else made.with_content(self.content)
 
     def everywhere(self) -> Iterator[tuple[Node, str]]:
         """Every node of this graph and of those inside it, with its path: ``If_1/then_branch/Relu_0``."""

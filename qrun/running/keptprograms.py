@@ -72,7 +72,7 @@ def packed_program(
     needed = {*made.listing.steps, *(found[0] for found in recipes), *(checks or ())}
     nodes = [plan.steps[item].node for item in needed]
     names = {name for node in nodes for name in (*node.inputs, *node.captured)}
-    names.update(plan.keep, (value.name for value in plan.model.defaults))
+    names.update(plan.keep)
     constants = {name: array for name, array in plan.model.constants.items() if name in names}
     return (
         tuple(packed_node(step.node, bundle) for step in plan.steps),

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, OperatorError, UnsupportedError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
@@ -88,13 +88,8 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
 
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:
     """What the step reads, its bodies too, that is not constant, each once."""
-    constants, fed = plan.model.constants, plan.model.fed
-    return tuple(dict.fromkeys(n for n in step.reads if n and (n not in constants or n in fed)))
-
-
-def defaults(plan: Plan) -> dict[str, Array]:
-    """Initializers that inputs may replace."""
-    return {value.name: plan.model.constants[value.name] for value in plan.model.defaults}
+    constants = plan.model.constants
+    return tuple(dict.fromkeys(n for n in step.reads if n and n not in constants))
 
 
 def step_of(model: Model, node: Node) -> Step:

@@ -14,7 +14,7 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.plan import Plan, Step, defaults, moving
+from qrun.running.plan import Plan, Step, moving
 from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
 from qrun.running.times import Clock, Inside
 
@@ -76,12 +76,11 @@ class Compiled:
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
         """
-        known = {**defaults(self.plan), **feeds} if self.plan.model.defaults else feeds
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
             return self._step(item, arrays, budget, inside, observer)
 
-        return self.program.run(known, elsewhere, budget, observer, timed)
+        return self.program.run(feeds, elsewhere, budget, observer, timed)
 
     def _step(
         self, item: int, arrays: list[Array], budget: Budget, inside: Inside, observer: Observing | None
@@ -232,12 +231,11 @@ class Programs:
         from qrun.native.plan.schedule import Schedule
 
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
-        arrays = {**defaults(plan), **feeds}
-        infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
+        infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in feeds.items()}
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
         items: list[Task | Chain | PythonStep] = []
-        outside = set(arrays)
+        outside = set(feeds)
         fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
             kernel = bound.kernel if bound else None

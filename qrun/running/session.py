@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, get_args
@@ -47,7 +48,7 @@ LATER_NS, LATER_RUNS = 6 * 10**6, 20
 AHEAD_STEPS = 2000
 """The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
 PLANS = 8
-"""Plans kept per session, for different outputs; the oldest goes."""
+"""Plans kept per session, for different outputs, and sessions for different defaults replaced; the oldest goes."""
 T = TypeVar("T")
 ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
@@ -97,6 +98,11 @@ class Session:
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load_kept(model, backend != "reference" and cache)
+        self._settled = self.model.settled()
+        self._like = partial(Session, backend=backend, arith=arith, fuse=fuse, threads=threads, max_memory=max_memory,
+                             cache=cache, isa=isa)  # fmt: skip
+        self._defaults = frozenset(value.name for value in self.model.defaults)
+        self._replacing: dict[frozenset[str], Session] = {}
         self.arith: Arith = arith
         self.threads = threads or usable_cpus()
         self.max_memory = max_memory
@@ -106,14 +112,14 @@ class Session:
         self._lock = threading.Lock()
         self._again: Repeatable | None = None
         self._watched: tuple[Prepared, Plan] | None = None
-        self._images = Images.of(self._engine, self.model, arith, self.fuse)
+        self._images = Images.of(self._engine, self._settled, arith, self.fuse)
         self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
         self._first_plan: Plan | None = None
         if not (self._images and self._images.planned):
             if self._engine and self._images:
                 begin(self._engine)
-            self._first_plan = plan(self.model)
+            self._first_plan = plan(self._settled)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -171,6 +177,8 @@ class Session:
         There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than two
         seconds it is only made to be kept for later processes.
         """
+        if (other := self._of(feeds)) is not self:
+            return other.measured(feeds, outputs)
         first = self.execute(feeds, outputs)
         slow = first.duration_ns > PATIENCE_NS
         if (slow and self._kept is None) or len(first.events) > PATIENCE_STEPS:
@@ -221,6 +229,8 @@ class Session:
         A value is freed after its last use, so that no more memory is needed than for a run.
         tensors: names that are made for certain; a fused graph may otherwise do without some.
         """
+        if (other := self._of(feeds)) is not self:
+            return other.watch(feeds, see, tensors)
         chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
         if self._watched is None or self._watched[0] is not chosen:
             self._watched = chosen, plan(chosen.plan.model)
@@ -238,6 +248,8 @@ class Session:
                 self._again = None
         if not isinstance(feeds, Mapping):
             raise _no_feeds(self.model, feeds, outputs)
+        if (other := self._of(feeds)) is not self:
+            return other._execute(feeds, outputs, observe, timed)
         values, budget = check_feeds(self.model, feeds), self._budget()
         keep = self._names(outputs)
         kept = self._kept.find(keep, observe, values) if self._kept else None
@@ -282,6 +294,18 @@ class Session:
                 made = chosen.programs.ready(chosen.plan, values)
                 self._keep_program(made, keep, values, result)
         return result
+
+    def _of(self, feeds: Mapping[str, Array]) -> Session:
+        """The session that these feeds run in: another where they replace defaults, which are constants here."""
+        replaced = self._defaults.intersection(feeds)
+        if not replaced:
+            return self
+        with self._lock:
+            if replaced not in self._replacing:
+                while len(self._replacing) >= PLANS:
+                    del self._replacing[next(iter(self._replacing))]
+                self._replacing[replaced] = self._like(self.model.settled(replaced))
+            return self._replacing[replaced]
 
     def _remember(self, compiled: Compiled, values: Mapping[str, Array], outputs: Sequence[str] | None) -> None:
         """What the next run may repeat, if it asks for the graph's outputs too."""
@@ -377,18 +401,18 @@ class Session:
 
     def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         usual = keep == self._names(None)
-        if observe and usual and (keep, False) not in self._plans and not makes_tables(self.model, self.arith):
+        if observe and usual and (keep, False) not in self._plans and not makes_tables(self._settled, self.arith):
             self._plans[keep, False] = self._prepare(keep, False)
         other = self._plans.get((keep, not observe))
         if other is not None and not has_tables(other.plan.model) and (observe or not usual):
             return other
-        first = self._first_plan if usual and self._first_plan else plan(self.model, keep)
+        first = self._first_plan if usual and self._first_plan else plan(self._settled, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
         kept = self._images.optimized if self._images else None
-        done = optimize(self.model, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
+        done = optimize(self._settled, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
-        best = first if done.model is self.model else plan(done.model, keep)
+        best = first if done.model is self._settled else plan(done.model, keep)
         return self._with_kernels(best, done.groups, reasons)
 
     def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:

@@ -111,7 +111,8 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         What may be replaced is no constant: onnxruntime neither folds nor packs it ("appears in graph inputs and will
-        not be treated as constant value/weight") and does not fuse quantized groups whose scales it does not know.
+        not be treated as constant value/weight") and does not fuse quantized groups whose scales it does not know. qrun
+        takes it for constant until a run is fed another value.
 
     Bad
         main (float[2] x, float scale = {0.5}) => (uint8[2] y)
