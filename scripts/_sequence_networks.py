@@ -14,7 +14,8 @@ SIDE, BLOCK = 4096, 32
 """Rows and columns of 4-bit weights, and how many share a scale."""
 TREES, DEPTH, FEATURES = 100, 8, 20
 NAMES = (
-    "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1", "4bit-level0-128",
+    "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1", "4bit-level0-32",
+    "4bit-level4-32", "4bit-level0-128",
     "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000",
 )  # fmt: skip
 """What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level; short: scales that were float16; qdq:
