@@ -40,12 +40,42 @@ class Observation:
 
 
 @frozen
+class Turns:
+    """What runs of a body in a row made: how many there were, what goes around after the last one, and what each of them
+    made for scan outputs, along a first axis."""
+
+    count: int
+    carried: Sequence[Array]
+    stacked: Sequence[Array]
+
+
+@frozen
+class Round:
+    """How runs of a body follow each other: what it makes first is what the next one takes in place of inputs that are not
+    scanned, in order; of those scanned each takes one element along the first axis.
+
+    most:  how many there are at most, as many as scanned inputs have elements. room: bytes that scan outputs may take.
+    until: whether the first thing that goes around is a condition, one bool, which ends them.
+    """
+
+    scanned: tuple[int, ...]
+    most: int
+    room: int
+    until: bool
+
+
+@frozen
 class Body:
-    """A graph inside a node, ready to run. run: what its inputs are, in order, to its outputs, in order."""
+    """A graph inside a node, ready to run. run: what its inputs are, in order, to its outputs, in order.
+
+    repeat: many runs in a row, where they can be made without coming back: fewer than asked for, also none, where scan
+            outputs are too large or the body has to run alone; None where it cannot.
+    """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     run: Callable[[Sequence[Array]], Sequence[Array]]
+    repeat: Callable[[Sequence[Array], Round], Turns | None]
 
 
 @changeable

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Body
+from qrun.ops._context import Body, Turns
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, op, refuse, require
+from qrun.ops._rounds import AT_ONCE, Rounds, ScanOutput
 from qrun.ops._shape import checked
 
 _FORWARD, _REVERSE = 0, 1
@@ -61,15 +61,22 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
-    number = 0
+    number, rounds = 0, Rounds(body, stacks, certain=False)
     while going and (most is None or number < most):
-        counter = _as(body, 0, np.array(number, np.int64))
-        made = body.run([counter, _as(body, 1, np.array(going)), *state])
-        going = _truth(made[0], "body", "the condition that body makes")
-        state = list(made[1 : 1 + len(state)])
-        for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
-            stack.add(element)
-        number += 1
+        left = AT_ONCE if most is None else min(most - number, AT_ONCE)
+        condition = _as(body, 1, np.array(going))
+        turns = None
+        if rounds.due(number, left):
+            numbers = np.arange(number, number + left)
+            shape = _as(body, 0, numbers[:1].reshape(())).shape
+            turns = rounds.run([numbers.reshape(left, *shape), condition, *state], (0,), left, until=True)
+        if turns is None:
+            made = body.run([_as(body, 0, np.array(number, np.int64)), condition, *state])
+            turns = Turns(1, made[: 1 + len(state)], ())
+            for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
+                stack.add(element)
+        going = _truth(turns.carried[0], "body", "the condition that body makes")
+        state, number = list(turns.carried[1:]), number + turns.count
     stated = body.outputs[1 + len(state) :]
     return (*state, *(stack.whole(value.shape, value.dtype, 0) for stack, value in zip(stacks, stated, strict=True)))
 
@@ -84,46 +91,6 @@ def _as(body: Body, place: int, value: Array) -> Array:
     """A scalar, or of shape [1] where the body's input states that."""
     stated = body.inputs[place].shape if place < len(body.inputs) else None
     return value.reshape(1) if stated is not None and len(stated) == 1 else value
-
-
-class ScanOutput:
-    """Elements of a scan output, in the order in which they are made."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx, self._elements, self._nbytes = ctx, list[Array](), 0
-
-    def add(self, element: Array) -> None:
-        """Raises MemoryLimitError where all of them, and the whole that they become, are too much."""
-        if isinstance(element, Compound):
-            got = type_name(element.dtype)
-            raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
-        if self._elements and (element.shape, element.dtype) != (self._elements[0].shape, self._elements[0].dtype):
-            first = self._elements[0]
-            raise refuse(
-                f"element {len(self._elements)} of a scan output has another shape or type",
-                "body",
-                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
-                f"{type_name(element.dtype)} {shape_text(element.shape)}",
-                code="QR208",
-            )
-        self._nbytes += element.nbytes
-        self._ctx.claim((2 * self._nbytes,), 1, "scan output")
-        self._elements.append(element)
-
-    def whole(
-        self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
-    ) -> Array:
-        """All of them along a new axis; stated: their shape and type, for none."""
-        if self._elements:
-            axis = axis_in(axis, self._elements[0].ndim + 1, "scan_output_axes")
-            shape = self._elements[0].shape
-            checked((*shape[:axis], len(self._elements), *shape[axis:]), self._elements[0].itemsize, "body")
-            return np.stack(self._elements[::-1] if backward else self._elements, axis)
-        if dtype is None:
-            raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
-        shape = [size if isinstance(size, int) else 0 for size in stated or ()]
-        axis = axis_in(axis, len(shape) + 1, "scan_output_axes")
-        return np.zeros((*shape[:axis], 0, *shape[axis:]), dtype)
 
 
 @op("Scan", since=8, graphs=("body",))
@@ -242,14 +209,32 @@ def _scan(
 ) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
     stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
-    for step in range(length):
-        places = [length - 1 - step if backward else step for backward in how[1]]
-        elements = [x.take(place, axis) for x, place, axis in zip(scanned, places, how[0], strict=True)]
-        made = body.run([*states, *(np.asarray(element) for element in elements)])
-        states = list(made[: len(states)])
-        for stack, element in zip(stacks, made[len(states) :], strict=True):
-            stack.add(element)
+    step, rounds, places = 0, Rounds(body, stacks, certain=True), tuple(range(len(states), len(states) + len(scanned)))
+    rows: list[Array] = []
+    while step < length:
+        left = min(length - step, AT_ONCE)
+        turns = None
+        if rounds.due(step, left):
+            rows = rows or [_rows(x, axis, backward, ctx) for x, axis, backward in zip(scanned, *how, strict=True)]
+            turns = rounds.run([*states, *(x[step : step + left] for x in rows)], places, left, until=False)
+        if turns is None:
+            elements = (
+                x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True)
+            )
+            made = body.run([*states, *map(np.asarray, elements)])
+            turns = Turns(1, made[: len(states)], ())
+            for stack, element in zip(stacks, made[len(states) :], strict=True):
+                stack.add(element)
+        states, step = list(turns.carried), step + turns.count
     return states, stacks
+
+
+def _rows(x: Array, axis: int, backward: int, ctx: Context) -> Array:
+    """A scan input with its elements along the first axis, in the order in which they are scanned, contiguous."""
+    rows = np.moveaxis(x, axis, 0)[:: -1 if backward else 1]
+    if not rows.flags.c_contiguous:
+        ctx.claim(x.shape, x.itemsize, "scan input")
+    return np.require(rows, requirements="C")
 
 
 def _given(values: Sequence[Array | None], name: str) -> list[Array]:

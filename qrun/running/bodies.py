@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from qrun.errors import MemoryLimitError
 from qrun.ir import Array
+from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
-from qrun.running.programs import KEPT, Forms, Programs, forms
+from qrun.running.programs import KEPT, Compiled, Forms, Programs, forms
 from qrun.running.steps import NodeEvent, Run
+
+if TYPE_CHECKING:
+    from qrun.native.plan.turns import Turning
 
 OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many later
@@ -25,16 +31,14 @@ class BodyPrograms:
         self._programs = Programs(natives, natives.arith)
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
+        self._turning: tuple[Compiled, object, Turning | None] | None = None
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
         """What the graph makes; None where it is to run step by step. given: what it is fed with, and takes from around it."""
-        again = self._last
-        if again is None or not again.takes(given):
-            compiled = self._programs.ready(plan, given)
-            if compiled is None:
-                return None
-            again = Repeatable.of(compiled, given)
+        again = self._known(plan, given)
+        if again is None:
+            return None
         compiled, budget = again.compiled, run.budget.aside()
         try:
             ran = compiled.run(given, budget, run.inside, None, run.inside.timed)
@@ -48,9 +52,47 @@ class BodyPrograms:
         self._last = again
         run.budget.peak = max(run.budget.peak, budget.peak)
         for event in compiled.timed(ran) if run.inside.timed else ():
-            run.tell(event)
+            run.tell(event, event.duration_ns)
         constants = plan.model.constants
         return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
+
+    def repeat(
+        self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Run
+    ) -> Turns | None:
+        """Many runs in a row, as a Body's `repeat`; outside: what the graph takes from around it."""
+        names = [value.name for value in plan.model.inputs]
+        first = [a[:1].reshape(a.shape[1:]) if place in how.scanned else a for place, a in enumerate(args)]
+        again = self._known(plan, {**outside, **dict(zip(names, first, strict=True))})
+        turning = None if again is None else self._turning_of(again.compiled, plan, how)
+        if again is None or turning is None:
+            return None
+        budget, values = run.budget.aside(), {**outside, **dict(zip(names, args, strict=True))}
+        try:
+            made = turning.run(values, how.most, how.room, budget)
+        except MemoryLimitError:  # one after the other they may have room
+            return None
+        self._last = again
+        run.budget.peak = max(run.budget.peak, budget.peak)
+        for event, span in (
+            zip(again.compiled.events, made.spans, strict=True) if made.count and run.inside.timed else ()
+        ):
+            run.tell(event, span, made.count)
+        return Turns(made.count, made.carried, made.stacked)
+
+    def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
+        """The program for such values: the last one, or one that is found, or made now."""
+        last = self._last
+        if last is not None and last.takes(given):
+            return last
+        compiled = self._programs.ready(plan, given)
+        return None if compiled is None else Repeatable.of(compiled, given)
+
+    def _turning_of(self, compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
+        """The program, to run many times in a row; None where Python has to do something in between."""
+        last, key = self._turning, (how.scanned, how.until)
+        if last is None or last[0] is not compiled or last[1] != key:
+            last = self._turning = compiled, key, _turning(compiled, plan, how)
+        return last[2]
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[NodeEvent]) -> None:
         """It ran step by step, with these events. Graphs with graphs inside are left to their steps."""
@@ -63,3 +105,19 @@ class BodyPrograms:
             count = self._runs[key] = self._runs.get(key, 0) + 1
         if count > 0 and count % AGAIN == OFTEN:
             self._programs.learn(plan, given, tuple(events))
+
+
+def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
+    from qrun.native.errors import Declined
+    from qrun.native.plan.turns import Turning
+
+    model = plan.model
+    read = [value.name for place, value in enumerate(model.inputs) if place not in how.scanned]
+    made = [value.name for value in model.outputs]
+    scanned = [model.inputs[place].name for place in how.scanned]
+    known = {name: model.constants[name] for name in made if name in model.constants}
+    carried = list(zip(made, read, strict=False))
+    try:
+        return Turning(compiled.program, carried, scanned, made[len(read) :], known, how.until)
+    except Declined:
+        return None

@@ -18,7 +18,7 @@ from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
-from qrun.ops._context import Claim
+from qrun.ops._context import Claim, Round, Turns
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops._native_narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
@@ -61,6 +61,10 @@ class Bodies(Protocol):
     """What runs a graph inside a node otherwise than step by step (running/bodies.py). run, events: of running/steps.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
+
+    def repeat(
+        self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Any
+    ) -> Turns | None: ...
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
 

@@ -14,6 +14,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation
+from qrun.ops._context import Round, Turns
 from qrun.ops._native import NativeSection
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.plan import Plan, Step, located, step_of
@@ -99,10 +100,11 @@ class Run:
         """The graphs inside a step, by attribute, to be run where these values are around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
 
-    def tell(self, event: NodeEvent) -> None:
-        """What happened at a node of a graph inside another one."""
+    def tell(self, event: NodeEvent, duration_ns: int, runs: int = 1) -> None:
+        """What happened at a node of a graph inside another one: how long so many runs took."""
         assert event.node is not None
-        self.inside.add(f"{self.path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why)
+        label, op = event.node.label, event.node.op
+        self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
 
     def info(self, name: str, array: Array) -> TensorInfo:
         found = self.infos.get(name)
@@ -195,14 +197,24 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
             "a body's input has an initializer", expected="inputs without", got=plan.model.defaults[0].name
         )
 
-    def start(args: Sequence[Array]) -> Sequence[Array]:
-        fed = {value.name: array for value, array in zip(inputs, args, strict=True)}
-        natives = run.natives.inside(step, attribute) if run.natives else None
-        path = f"{run.path}{step.node.label}/{attribute}/"
-        own = Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path)
-        return _run_body(plan, {name: around[name] for name in plan.model.captured if name in around}, fed, own)
+    outside = {name: around[name] for name in plan.model.captured if name in around}
+    made: list[Run] = []
 
-    return Body(inputs, plan.model.outputs, start)
+    def own() -> Run:
+        if not made:
+            natives = run.natives.inside(step, attribute) if run.natives else None
+            path = f"{run.path}{step.node.label}/{attribute}/"
+            made.append(Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path))
+        return made[0]
+
+    def start(args: Sequence[Array]) -> Sequence[Array]:
+        return _run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
+
+    def repeat(args: Sequence[Array], how: Round) -> Turns | None:
+        natives = own().natives
+        return natives.bodies.repeat(plan, outside, args, how, own()) if natives and natives.bodies else None
+
+    return Body(inputs, plan.model.outputs, start, repeat)
 
 
 def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
@@ -212,12 +224,13 @@ def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array]
     done = programs.run(plan, given, run) if programs else None
     if done is not None:
         return done
+    run.infos.clear()
     values, events = {**model.constants, **given}, []
     for name, array in fed.items():
         budget.hold_made(array, name)
     for step in plan.steps:
         events.append(run_step(step, model, values, run))
-        run.tell(events[-1])
+        run.tell(events[-1], events[-1].duration_ns)
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:

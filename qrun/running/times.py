@@ -58,13 +58,13 @@ class Inside:
         self.timed = timed
         self._found: dict[str, InsideEvent] = {}
 
-    def add(self, path: str, op: str, duration_ns: int, backend: str, why: str) -> None:
-        """One more run of a node."""
+    def add(self, path: str, op: str, duration_ns: int, backend: str, why: str, more: int = 1) -> None:
+        """One more run of a node, or so many."""
         if not self.timed:
             return
         before = self._found.get(path)
         runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
-        self._found[path] = InsideEvent(path, op, runs + 1, spent + duration_ns, backend, why)
+        self._found[path] = InsideEvent(path, op, runs + more, spent + duration_ns, backend, why)
 
     @property
     def events(self) -> tuple[InsideEvent, ...]:

@@ -4,6 +4,7 @@
              Helpers leave out calls that are the leader's alone, and waits before such calls only
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
+    repeat   lead, many times (emit/turns.py)
 
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
 which is the same if it found none; then when it came to the end.
@@ -37,6 +38,7 @@ generation again after it has entered, and so does not take a later run for the 
 from __future__ import annotations
 
 from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
+from qrun.native.emit.turns import TURNING
 
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
 """PAUSE and YIELD: this thread waits for another one."""
@@ -203,9 +205,9 @@ exit:
 
 
 def runner_text(architecture: str) -> str:
-    """LLVM IR of `lead` and `follow`. The unit of the time stamps is the processor's; whoever reads them finds it."""
+    """LLVM IR of `lead`, `follow` and `repeat`. The unit of the time stamps is the processor's; whoever reads them finds it."""
     wait, operands = _WAIT[architecture]
     clock = _CLOCK[architecture]
     pause = f"call void @{wait.partition('(')[0]}({operands})"
-    functions = (_SEGMENT + _LEAD + _FOLLOW).replace("<clock>", clock).replace("<pause>", pause)
+    functions = (_SEGMENT + _LEAD + _FOLLOW + TURNING).replace("<clock>", clock).replace("<pause>", pause)
     return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}\n{functions}"

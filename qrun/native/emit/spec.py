@@ -95,6 +95,12 @@ threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
 many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
+MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, TURNS = range(0, 80, 8)
+"""What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
+leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many
+ticks were spent, to be added to; last, set at the end: how many it took."""
+MOVE = 40
+"""Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
 
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""

@@ -27,6 +27,7 @@ from qrun.native.machine.memory import Array, Ints, address
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
+_REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
 
@@ -86,6 +87,7 @@ class Runner:
 
     lead: Any
     follow: Any
+    repeat: Any
 
 
 @changeable
@@ -195,8 +197,8 @@ class Kernels:
         code = self._walking(isa).get()
         with self._lock:
             if self._runner is None:
-                lead, follow = (code.get_function_address(name) for name in ("lead", "follow"))
-                self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
+                lead, follow, repeat = (code.get_function_address(name) for name in ("lead", "follow", "repeat"))
+                self._runner = Runner(_LEAD(lead), _FOLLOW(follow), _REPEAT(repeat))
             return self._runner
 
     def _walking(self, isa: Isa) -> Awaited[Any]:

@@ -12,9 +12,9 @@ import numpy as np
 
 from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
-from qrun.native.errors import Unplanned
+from qrun.native.errors import Undecided, Unplanned
 from qrun.native.machine.call import scratch
-from qrun.native.machine.memory import Array, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.placement import Key
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -66,7 +66,7 @@ class Instance:
         self.lock = threading.Lock()
         self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.structs[...] = listing.structs
-        self._move(None, address(self.memory))
+        self.move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
         self.plan[:walked, 2:5] = listing.counts[:, :3]
@@ -75,9 +75,9 @@ class Instance:
         self.doubtful = np.array(listing.doubtful, np.int64)
         self.forget()
         self.views: dict[Key, Array] = {}
-        self.kept = [self._point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
+        self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
-    def _move(self, key: Key | None, start: int) -> None:
+    def move(self, key: Key | None, start: int) -> None:
         """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
         if (words := self.words.get(key)) is not None:
             for call, word, offset in words:
@@ -91,7 +91,7 @@ class Instance:
         for border, fill in self.listing.borders:
             border.of(self.memory)[...] = fill
 
-    def _point(self, key: Key, array: Array) -> Array:
+    def point(self, key: Key, array: Array) -> Array:
         """Let the calls that read this value read the array; returns what must live until they have."""
         operand, room = self.listing.given[key], self.listing.room.get(key, 0)
         if array.shape != operand.shape or array.dtype != operand.dtype:
@@ -101,7 +101,7 @@ class Instance:
             held[array.nbytes :] = 0
             held[: array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
             array = held
-        self._move(key, address(array))
+        self.move(key, address(array))
         return array
 
     def run(
@@ -109,11 +109,11 @@ class Instance:
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
         values, held, stamps = {**listing.fixed}, {}, list[Stamp]()
-        measuring = listing.engine.threads > 1 and not self.alone.known
+        measuring = self.measuring
         timed = timed or measuring
 
         def take(key: Key, array: Array) -> None:
-            values[key], held[key] = array, self._point(key, array)
+            values[key], held[key] = array, self.point(key, array)
             if held[key] is not array:
                 budget.hold(held[key], str(key))
 
@@ -148,6 +148,11 @@ class Instance:
         if measuring:
             self._measure(stamps)
         return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps))
+
+    @property
+    def measuring(self) -> bool:
+        """Whether runs still tell which calls threads are to share."""
+        return self.listing.engine.threads > 1 and not self.alone.known
 
     def _measure(self, stamps: Sequence[Stamp]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
@@ -198,12 +203,35 @@ class Instance:
         plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
+        failed = self._doubt()
+        if failed is not None:
+            raise failed
+
+    def repeat(self, segment: Segment, most: int, turns: Ints) -> int:
+        """Run a segment at most so many times, as `turns` says (emit/turns.py); how many times it was.
+
+        Raises what was to be raised while a call decided its results, other than Undecided: less turns are made then.
+        """
+        if segment.first not in self.unshared:
+            self._call_helpers()
+        plan, state, times = self.starts
+        own = scratch(self.listing.scratch) if self.listing.scratch else 0
+        generation, self.generation = self.generation + 1, self.generation + most
+        first, end = segment.first, segment.end
+        made = int(self.listing.engine.runner.repeat(plan, first, end, state, generation, times, own, address(turns)))
+        if made < most and (failed := self._doubt()) is not None and not isinstance(failed, Undecided):
+            raise failed
+        return made
+
+    def _doubt(self) -> BaseException | None:
+        """What is to be raised if a call could not decide its results; it is forgotten."""
         if not self.doubtful.size:
-            return
+            return None
         doubts = self.structs[self.doubtful, DOUBT // 8]
-        if doubts.any():
-            self.structs[self.doubtful, DOUBT // 8] = 0
-            raise self.listing.undecided(int(self.doubtful[doubts.argmax()]))
+        if not doubts.any():
+            return None
+        self.structs[self.doubtful, DOUBT // 8] = 0
+        return self.listing.undecided(int(self.doubtful[doubts.argmax()]))
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""
@@ -253,15 +281,20 @@ class Program:
 
         Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
         """
-        with self._lock:
-            instance = self._free.pop() if self._free else None
-        if instance is None:
-            budget.reserve(self.nbytes, "native program")
-            instance = Instance(self.listing)
-        else:
-            budget.reserve(self.nbytes, "native program", there=True)
+        instance = self.take(budget)
         try:
             return instance.run(arrays, elsewhere, budget, looks, timed)
         finally:
-            with self._lock:
-                self._free.append(instance)
+            self.give(instance)
+
+    def take(self, budget: Budget) -> Instance:
+        """Memory of a run, for one thread, until it is given back."""
+        with self._lock:
+            instance = self._free.pop() if self._free else None
+        budget.reserve(self.nbytes, "native program", there=instance is not None)
+        return instance or Instance(self.listing)
+
+    def give(self, instance: Instance) -> None:
+        """Another run may have this memory."""
+        with self._lock:
+            self._free.append(instance)

@@ -1,0 +1,166 @@
+"""The generated function that runs a program many times: what a turn makes is copied to where the next one reads it.
+
+It is a loop around `lead` (emit/runner.py), which ends when a byte is 0 after a turn, when so many turns are done, or when a
+call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. It
+returns how many turns were done. How long each call took, on the clock of the time stamps, is added up.
+"""
+
+from __future__ import annotations
+
+from qrun.native.emit.spec import (
+    AFTER,
+    BEFORE,
+    DOUBT,
+    DOUBTFUL,
+    DOUBTS,
+    ENTRY,
+    GOING,
+    MOST,
+    MOVE,
+    MOVES,
+    SPANS,
+    TICKS,
+)
+
+_MOVE = f"""
+define internal void @moved(ptr %first, i64 %count) {{
+entry:
+  br label %look
+look:
+  %i = phi i64 [0, %entry], [%i1, %done]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %move, label %exit
+move:
+  %offset = mul i64 %i, {MOVE}
+  %from.p = getelementptr i8, ptr %first, i64 %offset
+  %to.p = getelementptr i8, ptr %from.p, i64 8
+  %bytes.p = getelementptr i8, ptr %from.p, i64 16
+  %ahead.p = getelementptr i8, ptr %from.p, i64 24
+  %along.p = getelementptr i8, ptr %from.p, i64 32
+  %from = load i64, ptr %from.p, align 8
+  %to = load i64, ptr %to.p, align 8
+  %bytes = load i64, ptr %bytes.p, align 8
+  %ahead = load i64, ptr %ahead.p, align 8
+  %along = load i64, ptr %along.p, align 8
+  %from1 = add i64 %from, %ahead
+  %to1 = add i64 %to, %along
+  store i64 %from1, ptr %from.p, align 8
+  store i64 %to1, ptr %to.p, align 8
+  %source = inttoptr i64 %from to ptr
+  %target = inttoptr i64 %to to ptr
+  br label %pieces
+pieces:
+  %at = phi i64 [0, %move], [%at1, %piece]
+  %at1 = add i64 %at, 16
+  %fits = icmp ule i64 %at1, %bytes
+  br i1 %fits, label %piece, label %rest
+piece:
+  %piece.from = getelementptr i8, ptr %source, i64 %at
+  %piece.to = getelementptr i8, ptr %target, i64 %at
+  %sixteen = load <16 x i8>, ptr %piece.from, align 1
+  store <16 x i8> %sixteen, ptr %piece.to, align 1
+  br label %pieces
+rest:
+  %b = phi i64 [%at, %pieces], [%b1, %byte]
+  %some = icmp ult i64 %b, %bytes
+  br i1 %some, label %byte, label %done
+byte:
+  %byte.from = getelementptr i8, ptr %source, i64 %b
+  %byte.to = getelementptr i8, ptr %target, i64 %b
+  %one = load i8, ptr %byte.from, align 1
+  store i8 %one, ptr %byte.to, align 1
+  %b1 = add i64 %b, 1
+  br label %rest
+done:
+  %i1 = add i64 %i, 1
+  br label %look
+exit:
+  ret void
+}}
+"""
+_REPEAT = f"""
+define i64 @repeat(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times, ptr %scratch, ptr %turns) {{
+entry:
+  %most.p = getelementptr i8, ptr %turns, i64 {MOST}
+  %most = load i64, ptr %most.p, align 8
+  %moves.p = getelementptr i8, ptr %turns, i64 {MOVES}
+  %moves = load ptr, ptr %moves.p, align 8
+  %before.p = getelementptr i8, ptr %turns, i64 {BEFORE}
+  %before = load i64, ptr %before.p, align 8
+  %after.p = getelementptr i8, ptr %turns, i64 {AFTER}
+  %after = load i64, ptr %after.p, align 8
+  %later = getelementptr {{ i64, i64, i64, i64, i64 }}, ptr %moves, i64 %before
+  %doubtful.p = getelementptr i8, ptr %turns, i64 {DOUBTFUL}
+  %doubtful = load ptr, ptr %doubtful.p, align 8
+  %doubts.p = getelementptr i8, ptr %turns, i64 {DOUBTS}
+  %doubts = load i64, ptr %doubts.p, align 8
+  %going.p = getelementptr i8, ptr %turns, i64 {GOING}
+  %going.at = load i64, ptr %going.p, align 8
+  %going = inttoptr i64 %going.at to ptr
+  %asks = icmp ne i64 %going.at, 0
+  %spans.p = getelementptr i8, ptr %turns, i64 {SPANS}
+  %spans = load ptr, ptr %spans.p, align 8
+  %ticks.p = getelementptr i8, ptr %turns, i64 {TICKS}
+  %begin = call i64 @<clock>()
+  br label %turn
+turn:
+  %t = phi i64 [0, %entry], [%t1, %goes]
+  %g = add i64 %generation, %t
+  call void @moved(ptr %moves, i64 %before)
+  %led = call i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %g, ptr %times, ptr %scratch)
+  br label %span
+span:
+  %i = phi i64 [%first, %turn], [%i1, %span]
+  %i1 = add i64 %i, 1
+  %came.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %i
+  %left.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %i1
+  %came = load i64, ptr %came.p, align 8
+  %left = load i64, ptr %left.p, align 8
+  %took = sub i64 %left, %came
+  %span.p = getelementptr i64, ptr %spans, i64 %i
+  %spent = load i64, ptr %span.p, align 8
+  %sum = add i64 %spent, %took
+  store i64 %sum, ptr %span.p, align 8
+  %spans.left = icmp ult i64 %i1, %end
+  br i1 %spans.left, label %span, label %doubt
+doubt:
+  %d = phi i64 [0, %span], [%d1, %decided]
+  %d.left = icmp ult i64 %d, %doubts
+  br i1 %d.left, label %ask, label %copy
+ask:
+  %d.p = getelementptr i64, ptr %doubtful, i64 %d
+  %row = load i64, ptr %d.p, align 8
+  %d.offset = mul i64 %row, {ENTRY}
+  %e = getelementptr i8, ptr %plan, i64 %d.offset
+  %args.p = getelementptr i8, ptr %e, i64 8
+  %args = load ptr, ptr %args.p, align 8
+  %mark.p = getelementptr i8, ptr %args, i64 {DOUBT}
+  %mark = load i64, ptr %mark.p, align 8
+  %undecided = icmp ne i64 %mark, 0
+  br i1 %undecided, label %exit, label %decided
+decided:
+  %d1 = add i64 %d, 1
+  br label %doubt
+copy:
+  call void @moved(ptr %later, i64 %after)
+  %t1 = add i64 %t, 1
+  %all = icmp uge i64 %t1, %most
+  br i1 %all, label %exit, label %stops
+stops:
+  br i1 %asks, label %ask.going, label %goes
+ask.going:
+  %byte = load i8, ptr %going, align 1
+  %ended = icmp eq i8 %byte, 0
+  br i1 %ended, label %exit, label %goes
+goes:
+  br label %turn
+exit:
+  %done = phi i64 [%t, %ask], [%t1, %copy], [%t1, %ask.going]
+  %now = call i64 @<clock>()
+  %all.ticks = sub i64 %now, %begin
+  store i64 %all.ticks, ptr %ticks.p, align 8
+  ret i64 %done
+}}
+"""
+TURNING = _MOVE + _REPEAT
+"""LLVM IR; the clock is to be put in."""
