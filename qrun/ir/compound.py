@@ -14,7 +14,6 @@ import numpy as np
 from qrun.ir.model import Array, TensorType
 from qrun.ir.types import MAP, OPTIONAL, SEQUENCE, describe
 
-COMPOUND = frozenset({SEQUENCE, OPTIONAL, MAP})
 _UNFIT = ValueError, TypeError, OverflowError
 """What numpy raises for values that a type cannot have."""
 

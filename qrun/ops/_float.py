@@ -92,11 +92,11 @@ def axis_in(axis: int, rank: int, name: str = "axis") -> int:
     return axis % rank
 
 
-def axes_in(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+def axes_in(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """The axes counted from the front, each at most once."""
-    found = tuple(axis_in(a, rank, name) for a in axes)
+    found = tuple(axis_in(a, rank, "axes") for a in axes)
     if len(set(found)) != len(found):
-        raise refuse("an axis is named twice", name, "each axis once", shape_text(tuple(axes)), code="QR204")
+        raise refuse("an axis is named twice", "axes", "each axis once", shape_text(tuple(axes)), code="QR204")
     return found
 
 

@@ -80,12 +80,16 @@ def _probit(share: float) -> float:
     return float("-inf") if share == 0 else float("inf") if share == 1 else float("nan")
 
 
-def labels_of(strings: Sequence[str] | None, ints: Sequence[int] | None, name: str) -> Array:
+def labels_of(strings: Sequence[str] | None, ints: Sequence[int] | None) -> Array:
     """The labels of the classes, string or int64; refuses both lists, and none."""
     if bool(strings) == bool(ints):
         got = "both" if strings else "neither"
         raise refuse(
-            "there is no list of labels", name, f"{name}_strings or that of integers, one of them", got, code="QR204"
+            "there is no list of labels",
+            "classlabels",
+            "classlabels_strings or that of integers, one of them",
+            got,
+            code="QR204",
         )
     if strings:
         made = np.empty(len(strings), object)

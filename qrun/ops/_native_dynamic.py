@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -216,7 +215,6 @@ def dynamic_sums_kernel(
     weights: Array,
     w_zero: Array | None,
     place: int,
-    y_shape: Sequence[int] | None = None,
 ) -> NativeKernel:
     """The kernel of a product that is planned for a zero point of 0; the zero point is input number `place`.
 
@@ -224,7 +222,7 @@ def dynamic_sums_kernel(
     """
     from qrun.native.kernels.sums import dynamic_sums, reach
 
-    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, y_shape, site.memo)
+    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, None, site.memo)
     wraps = site.memo.once("reach", lambda: reach(weights, w_zero)) >= _WRAPS
     stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
     return staged_kernel(site, stages, (sums,), Settled(not wraps))

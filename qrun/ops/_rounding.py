@@ -19,6 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 REACH = 257.0
 """Quotients beyond this saturate every 8-bit type, whatever the zero point."""
 _EPS = float(np.finfo(np.float64).eps)
+_TOLERANCE = 16 * _EPS
 Where = Array
 """A mask of places, of the array's own shape."""
 
@@ -74,17 +75,16 @@ def nearest(num: DoubleDouble, den: Floats) -> Floats:
     return np.where(equal, even, np.where(above, high, low))
 
 
-def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]], tolerance: float = 16 * _EPS) -> Floats:
-    """The reals that `estimate` approximates, rounded to nearest, ties to even.
+def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]]) -> Floats:
+    """The reals that `estimate` approximates with a relative error of at most _TOLERANCE, rounded to nearest, ties to even.
 
-    exact:     numerator and denominator at the places it is given; asked only near ties.
-    tolerance: bound of the estimate's relative error.
+    exact: numerator and denominator at the places it is given; asked only near ties.
 
     Quotients beyond REACH, infinities and NaN stay as estimated.
     """
     with np.errstate(all="ignore"):
         rounded = np.rint(estimate)
-        near = np.abs(estimate - rounded) >= 0.5 - REACH * tolerance
+        near = np.abs(estimate - rounded) >= 0.5 - REACH * _TOLERANCE
         near &= np.abs(rounded) <= REACH
         if near.any():
             num, den = exact(near)

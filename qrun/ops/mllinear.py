@@ -44,7 +44,7 @@ def linear_classifier(
     logistic(s); no other post_transform is done then. multi_class changes nothing. In float64 and rounded once.
     Raises OperatorError for labels and numbers that do not fit.
     """
-    labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
+    labels = labels_of(classlabels_strings, classlabels_ints)
     width = rows_of(X).shape[1]
     rows = len(coefficients) // width if width else len(labels)
     if rows not in (len(labels), 1) or (rows == 1 and len(labels) not in (1, 2)):

@@ -75,7 +75,7 @@ def svm_classifier(
     Without vectors the scores are x @ coefficients' + rho[0], coefficients [C,F], and the greatest wins.
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
-    labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
+    labels = labels_of(classlabels_strings, classlabels_ints)
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)
     counts, shares = vectors_per_class or (), [singles(given) for given in (prob_a, prob_b)]
     supports, classes = sum(counts), len(labels)

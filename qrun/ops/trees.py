@@ -75,7 +75,7 @@ def tree_ensemble_classifier(
     In float64 and rounded once. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleClassifier-3.
     """
-    labels = labels_of(classlabels_strings, classlabels_int64s, "classlabels")
+    labels = labels_of(classlabels_strings, classlabels_int64s)
     forest, base = trees.forest(classes.votes), trees.base
     at = leaves(forest, rows_of(X), ctx)
     voted = np.unique(forest.targets)
@@ -88,7 +88,7 @@ def tree_ensemble_classifier(
 @tree_ensemble_classifier.native
 def _lower_classifier(site: LoweringContext) -> NativeKernel:
     given = site.attributes
-    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"], "classlabels")
+    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"])
     trees = Trees.of(given)
     forest = site.memo.once("forest", lambda: trees.forest(Classes.of(given).votes))
     base, post = trees.base, trees.post_transform

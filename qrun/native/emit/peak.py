@@ -65,7 +65,7 @@ def _products(instruction: Instruction) -> str:
             f"%s{made} = extractvalue {pair} %p{made}, 0",
         ]
 
-    return _loop("products", vector, "zeroinitializer", step)
+    return _loop("products", vector, step)
 
 
 def _floats(isa: Isa) -> str:
@@ -85,15 +85,15 @@ def _floats(isa: Isa) -> str:
         *(f"%factor.{n} = fadd {vector} %factor, %factor" for n in range(0 if isa.fma else 10)),
     ]
     declared = f"declare {vector} @{fma}({vector}, {vector}, {vector})\n" if isa.fma else ""
-    return declared + _loop("floats", vector, "zeroinitializer", step, first)
+    return declared + _loop("floats", vector, step, first)
 
 
-def _loop(name: str, vector: str, start: str, step: Any, first: Sequence[str] = ()) -> str:
+def _loop(name: str, vector: str, step: Any, first: Sequence[str] = ()) -> str:
     """LLVM IR of int64 name(int64 steps): a loop with independent accumulators, so that only throughput counts."""
     lines = [f"define i64 @{name}(i64 %steps) {{", "entry:", *first, "br label %loop", "loop:"]
     lines += ["%step = phi i64 [ 0, %entry ], [ %next, %loop ]"]
     for j in range(ACCUMULATORS):
-        lines.append(f"%s0_{j} = phi {vector} [ {start}, %entry ], [ %s{UNROLL}_{j}, %loop ]")
+        lines.append(f"%s0_{j} = phi {vector} [ zeroinitializer, %entry ], [ %s{UNROLL}_{j}, %loop ]")
     for i in range(UNROLL):
         for j in range(ACCUMULATORS):
             lines += step(f"%s{i}_{j}", f"{i + 1}_{j}")
