@@ -23,6 +23,7 @@ _FIELDS: dict[int, str] = {
     **dict.fromkeys((12, 13), "uint64_data"),
     8: "string_data",
 }
+_TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
@@ -58,6 +59,11 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
         raise bad_tensor(name, "at most 64 dims", str(len(dims)))
     if math.prod(d or 1 for d in dims) * DTYPES[number].itemsize >= 2**63:  # numpy asks that of empty arrays too
         raise bad_tensor(name, "axes that span less than 2**63 bytes, also where one of them is 0", shape_text(dims))
+    filled = [field for field in _TYPED if getattr(tensor, field)]
+    if filled and tensor.HasField("raw_data"):  # whose bytes getattr would copy
+        filled = ["raw_data", *filled]
+    if len(filled) > 1:
+        raise bad_tensor(name, "data in one field", " and ".join(filled))
     if number == 8:
         array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
     elif tensor.data_location == TensorProto.EXTERNAL:

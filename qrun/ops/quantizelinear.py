@@ -53,10 +53,10 @@ def quantize_linear(
         y = narrow(q)                                float8: Cast's tables; zero points must be 0
         y = narrow(q + y_zero_point)                 float6, float4: the same, so -0 becomes 0 where one is given
 
-    Division type: `precision`; else y_scale's type. Before opset 23: float32, or the half type that x has. If x or
-    y_scale is int32 or float8e8m0 the quotient is taken as a real number. ``ort`` divides in float32, whatever
-    `precision` says; ``onnx-ref`` without `precision` in the type numpy promotes to. NaN becomes the smallest integer,
-    or the largest float6 or float4.
+    Division type, to which x and y_scale are converted first: `precision`; else y_scale's type. Before opset 23:
+    float32, or the half type that x has. If x or y_scale is int32 or float8e8m0 the quotient is taken as a real
+    number. ``ort`` divides in float32, whatever `precision` says; ``onnx-ref`` without `precision` in the type numpy
+    promotes to. NaN becomes the smallest integer, or the largest float6 or float4.
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
     """

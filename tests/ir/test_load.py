@@ -352,6 +352,20 @@ def test_tensors_that_contradict_themselves(dims: list[int], raw: bytes, dtype: 
     assert "expected" in str(error)
 
 
+@pytest.mark.parametrize("number", [TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT64, TensorProto.STRING])
+def test_a_tensor_whose_data_stand_in_two_fields(number: int) -> None:
+    """onnx.proto: only one of the fields of data; which of two would count is open."""
+    tensor = TensorProto(name="w", dims=[2], data_type=number)
+    if number == TensorProto.STRING:
+        tensor.string_data.extend([b"a", b"b"])
+    else:
+        tensor.raw_data = bytes(2 * np.dtype(helper.tensor_dtype_to_np_dtype(number)).itemsize)
+    tensor.int64_data.extend([1, 2])
+    error = refused(model_of([], [], [onnx.ValueInfoProto(name="w")], [tensor]))
+    assert error.code == "QR103"
+    assert "int64_data" in str(error)
+
+
 def test_constant_nodes_count_as_constants() -> None:
     node = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.float32([1, 2])))
     loaded = qrun.load(model_of([node], [], [value("k", [2], TensorProto.FLOAT)]))
