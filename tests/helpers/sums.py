@@ -10,7 +10,7 @@ import numpy as np
 from helpers.native import Array, nearest32
 
 F = np.float32
-KINDS = ("normal", "cancelling", "ties", "tiny", "huge", "subnormal", "wide", "signs")
+KINDS = ("normal", "cancelling", "cancelled", "undecided", "ties", "tiny", "huge", "subnormal", "wide", "signs")
 SPECIAL = (*KINDS, "special")
 
 
@@ -22,6 +22,15 @@ def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tup
         a[:, half : 2 * half], b[half : 2 * half] = a[:, :half], -b[:half]
         a[:, -1] *= F(2.0**-30)
         b[0] *= 1 + F(2.0**-20)
+    elif kind == "cancelled":  # to 0, or in some rows to one product that is much less than what float64 loses
+        half = k // 2
+        a[:, half : 2 * half], b[half : 2 * half] = a[:, :half], -b[:half]
+        a[:, 2 * half :] = 0
+        a[::3, half : half + 1] *= 1 + F(2.0**-23)
+        a[1::3, 2 * half :] = F(2.0**-100)
+    elif kind == "undecided" and k > 3:  # middles of two float32 numbers, of which float64 loses what cancels
+        a[:], b = 0, np.broadcast_to(np.exp2(rng.integers(-5, 5, n)).astype(F), (k, n)).copy()
+        a[:, :4] = F([1, 2.0**-24, 2.0**-100, -(2.0**-100)])
     elif kind == "ties":
         a, b = (rng.integers(-2048, 2049, x.shape).astype(F) for x in (a, b))
         a[0] += F(2.0**-12)

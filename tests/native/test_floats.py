@@ -56,7 +56,7 @@ def test_right_matrices_that_are_fetched_ahead(isa: str, monkeypatch: pytest.Mon
 @every_isa
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
-    """Those that cancel leave more in doubt than a list holds."""
+    """Those that are undecided are more than a list holds."""
     rng = np.random.default_rng(2)
     for m, k, n in ((3, 40, 50), (30, 40, 50), (20, 300, 20)):
         a, b = operands(kind, rng, m, k, n)
@@ -172,7 +172,7 @@ def test_few_elements_go_to_the_reference(isa: str) -> None:
         asked.append(len(rows))
         return exact_sums()(rows, columns, addend)
 
-    for kind, most in (("normal", 0), ("ties", 0), ("wide", 2)):
+    for kind, most in (("normal", 0), ("ties", 0), ("cancelled", 0), ("wide", 2)):
         a, b = operands(kind, rng, 60, 200, 90)
         engine(isa).run(FloatMatmul(engine(isa), a.shape, b.shape, counted), [a, b])
         assert sum(asked) <= most, kind
@@ -183,9 +183,7 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
     def fails(rows: Array, columns: Array, addend: Array) -> Array:
         raise OverflowError
 
-    a, b = operands("cancelling", np.random.default_rng(6), 20, 60, 30)
-    b[:30] = -b[30:]
-    a[:, -1] = a[:, 29]
+    a, b = operands("undecided", np.random.default_rng(6), 20, 60, 30)
     with pytest.raises(Undecided):
         engine(isa).run(FloatMatmul(engine(isa), a.shape, b.shape, fails), [a, b])
 

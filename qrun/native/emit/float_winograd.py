@@ -239,7 +239,7 @@ class FloatWinogradEmitter(RoundingEmitter):
         w, mask = self.w, self.mask(vector)
 
         def again() -> tuple[Value, Value]:
-            whole, _, _ = self.added(row, vector, mask, None)
+            whole, *_ = self.added(row, vector, mask, None)
             return whole, odd
 
         odd = reach.test("uge", math.inf)

@@ -217,11 +217,12 @@ class RoundingEmitter(KernelEmitter):
             with w.loop(0, self.lanes, 1) as lane, w.when((unknown.lshr(lane.index) & 1).test("ne", 0)):
                 self.doubts.add(number, column + lane.index)
 
-    def added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
-        """The sum of products, what its additions lost, and the sum of the magnitudes of what each lost."""
+    def added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value, Value]:
+        """The sum of products, what its additions lost, the sum of the magnitudes of what each lost, and the least magnitude
+        of a product or addend that is not 0."""
         w, a, scaled = self.w, self.a, self.form == "scaled"
-        zeros = [w.zero(self.kind)] * 3
-        with w.loop(0, a.taps, 1, zeros) as tap:
+        begun = [*[w.zero(self.kind)] * 3, w.value(self.kind, math.inf)]
+        with w.loop(0, a.taps, 1, begun) as tap:
             x = self.tap_at(row, tap.index)
             b = self.right_column + tap.index * a.depth * a.b_row + vector * (4 * self.lanes)
             with w.loop(0, a.depth, 1, tap.carried) as k:
@@ -229,13 +230,13 @@ class RoundingEmitter(KernelEmitter):
                 left = left * self.number(ALPHA) if scaled else left
                 product = left * right
                 more = product_error(left, right, product) if scaled else None
-                total, lost, sizes = k.carried
-                k.next(*_with(total, lost, sizes, product, more))
+                total, lost, sizes, least = k.carried
+                k.next(*_with(total, lost, sizes, least, product, more))
             tap.next(*k.carried)
-        total, lost, sizes = tap.carried
-        return _with(total, lost, sizes, addend, None) if addend is not None else (total, lost, sizes)
+        total, lost, sizes, least = tap.carried
+        return _with(total, lost, sizes, least, addend, None) if addend is not None else (total, lost, sizes, least)
 
-    def _decided(self, total: Value, lost: Value, sizes: Value) -> tuple[Value, Value]:
+    def _decided(self, total: Value, lost: Value, sizes: Value, least: Value) -> tuple[Value, Value]:
         """A float64 that rounds to the result's type as the real sum does, and an i1: whether that is certain."""
         top, rest = two_sum(total, lost)
         off = sizes * self.number(FLAW)
@@ -253,11 +254,19 @@ class RoundingEmitter(KernelEmitter):
         near = middle | abs(top).test("olt", 2 * form.least)  # below that, results may have fewer bits
         far = near.test("eq", ZERO)
         small = off.test("olt", abs(top) * 2.0**-55)
-        return odd, exact | (small & (sure | far))
+        known = exact | (small & (sure | far))
+        if self.form == "scaled":  # whose products by alpha are no float64 numbers, of which the least would tell
+            return odd, known
+        near_zero = (abs(top) + abs(rest) + off).test("olt", least * 2.0**-_DIGITS)
+        cancelled = near_zero & exact.test("eq", ZERO)
+        return cancelled.select(ZERO, odd), known | cancelled
 
 
-def _with(total: Value, lost: Value, sizes: Value, term: Value, more: Value | None) -> tuple[Value, Value, Value]:
-    """A sum, what it lost and the sizes of that, with another term; more: what the term itself lost."""
+def _with(
+    total: Value, lost: Value, sizes: Value, least: Value, term: Value, more: Value | None
+) -> tuple[Value, Value, Value, Value]:
+    """A sum, what it lost, the sizes of that and the least term, with another term; more: what the term itself lost."""
     total, error = two_sum(total, term)
-    lost, sizes = lost + error, sizes + abs(error)
-    return (total, lost, sizes) if more is None else (total, lost + more, sizes + abs(more))
+    lost, sizes, size = lost + error, sizes + abs(error), abs(term)
+    least = (size.test("ogt", ZERO) & size.test("olt", least)).select(size, least)
+    return (total, lost, sizes, least) if more is None else (total, lost + more, sizes + abs(more), least)
