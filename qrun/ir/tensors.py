@@ -23,6 +23,8 @@ _FIELDS: dict[int, str] = {
     **dict.fromkeys((12, 13), "uint64_data"),
     8: "string_data",
 }
+_BITS = {10: 16, 16: 16, **dict.fromkeys((17, 18, 19, 20, 24), 8), **dict.fromkeys((27, 28), 6)}
+"""Of the types whose elements are stored as their bits, each in a number of int32_data: how many."""
 _TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -145,14 +147,26 @@ def _typed(
     if PACKED_BITS.get(number, 6) < 6:
         nbytes = stored_bytes(number, count)
         _expect(name, dims, number, "packed bytes", nbytes, len(values))
-        return _decode(number, np.array(values, np.int64).astype(np.uint8), count)
+        return _decode(number, _within(name, number, np.array(values, np.int64), 0, 255).astype(np.uint8), count)
     if number in (14, 15):
         _expect(name, dims, number, "numbers", 2 * count, len(values))
         return np.array(values, np.float64).view(np.complex128).astype(dtype)
     _expect(name, dims, number, "numbers", count, len(values))
-    if number in (10, 16):
-        return np.array(values, np.int64).astype(np.uint16).view(dtype)
-    if number in (17, 18, 19, 20, 24, 27, 28):
-        mask = 63 if number in (27, 28) else 255
-        return (np.array(values, np.int64) & mask).astype(np.uint8).view(dtype)
-    return np.array(values, np.int64 if number in (2, 3, 4, 5, 6, 9) else None).astype(dtype)
+    if number in _BITS:
+        bits = _within(name, number, np.array(values, np.int64), 0, 2 ** _BITS[number] - 1)
+        return bits.astype(f"u{dtype.itemsize}").view(dtype)
+    if number in (2, 3, 4, 5, 12):
+        ends = np.iinfo(dtype)
+        wide = np.array(values, np.uint64 if number == 12 else np.int64)
+        return _within(name, number, wide, int(ends.min), int(ends.max)).astype(dtype)
+    return np.array(values, np.int64 if number in (6, 9) else None).astype(dtype)
+
+
+def _within(
+    name: str, number: int, values: np.ndarray[Any, np.dtype[Any]], least: int, most: int
+) -> np.ndarray[Any, np.dtype[Any]]:
+    """The values, none of which may be one that the element type has not."""
+    if values.size and not least <= (low := int(values.min())) <= (high := int(values.max())) <= most:
+        got = f"{low if low < least else high}"
+        raise bad_tensor(name, f"{type_name(DTYPES[number])} stored as numbers from {least} to {most}", got)
+    return values

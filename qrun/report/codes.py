@@ -27,7 +27,7 @@ _TEXTS = {
     "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in a process of its own, so qrun goes on: qrun compare runs the nodes one by one and shows which of them it is. The signal is shown, or the exit code, and the last line that the runtime printed.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle.",
-    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or the type does not exist.",
+    "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or are numbers that the type has not; or the type does not exist.",
     "QR104": "The data of a tensor are kept in another file that is missing, too short, or outside the model's folder.",
     "QR105": "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry.",
     "QR106": "The model imports an opset that qrun does not read, or one domain twice.",

@@ -366,6 +366,19 @@ def test_a_tensor_whose_data_stand_in_two_fields(number: int) -> None:
     assert "int64_data" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [("INT8", 300), ("INT8", -129), ("UINT8", -1), ("UINT16", 2**16), ("INT16", -(2**15) - 1), ("UINT32", 2**32), ("FLOAT16", -1),
+     ("BFLOAT16", 2**16), ("FLOAT8E4M3FN", 256), ("FLOAT8E8M0", -1), ("UINT4", 256), ("INT4", -1)],
+)  # fmt: skip
+def test_a_number_that_its_element_type_has_not(kind: str, stored: int) -> None:
+    tensor = TensorProto(name="w", dims=[1], data_type=getattr(TensorProto, kind))
+    (tensor.uint64_data if kind == "UINT32" else tensor.int32_data).append(stored)
+    error = refused(model_of([], [], [onnx.ValueInfoProto(name="w")], [tensor]))
+    assert error.code == "QR103"
+    assert str(stored) in str(error)
+
+
 def test_constant_nodes_count_as_constants() -> None:
     node = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.float32([1, 2])))
     loaded = qrun.load(model_of([node], [], [value("k", [2], TensorProto.FLOAT)]))
