@@ -25,6 +25,7 @@ from qrun.ops._native import (
     declined,
     kernel_of,
     staged_kernel,
+    turned_kernel,
 )
 from qrun.ops._native_narrow import NARROW
 from qrun.ops._native_pointwise import unary_kernel
@@ -151,17 +152,27 @@ def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array],
     return kernel_of(site, SoftmaxF32(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
 
 
-def mean_kernel(
-    site: LoweringContext, axes: Sequence[int], y_shape: Sequence[int], reference: Callable[[Array], Array]
+def reduction_kernel(
+    site: LoweringContext,
+    kind: str,
+    axes: Sequence[int],
+    y_shape: Sequence[int],
+    reference: Callable[[Array], Array],
 ) -> NativeKernel:
-    """The kernel of a mean over the last axes. reference: of rows [count, length]."""
-    from qrun.native.kernels.normalize import Mean
+    """The kernel of a reduction over `axes`, counted from the front. kind: of native/kernels/reduce.py. reference: of rows
+    [count, length], which has the results' bits."""
+    from qrun.native.kernels.reduce import Reduction
 
     x = _rows(site)
-    if sorted(axes) != list(range(x.ndim - len(axes), x.ndim)) or not axes:
-        raise declined("not over the last axes")
+    if not axes:
+        raise declined("over no axes")
+    perm = [*(axis for axis in range(x.ndim) if axis not in axes), *sorted(axes)]
+    moving = [axis for axis in perm if x.shape[axis] != 1]
+    turned = moving != sorted(moving)
+    shape = [x.shape[axis] for axis in perm] if turned else x.shape
     length = math.prod(x.shape[axis] for axis in axes)
-    return kernel_of(site, Mean(site.engine, x.shape, length, reference, y_shape), (0,), ALWAYS)
+    kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, reference, y_shape), (0,), ALWAYS)
+    return turned_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
 
 
 def _rows(site: LoweringContext) -> Array:

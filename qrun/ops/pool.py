@@ -135,27 +135,37 @@ def _row_means(x: Array) -> Array:
 
 @global_average_pool.native
 def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_float32 import mean_kernel
-
-    x = site.inputs[0]
-    _check_rank(x, 2, "X", "[N,C,spatial...]")
-    site.ctx.claim(x.shape[:2], 8)
-    if x.ndim == 2:
-        raise declined("no spatial axes")
-    shape = (*x.shape[:2], *(1,) * (x.ndim - 2))
-    return mean_kernel(site, range(2, x.ndim), shape, lambda x: _row_means(x)[:, None])
+    return _lower_global(site, "mean", 8, lambda x: _row_means(x)[:, None])
 
 
 @op("GlobalMaxPool", since=1)
 def global_max_pool(X: Array, *, ctx: Context) -> Array:
     """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
 
-    Exact; NaN if there is one.
+    Exact; +0 before -0; NaN if there is one.
     """
+    from qrun.ops._reduce import extreme
+
     _check_rank(X, 2, "X", "[N,C,spatial...]")
     ctx.claim(X.shape[:2], X.itemsize)
-    with np.errstate(all="ignore"):
-        return np.asarray(X.max(axis=tuple(range(2, X.ndim)), keepdims=True, initial=X.dtype.type(-np.inf)))
+    return extreme(np.maximum, X, tuple(range(2, X.ndim)), True, -np.inf)
+
+
+@global_max_pool.native
+def _lower_global_max_pool(site: LoweringContext) -> NativeKernel:
+    return _lower_global(site, "greatest", site.inputs[0].itemsize, lambda x: np.max(x, axis=1, keepdims=True))
+
+
+def _lower_global(site: LoweringContext, kind: str, itemsize: int, reference: Callable[[Array], Array]) -> NativeKernel:
+    """The kernel of a reduction over all spatial axes. itemsize: of what the reference kernel claims."""
+    from qrun.ops._native_float32 import reduction_kernel
+
+    x = site.inputs[0]
+    _check_rank(x, 2, "X", "[N,C,spatial...]")
+    site.ctx.claim(x.shape[:2], itemsize)
+    if x.ndim == 2:
+        raise declined("no spatial axes")
+    return reduction_kernel(site, kind, range(2, x.ndim), (*x.shape[:2], *(1,) * (x.ndim - 2)), reference)
 
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:

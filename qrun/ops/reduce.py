@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 
 from qrun.ops._cast import convert
-from qrun.ops._float import axes_in, axis_in, bounds, is_integer, narrow, widen
+from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_float32 import mean_kernel
+from qrun.ops._native_float32 import reduction_kernel
 from qrun.ops._op import Array, Context, Lowering, op, refuse
+from qrun.ops._reduce import extreme, left, total
 from qrun.ops._shape import scalar
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
 
-def reduction(
-    op_type: str, axes_input: int = 18, native: Callable[..., NativeKernel] | None = None
-) -> Callable[[Reduction], Reduction]:
+def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[[Reduction], Reduction]:
     """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
 
-    native: makes the kernel of a site, the axes, the result's shape, and the reference for rows.
+    native: the kind of its kernel, in native/kernels/reduce.py, if it has one.
 
     axes is an attribute, and all axes if it is omitted. Since version `axes_input` it is an int64 vector; omitted or
     empty, it means all axes, or none with noop_with_empty_axes.
@@ -45,45 +44,40 @@ def reduction(
             return claimed(data, _chosen(data, _vector(axes), noop_with_empty_axes), keepdims, ctx)
 
         def claimed(data: Array, axes: tuple[int, ...], keepdims: int, ctx: Context) -> Array:
-            ctx.claim(_left(data, axes, keepdims), max(8, data.itemsize))
+            ctx.claim(left(data, axes, keepdims), max(8, data.itemsize))
             return reduce(data, axes, bool(keepdims))
 
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
         for definition in (op(op_type, since=1)(by_attribute), op(op_type, since=axes_input)(by_input)):
-            if native is not None:
+            if native:
                 definition.native(_lowering(reduce, native))
         return reduce
 
     return declare
 
 
-def _left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
-    """The shape that is left: of no elements, along the axes, there may be many results."""
-    return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
-
-
-def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowering:
+def _lowering(reduce: Reduction, kind: str) -> Lowering:
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
         chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()
-        shape = _left(data, chosen, site.attributes["keepdims"])
-        return native(site, chosen, shape, lambda x: reduce(x, (1,), True))
+        shape = left(data, chosen, site.attributes["keepdims"])
+        return reduction_kernel(site, kind, chosen, shape, lambda x: reduce(x, (1,), True))
 
     return lower
 
 
-@reduction("ReduceSum", axes_input=13)
+@reduction("ReduceSum", axes_input=13, native="sum")
 def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
     """
-    return _folded(np.add, data, axes, keepdims)
+    return _added(data, axes, keepdims)
 
 
-@reduction("ReduceMean", native=mean_kernel)
+@reduction("ReduceMean", native="mean")
 def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The mean over `axes`.
 
@@ -93,8 +87,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     count = math.prod(data.shape[a] for a in axes)
     with np.errstate(all="ignore"):
         if not is_integer(data.dtype):
-            total = np.sum(np.asarray(data, order="C"), axis=axes, dtype=np.float64, keepdims=keepdims)
-            return narrow(total / np.float64(count), data.dtype)
+            return narrow(total(data, axes, keepdims) / np.float64(count), data.dtype)
         if not count:
             return _folded(np.add, data, axes, keepdims)
         # sum(data) = count * whole + rest, and neither can overflow
@@ -106,22 +99,22 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         return np.asarray(mean + ((mean < 0) & (rest % divisor != 0))).astype(data.dtype)
 
 
-@reduction("ReduceMax")
+@reduction("ReduceMax", native="greatest")
 def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The largest element over `axes`, exact; NaN if there is one; -inf or the type's smallest value over no elements.
+    """The largest element over `axes`, exact; +0 before -0; NaN if there is one; -inf or the type's smallest value over no elements.
 
     8-bit integers since version 12, bool since version 20.
     """
-    return _extreme(np.maximum, data, axes, keepdims, -np.inf)
+    return extreme(np.maximum, data, axes, keepdims, -np.inf)
 
 
-@reduction("ReduceMin")
+@reduction("ReduceMin", native="least")
 def reduce_min(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The smallest element over `axes`, exact; NaN if there is one; inf or the type's largest value over no elements.
+    """The smallest element over `axes`, exact; -0 before +0; NaN if there is one; inf or the type's largest value over no elements.
 
     8-bit integers since version 12, bool since version 20.
     """
-    return _extreme(np.minimum, data, axes, keepdims, np.inf)
+    return extreme(np.minimum, data, axes, keepdims, np.inf)
 
 
 @reduction("ReduceProd")
@@ -133,25 +126,25 @@ def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return _folded(np.multiply, data, axes, keepdims)
 
 
-@reduction("ReduceL1")
+@reduction("ReduceL1", native="sum_abs")
 def reduce_l1(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of absolute values over `axes`, as ReduceSum adds."""
     with np.errstate(all="ignore"):
-        return _folded(np.add, np.abs(data), axes, keepdims)
+        return _added(np.abs(data), axes, keepdims)
 
 
-@reduction("ReduceL2")
+@reduction("ReduceL2", native="norm")
 def reduce_l2(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero."""
-    return _rounded(lambda x: np.sqrt(np.sum(np.square(x), axis=axes, keepdims=keepdims)), data)
+    return _rounded(lambda x: np.sqrt(total(np.square(x), axes, keepdims)), data)
 
 
-@reduction("ReduceSumSquare")
+@reduction("ReduceSumSquare", native="sum_square")
 def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of squares over `axes`, as ReduceSum adds."""
     if is_integer(data.dtype):
-        return _folded(np.add, np.square(data), axes, keepdims)
-    return _rounded(lambda x: np.sum(np.square(x), axis=axes, keepdims=keepdims), data)
+        return _added(np.square(data), axes, keepdims)
+    return _rounded(lambda x: total(np.square(x), axes, keepdims), data)
 
 
 @reduction("ReduceLogSum")
@@ -219,20 +212,18 @@ def _folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bo
     return made if is_integer(data.dtype) else narrow(made, data.dtype)
 
 
+def _added(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    if is_integer(data.dtype):
+        return _folded(np.add, data, axes, keepdims)
+    with np.errstate(all="ignore"):
+        return narrow(total(data, axes, keepdims), data.dtype)
+
+
 def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
     """The function in float64, rounded once; to integers toward zero."""
     with np.errstate(all="ignore"):
         made = np.asarray(function(widen(data)))
         return convert(made, data.dtype, True, "up", Context()) if is_integer(data.dtype) else narrow(made, data.dtype)
-
-
-def _extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
-    if data.dtype == np.bool_:
-        initial: Any = empty > 0
-    else:
-        initial = bounds(data.dtype)[int(empty > 0)] if is_integer(data.dtype) else data.dtype.type(empty)
-    with np.errstate(all="ignore"):
-        return np.asarray(function.reduce(data, axis=axes, keepdims=keepdims, initial=initial), data.dtype)
 
 
 def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:

@@ -441,10 +441,11 @@ def floats(g: Graph, qdq: bool) -> None:
             kept = tuple(n if rng.random() < 0.5 else 1 for n in shape)[int(rng.integers(0, len(shape) + 1)) :]
             real = g.node(str(rng.choice(["Add", "Div"])), [real, g.constant(rng.uniform(0.5, 3, kept).astype(F))])
         elif kind == "rows":
-            op = str(rng.choice(["Softmax", "LayerNormalization", "ReduceMean"]))
+            op = str(rng.choice(["Softmax", "LayerNormalization", "ReduceMean", "ReduceL2", "ReduceMax"]))
             scale = [g.constant(rng.normal(1, 0.2, shape[-1]).astype(F))] if op == "LayerNormalization" else []
-            real = g.node(op, [real, *scale], **({"axes": [-1]} if op == "ReduceMean" else {"axis": -1}))
-            shape = (*shape[:-1], 1) if op == "ReduceMean" else shape
+            axis = int(rng.integers(0, len(shape))) if op.startswith("Reduce") else -1
+            real = g.node(op, [real, *scale], **({"axis": axis} if axis < 0 else {"axes": [axis]}))
+            shape = tuple(1 if place == axis else n for place, n in enumerate(shape))
         elif kind == "choice":
             test = str(rng.choice(["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]))
             found = g.node(test, [real, g.constant(rng.normal(0, 1, shape[-1:]).astype(F))])

@@ -28,7 +28,8 @@ from qrun.native.kernels.dynamic import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv, WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
+from qrun.native.kernels.normalize import LayerNorm, SoftmaxF32
+from qrun.native.kernels.reduce import Reduction
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.rms import RmsNorm
 from qrun.native.kernels.stacked import RowTerms, Stack
@@ -188,7 +189,7 @@ def float_cases() -> Iterator[Case]:
     rms = rms_normalization(x, scale)
     yield Case("rms", lambda e: RmsNorm(e, x.shape, scale, float(F(1e-5)), refused), x, rms)
     yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
-    yield Case("mean", lambda e: Mean(e, x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
+    yield Case("mean", lambda e: Reduction(e, "mean", x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
     yield from product_cases()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import decay, divided, finer, product_error, rounded_to_odd, rounds_apart, two_sum
+from qrun.native.emit.numbers import decay, divided, product_error, rounded_to_odd, rounds_apart, two_sum
 from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter, folded
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
@@ -196,30 +196,6 @@ class SoftmaxF32Emitter(RowwiseEmitter):
 
 def _greater(a: Value, b: Value) -> Value:
     return a.where("ogt", b)
-
-
-@emitter("mean")
-class MeanEmitter(RowwiseEmitter):
-    """sum x / length."""
-
-    reduces = True
-
-    def made_row(self, x: Value, y: Value) -> Value:
-        total = self.sum(lambda n, at: self.loaded(n, x, at)).splat(1)
-        sizes = self.sum(lambda n, at: abs(self.loaded(n, x, at))).splat(1)
-        count = self.a.length.uitofp("double").splat(1)
-        mean = total / count
-        single = mean.single()
-        y.store(single, 4)
-        reach = sizes / count * self.number(REACH).splat(1)
-        return rounds_apart(mean - reach, mean + reach).any()
-
-    def doubted(self, x: Value, y: Value) -> None:
-        """Ties are common where few elements are divided by a small number. The result stays if all sums are exact."""
-        sizes = self.sum(lambda n, at: abs(self.loaded(n, x, at)))
-        some = self.some(lambda n, at: finer(self.loaded(n, x, at), sizes.splat(n)))
-        with self.w.when(some):
-            self.doubts.add(x, y)
 
 
 LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")

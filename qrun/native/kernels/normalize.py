@@ -1,4 +1,4 @@
-"""Planned normalizations of float32: of rows (layer normalization, softmax, means), and of each pixel's channels."""
+"""Planned normalizations of float32: of rows (layer normalization, softmax), and of each pixel's channels."""
 
 from __future__ import annotations
 
@@ -207,15 +207,6 @@ class SoftmaxF32(FloatRows):
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * UNIT]), {}
-
-
-class Mean(FloatRows):
-    """sum x / length, of shape y_shape."""
-
-    kind, reduces = "mean", True
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 16) * UNIT]), {}
 
 
 class _Pixels(Planned):

@@ -1,0 +1,48 @@
+"""Sums in float64 and extremes, over axes: shared by reductions and pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._float import bounds, is_integer, widen
+
+
+def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
+    """The shape that is left: of no elements, along the axes, there may be many results."""
+    return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
+
+
+def total(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum of floating-point numbers in float64, of the elements over `axes` as one row: the order of additions does not
+    depend on how the array lies. A sum of zeros is +0."""
+    if not axes:
+        return widen(data)
+    perm = [*(axis for axis in range(data.ndim) if axis not in axes), *sorted(axes)]
+    count, length = (math.prod(data.shape[axis] for axis in part) for part in (perm[: -len(axes)], perm[-len(axes) :]))
+    rows = np.ascontiguousarray(data.transpose(perm)).reshape(count, length)
+    total = np.add.reduce(rows, axis=1, dtype=np.float64) + 0.0
+    return np.asarray(total).reshape(left(data, axes, keepdims))
+
+
+def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
+    """The greatest or least element over `axes`, by numpy.maximum or numpy.minimum; NaN if there is one; -0 is less than +0.
+
+    empty: an infinity of the sign of what no elements give: for integers their type's limit.
+    """
+    if data.dtype == np.bool_:
+        initial: Any = empty > 0
+    else:
+        initial = bounds(data.dtype)[int(empty > 0)] if is_integer(data.dtype) else data.dtype.type(empty)
+    with np.errstate(all="ignore"):
+        made = np.asarray(function.reduce(data, axis=axes, keepdims=keepdims, initial=initial), data.dtype)
+        if is_integer(data.dtype) or data.dtype == np.bool_ or (made != 0).all():
+            return made
+        joined = np.all if function is np.maximum else np.any
+        below = joined(np.signbit(data), axis=axes, keepdims=keepdims)
+        zeros = np.where(below, -0.0, 0.0).astype(data.dtype)
+        return np.where(made == 0, zeros, made)
