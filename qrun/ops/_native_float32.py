@@ -32,7 +32,8 @@ from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, Context
 
 FLOAT = np.dtype(np.float32)
-_CAST = (*(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_)), *NARROW)
+_CAST_TYPES = (np.float32, np.int64, np.int32, np.uint16, np.int16, np.uint8, np.int8, np.bool_)
+_CAST = (*(np.dtype(t) for t in _CAST_TYPES), *NARROW)
 
 
 def function(name: str, *attributes: str) -> Lowering:

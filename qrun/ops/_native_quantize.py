@@ -1,8 +1,9 @@
-"""Native lowerings of QuantizeLinear and DequantizeLinear: float32 to 8 bits and back, per tensor or per axis."""
+"""Native lowerings of QuantizeLinear and DequantizeLinear: float32 to 8 or 16 bits and back, per tensor or per axis."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +13,13 @@ from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._granularity import Grain
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 
+if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operation
+
 _SINGLE = np.dtype(np.float32)
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_SIXTEEN = {np.dtype(np.uint16): "quantize_u16", np.dtype(np.int16): "quantize_i16"}
+"""What native/emit/functions.py calls their quantization."""
 
 
 def quantize_kernel(
@@ -22,11 +28,17 @@ def quantize_kernel(
     """The kernel of a checked QuantizeLinear that divides in float32."""
     from qrun.native.kernels.quantize import Quantize
 
-    if x.dtype != _SINGLE or scale.dtype != _SINGLE or target not in _EIGHT:
+    if x.dtype != _SINGLE or scale.dtype != _SINGLE or target not in (*_EIGHT, *_SIXTEEN):
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
         raise declined(f"no native division of {names} to {type_name(target)}")
     site.require_constants()
     scale, zero, axis = _parameters(scale, zero, target, form)
+    if target in _SIXTEEN:
+        if site.narrow:
+            raise declined(f"no native division in {type_name(site.narrow)}")
+        info, start = np.iinfo(target), int(_single(zero))
+        constants = float(_single(scale)), info.min - start, info.max - start, start
+        return kernel_of(site, _function(site, _SIXTEEN[target], x, constants), (0,), _complete(scale, zero))
     operation = Quantize(site.engine, x.shape, scale, zero, axis)
     return kernel_of(site, operation, (0,), _complete(scale, zero))
 
@@ -37,11 +49,15 @@ def dequantize_kernel(
     """The kernel of a checked DequantizeLinear."""
     from qrun.native.kernels.quantize import Dequantize
 
-    if x.dtype not in (*_EIGHT, np.dtype(np.int32)) or scale.dtype != _SINGLE or target != _SINGLE:
+    if x.dtype not in (*_EIGHT, *_SIXTEEN, np.dtype(np.int32)) or scale.dtype != _SINGLE or target != _SINGLE:
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
         raise declined(f"no native product of {names} to {type_name(target)}")
     site.require_constants()
-    operation = Dequantize(site.engine, x.shape, *_parameters(scale, zero, x.dtype, form))
+    scale, zero, axis = _parameters(scale, zero, x.dtype, form)
+    if x.dtype in _SIXTEEN:
+        constants = float(_single(scale)), float(_single(zero))
+        return kernel_of(site, _function(site, "dequantize", x, constants), (0,), ALWAYS)
+    operation = Dequantize(site.engine, x.shape, scale, zero, axis)
     return kernel_of(site, operation, (0,), ALWAYS)
 
 
@@ -60,3 +76,18 @@ def _complete(scale: Array, zero: Array) -> Complete:
     with np.errstate(invalid="ignore"):
         plain = bool((np.isfinite(scale) & (scale > 0)).all())
     return Between(int(info.min), int(info.max)) if plain else NEVER
+
+
+def _single(value: Array) -> Array:
+    """The one number of all elements."""
+    if value.ndim:
+        raise declined("16-bit codes with a scale per axis")
+    return value
+
+
+def _function(site: LoweringContext, name: str, x: Array, constants: Sequence[float]) -> Operation:
+    """An elementwise function, which chains take as well."""
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    return Elementwise(site.engine, name, [Operand(x.shape, x.dtype)], constants)

@@ -38,7 +38,18 @@ def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, refer
 
 
 def test_every_function_is_here() -> None:
-    others = {*BINARY, "clip", "square", "cube", "cast", "where", "to_f16", "to_bf16"}
+    others = {
+        *BINARY,
+        "clip",
+        "square",
+        "cube",
+        "cast",
+        "where",
+        "to_f16",
+        "to_bf16",
+        "dequantize",
+        *expression.QUANTIZED,
+    }
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
     assert ({*LOGICAL}, {*CLOSE}) == (expression.LOGICAL, expression.CLOSE)
     assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *CLOSE, *LOGICAL}

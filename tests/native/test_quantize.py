@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -296,14 +297,19 @@ def test_what_is_declined_and_why() -> None:
         (("QuantizeLinear", [x.astype(half), one.astype(half), zero]), {}, np.uint8, [1, 2],
          "no native division in float16"),
         (("QuantizeLinear", [x, one, zero]), {"precision": 11}, np.uint8, [1, 2], "no native division in float64"),
-        (("QuantizeLinear", [x, one, np.uint16(0)]), {}, np.uint16, [1, 2], "no native division of float32 by float32 to uint16"),
+        (("QuantizeLinear", [x, np.ones(6, F), np.zeros(6, np.uint16)]), {}, np.uint16, [1, 2], "16-bit codes with a scale per axis"),
+        (("QuantizeLinear", [x, one, np.zeros((), ml_dtypes.uint4)]), {}, ml_dtypes.uint4, [1, 2],
+         "no native division of float32 by float32 to uint4"),
+        (("QuantizeLinear", [x.astype(half), one.astype(half), np.uint16(0)]), {}, np.uint16, [1, 2],
+         "no native division in float16"),
         (("QuantizeLinear", [x.astype(np.int32), one, zero]), {}, np.uint8, [1, 2], "no native division in float64"),
         (("QuantizeLinear", [x, one, zero]), {}, np.uint8, [2], "y_scale is not constant"),
         (("QuantizeLinear", [x, np.ones((2, 6), F), np.zeros((2, 6), np.uint8)]), {"axis": 0, "block_size": 2}, np.uint8,
          [1, 2], "the scales are blocked"),
         (("QuantizeLinear", [x, np.ones(4, F), np.zeros(4, np.uint8)]), {"axis": 0}, np.uint8, [1, 2], "scales along axis 0"),
         (("DequantizeLinear", [c, one.astype(half), zero]), {}, half, [1, 2], "no native product of uint8 by float16 to float16"),
-        (("DequantizeLinear", [c.astype(np.int16), one, np.int16(0)]), {}, F, [1, 2], "no native product of int16 by float32"),
+        (("DequantizeLinear", [c.astype(ml_dtypes.int4), one, np.zeros((), ml_dtypes.int4)]), {}, F, [1, 2],
+         "no native product of int4 by float32"),
         (("DequantizeLinear", [c.astype(np.int32), one, np.int32(3)]), {}, F, [1, 2], "int32 codes with a zero point"),
         (("DequantizeLinear", [c, one, zero]), {}, F, [1], "x_zero_point is not constant"),
     ]  # fmt: skip

@@ -13,12 +13,13 @@ KINDS = {
     "i": ("i32", 4),
     "l": ("i64", 8),
     "u": ("i8", 1),
+    "w": ("i16", 2),
     "t": ("i8", 1),
     "e": ("i16", 2),
     "v": ("i16", 2),
 }
-"""Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; bool,
-which is true where it is not 0; float16; bfloat16. A capital stands for one element for all of a row."""
+"""Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; uint16;
+bool, which is true where it is not 0; float16; bfloat16. A capital stands for one element for all of a row."""
 SHORT = {"e": "f16", "v": "bf16"}
 """Kinds that are narrower than float32, by what narrow.py calls them. Only `cast` takes them, and only ``to_f16`` and
 ``to_bf16`` make them."""
@@ -26,21 +27,32 @@ LOGICAL = frozenset(("equal", "greater", "greater_or_equal", "less", "less_or_eq
 """Functions whose result is bool."""
 CLOSE = frozenset(("exp", "tanh", "sigmoid", "erf", "gelu", "cube", "swish"))
 """Functions whose result float64 does not always decide."""
+QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
+"""Functions that make codes of 16 bits, and the kinds of these."""
 TYPES = {
     **dict.fromkeys(("add", "sub", "mul"), "fil"),
     **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
     **dict.fromkeys(("and", "or", "xor", "not"), "t"),
     "equal": "filubt",
-    "cast": "filubtev",
+    "cast": "filubtevhw",
+    "dequantize": "hw",
 }
 """The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
-CONSTANTS = {"leaky_relu": 1, "clip": 2, "hard_sigmoid": 2, "swish": 1}
+CONSTANTS = {
+    "leaky_relu": 1,
+    "clip": 2,
+    "hard_sigmoid": 2,
+    "swish": 1,
+    "dequantize": 2,
+    **dict.fromkeys(QUANTIZED, 4),
+}
 """How many constants each function has; functions that are not here have none."""
 
 
 NARROWED = frozenset(
     (
         "cast",
+        "dequantize",
         "add",
         "sub",
         "mul",
@@ -91,5 +103,5 @@ def operand_names(count: int) -> tuple[str, ...]:
 
 def kind_of_result(function: str, last: str) -> str:
     """The kind of a function's result. last: the kind of its last operand."""
-    made = {f"to_{name}": kind for kind, name in SHORT.items()}.get(function, last)
-    return "t" if function in LOGICAL else "f" if function == "cast" else made
+    made = {**{f"to_{name}": kind for kind, name in SHORT.items()}, **QUANTIZED}.get(function, last)
+    return "t" if function in LOGICAL else "f" if function in ("cast", "dequantize") else made

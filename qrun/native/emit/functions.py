@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from qrun.native.emit import tabled
-from qrun.native.emit.expression import CONSTANTS, KINDS, SHORT, FunctionStep, kind_of_result
+from qrun.native.emit.expression import CONSTANTS, KINDS, QUANTIZED, SHORT, FunctionStep, kind_of_result
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded, widened
 from qrun.native.emit.numbers import at_most, beside_a_middle, differ, erf, exp, gelu, series, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.values import MAGIC64, ZERO, Operand, Value, every
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, every
 
 
 class FunctionCall:
@@ -38,7 +38,7 @@ class FunctionCall:
             return value
         if self.kind in SHORT:
             return widened(value, SHORT[self.kind])
-        return value.uitofp("float") if self.kind in "ut" else value.sitofp("float")
+        return value.uitofp("float") if self.kind in "utw" else value.sitofp("float")
 
     def compared(self, how: str, values: list[Value]) -> Value:
         """Whether the comparison `how` holds for the two operands, i1 in each lane; false where one is NaN."""
@@ -62,6 +62,15 @@ class FunctionCall:
         """The integer next to x in the direction of `step`: `whole`, and one step more where that compares so with x."""
         rounded = self.whole(x)
         return rounded.test(how, x).select((rounded + step).intrinsic("copysign", x), rounded)
+
+    def quantized(self, x: Value) -> Value:
+        """x divided by a scale, rounded to an integer, plus a zero point: i16, saturated; NaN becomes the least code.
+
+        constants: scale; the least and the greatest code, less the zero point; zero point. All are integers of at most 17
+        bits but for the scale, so that MAGIC32 holds them beside it.
+        """
+        scale, low, high, zero = self.constants
+        return ((x / scale).within(low, high) + MAGIC32 + zero).bitcast("i32").trunc("i16")
 
     def hard(self, x: Value, fixed: bool = False) -> Value:
         """p * x + q between 0 and 1; fixed: x + 1/2."""
@@ -90,11 +99,13 @@ SINGLE: dict[str, Write] = {
     "floor": lambda k, v: k.beside(v[0], "ogt", -1.0),
     "ceil": lambda k, v: k.beside(v[0], "olt", 1.0),
     "cast": lambda k, v: k.floating(v[0]),
+    "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,
+    **dict.fromkeys(QUANTIZED, lambda k, v: k.quantized(v[0])),
     "where": lambda k, v: v[0].select(v[1], v[2]),
     "to_f16": lambda k, v: narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: narrowed(v[0], "bf16"),
 }
-"""Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, or the limits."""
+"""Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
     "equal": lambda k, v: k.compared("eq", v),
     "greater": lambda k, v: k.compared("gt", v),

@@ -32,9 +32,11 @@ _FLOAT = np.dtype(np.float32)
 _TYPES_BY_KIND: dict[str, Any] = {
     "f": np.float32,
     "b": np.int8,
+    "h": np.int16,
     "i": np.int32,
     "l": np.int64,
     "u": np.uint8,
+    "w": np.uint16,
     "t": np.bool_,
     "e": np.float16,
     "v": ml_dtypes.bfloat16,
@@ -157,8 +159,9 @@ class Elementwise(Expression):
     """y = function(x...) for one to three operands that broadcast to y's shape.
 
     function:  one of emit/expression.py's, whose TYPES says what it takes besides float32. The result is bool for those
-               of LOGICAL, float32 for ``cast``, else of the last operand's type.
-    constants: its p and q, as float32.
+               of LOGICAL, codes for those of QUANTIZED, float32 for ``cast`` and ``dequantize``, else of the last
+               operand's type.
+    constants: its p and q, or all that it has, as float32.
     reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
                Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
