@@ -141,6 +141,16 @@ def split(
     return _cut(input, axis, [length] * (num_outputs - 1) + [last], ctx)
 
 
+def _lower_split(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import split_kernel
+
+    return split_kernel(site, site.attributes["axis"] % max(site.inputs[0].ndim, 1))
+
+
+for _declared in (split_2, split_13, split):
+    _declared.native(_lower_split)
+
+
 def _lengths(split: Array) -> list[int]:
     if split.ndim != 1 or split.dtype.kind != "i":
         return list(ints(split, "split"))

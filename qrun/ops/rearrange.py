@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
@@ -232,3 +233,17 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
     for axis, what, divisor in divided:
         if x.shape[axis] % divisor:
             raise bad_shape("input", f"{what} in multiples of {divisor}, for blocksize {block}", x)
+
+
+@depth_to_space.native
+def _lower_depth_to_space(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import spread_kernel
+
+    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=False)
+
+
+@space_to_depth.native
+def _lower_space_to_depth(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import spread_kernel
+
+    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=True)

@@ -196,3 +196,17 @@ def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
         raise refuse("a number of repeats is negative", "repeats", "0 or more", shape_text(times))
     claim(ctx, [n * m for n, m in zip(input.shape, times, strict=True)], input.dtype, "repeats")
     return np.tile(input, times)
+
+
+@expand.native
+def _lower_expand(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import repeat_kernel
+
+    return repeat_kernel(site)
+
+
+@tile.native
+def _lower_tile(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import repeat_kernel
+
+    return repeat_kernel(site)

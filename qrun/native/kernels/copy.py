@@ -101,7 +101,15 @@ class Copy(Planned):
     def axes(self, strides: Sequence[int]) -> list[CopyAxis]:
         """The loops, in bytes, for rows of operands `strides` bytes apart."""
         x, y = self._places(strides)
-        return [CopyAxis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
+        return [
+            CopyAxis(m.count, m.x_step * x.steps[m.x_axis] if m.x_step else 0, m.y_step * y.steps[m.y_axis])
+            for m in self._moves
+        ]
+
+    @property
+    def loops(self) -> int:
+        """How many loops take more than one turn."""
+        return sum(move.count != 1 for move in self._moves)
 
     def lying_as(self, read: bool) -> tuple[int, ...] | None:
         """Bytes from one element of the result to the next along each axis where the operand has them; or, unless `read`, of

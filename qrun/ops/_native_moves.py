@@ -1,0 +1,100 @@
+"""Native lowerings of operators that cut, repeat or rearrange one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
+from qrun.ops._context import Context
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, moving_kernel
+
+if TYPE_CHECKING:
+    from qrun.native.kernels.copy import Copy
+    from qrun.native.machine.operation import Operation, Order
+
+_LOOPS = 5
+"""Of so many loops every copy is possible; of more, it must be tried."""
+_PARTS = 1024
+"""Parts of a tensor: each has a call of its own."""
+
+
+def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
+    """The kernel of an operator that cuts its first input along `axis`, 0 or more, into its outputs by constants."""
+    from qrun.native.kernels.copy import sliced, view
+    from qrun.native.kernels.strided import SIZES
+
+    x = site.inputs[0]
+    parts: tuple[Array, ...] = site.reference(site.inputs, site.ctx)
+    site.require_constants()
+    if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
+        raise declined(f"no native copies of {type_name(x.dtype)}")
+    if len(parts) > _PARTS:
+        raise declined(f"more than {_PARTS} parts")
+    stages, first = [], 0
+    for place, part in enumerate(parts):
+        if site.ctx.wants(place):
+            starts = [first if a == axis and part.shape[axis] else 0 for a in range(x.ndim)]
+
+            def cut(order: Order, starts: Sequence[int] = starts, part: Array = part) -> Copy:
+                return sliced(site.engine, x.shape, x.dtype, starts, [1] * x.ndim, part.shape, order)
+
+            whole = part.shape == x.shape
+            made = view(site.engine, x.shape, x.shape, x.dtype) if whole else _possible(cut)
+            stages.append(Stage(made, (0,), place))
+        first += part.shape[axis]
+
+    def run(inputs: Inputs) -> Any:
+        ctx = site.ctx
+        return site.reference(inputs, Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted))
+
+    return NativeKernel(run, ALWAYS, (), tuple(stages))
+
+
+def repeat_kernel(site: LoweringContext) -> NativeKernel:
+    """The kernel of an operator that repeats its first input along the last axes of its result, and before these."""
+    from qrun.native.kernels.copy import view
+    from qrun.native.kernels.repeat import repeated
+
+    def operation(x: Array, y: Array) -> Operation:
+        if x.size == y.size:
+            return view(site.engine, x.shape, y.shape, x.dtype)
+        lead = y.ndim - x.ndim
+        times = [n // m if m else 1 for n, m in zip(y.shape, (1,) * lead + x.shape, strict=True)]
+        if lead:
+            made = repeated(site.engine, x.shape, x.dtype, times)
+            _ = made.tight
+            return made
+        return _possible(lambda order: repeated(site.engine, x.shape, x.dtype, times, order))
+
+    return moving_kernel(site, operation)
+
+
+def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
+    """The kernel that makes blocks of pixels of channels, or (`gathered`) channels of blocks; mode: DCR or CRD."""
+    from qrun.native.kernels.repeat import spread
+
+    def operation(x: Array, y: Array) -> Operation:
+        deep = (y if gathered else x).shape
+        rest = deep[1] // (block * block)
+        steps = (block * rest, rest, 1) if mode == "DCR" else (block, 1, block * block)
+        return _possible(lambda order: spread(site.engine, deep, x.dtype, block, steps, order, gathered=gathered))
+
+    return moving_kernel(site, operation)
+
+
+def _possible(of: Callable[[Order], Copy]) -> Copy:
+    """The copy in whichever order its operands lie, or in C order where it is not possible in both. Raises Declined."""
+    from qrun.native.errors import Declined
+
+    made = of("any")
+    if made.loops <= _LOOPS:
+        return made
+    try:
+        _ = made.tight, made.lying("channels").tight
+    except Declined:
+        made = of("plain")
+        _ = made.tight
+    return made
