@@ -17,7 +17,7 @@ from qrun.declare.memo import Memo
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._complete import ALWAYS, NEVER, Complete, EachPart, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
 from qrun.ops._op import Array, Context, Shape
 
 if TYPE_CHECKING:
@@ -166,14 +166,23 @@ def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
 
 def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Complete, swap: bool) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
-    from qrun.native.kernels.pair import PairLookup
+    from qrun.native.kernels.copy import repeated
+    from qrun.native.kernels.pair import PairLookup, row_shapes
 
     operands = (3, 0) if swap else (0, 3)
     x, y = (site.inputs[place] for place in operands)
     about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
-    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, memo=site.memo)
-    return kernel_of(site, pair, operands, complete)
+    shapes = row_shapes(x.shape, y.shape)
+    pair = PairLookup(site.engine, shapes, entries, x_type=x.dtype, near=about, memo=site.memo)
+    stages, read = [], []
+    for place, own, shape in zip(operands, (x.shape, y.shape), shapes, strict=True):
+        if own != shape:
+            stages.append(Stage(repeated(site.engine, own, x.dtype, shape), (place,), f"repeated {place}"))
+        read.append(place if own == shape else f"repeated {place}")
+    if not stages:
+        return kernel_of(site, pair, operands, complete)
+    return staged_kernel(site, [*stages, Stage(pair, tuple(read))], (pair,), complete)
 
 
 def _axis(constant: Shape, x: Shape) -> int | None:

@@ -19,7 +19,8 @@ from helpers.support import MS, assert_equal, node_model
 import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels import pair
-from qrun.native.kernels.pair import PairLookup
+from qrun.native.kernels.copy import repeated
+from qrun.native.kernels.pair import PairLookup, row_shapes
 from qrun.native.machine.engine import Engine
 from qrun.native.proof import fits
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
@@ -170,6 +171,22 @@ def test_other_broadcasts_are_declined(shapes: Any) -> None:
         PairLookup(engine(ISAS[0]), shapes, table, x_type=np.dtype(np.uint8))
 
 
+def test_shapes_to_which_operands_are_repeated() -> None:
+    for first, second, want in (
+        ((2, 3), (3,), ((2, 3), (3,))),
+        ((1, 1, 256), (1, 512, 1), ((1, 1, 256), (1, 512, 256))),
+        ((1, 512, 1), (1, 1, 256), ((1, 512, 256), (1, 1, 256))),
+        ((2, 3, 1, 5, 1), (2, 1, 4, 1, 6), ((2, 3, 4, 5, 6),) * 2),
+    ):
+        assert row_shapes(first, second) == want
+    native, dtype = engine(ISAS[0]), np.dtype(np.uint8)
+    with pytest.raises(Declined, match="a number"):
+        repeated(native, (), dtype, (3,))
+    for shape in ((2,), (3, 1), (1, 1)):
+        with pytest.raises(ValueError, match="does not broadcast"):
+            repeated(native, shape, dtype, (3,))
+
+
 def test_what_is_refused() -> None:
     table, _ = pair_table("add", "u8", SCALES["plain"], ZEROS[1])
     native = engine(ISAS[0])
@@ -241,6 +258,13 @@ RUNS: dict[str, Callable[[str], tuple[Any, Any]]] = {
     "constant row": lambda op: model(op, "s8", ((4, 66), (66,)), constants=[3]),
     "constant adds axes": lambda op: model(op, "s8", ((66,), (1, 1, 66)), constants=[3]),
     "numbers": lambda op: model(op, "u8", ((), (1,))), "empty": lambda op: model(op, "u8", ((0, 3), (0, 3))),
+    "each along an axis": lambda op: model(op, "u8", ((1, 1, 256), (1, 51, 1))),
+    "each along an axis, signed": lambda op: model(op, "s8", ((2, 1, 4), (1, 3, 1)), (1, 1, 90)),
+    "along no row": lambda op: model(op, "u8", ((5, 1), (1, 66))), "a number": lambda op: model(op, "s8", ((1, 1), (1, 512))),
+    "one image for all": lambda op: model(op, "u8", ((2, 70, 5, 3), (2, 1, 5, 3))),
+    "some axes": lambda op: model(op, "s8", ((2, 3, 4, 5, 6), (2, 3, 1, 5, 1))),
+    "both repeated": lambda op: model(op, "u8", ((2, 3, 1, 5, 1), (2, 1, 4, 1, 6))),
+    "nothing repeated": lambda op: model(op, "u8", ((1, 0, 1), (3, 1, 4))),
     "empty channels": lambda op: model(op, "u8", ((2, 0, 3), (0, 1)), constants=[3]),
 }  # fmt: skip
 
@@ -260,6 +284,7 @@ def test_parameters_that_may_change_are_left_to_the_reference(place: int) -> Non
     names = ["A", "A_scale", "A_zero_point", "B", "B_scale", "B_zero_point", "C_scale", "C_zero_point"]
     tensor = next(t for t in made.graph.initializer if t.name == f"i{place}")
     made.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    feeds = {**feeds, tensor.name: onnx.numpy_helper.to_array(tensor)}
     event = qrun.Session(made, backend="native", cache=OBJECTS, fuse=False).execute(feeds).events[0]
     assert (event.backend, event.why) == ("reference", f"{names[place]} is not constant")
 

@@ -213,6 +213,19 @@ def sliced(
     return Copy(engine, (x, _operand(counts, dtype)), (order, order), moves, x_first=[int(s) for s in starts])
 
 
+def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: Sequence[int]) -> Copy:
+    """The operand broadcast to the shape `whole`, of at least as many axes; both lie in C order."""
+    x, y = _operand(shape, dtype), _operand(whole, dtype)
+    missing = len(y.shape) - len(x.shape)
+    if missing < 0 or any(n not in (1, own) for n, own in zip(x.shape, y.shape[missing:], strict=True)):
+        raise ValueError(f"{list(shape)} does not broadcast to {list(whole)}")
+    if not x.shape:
+        raise Declined("a number that is repeated")
+    own = (1,) * missing + x.shape
+    moves = [Move(n, max(axis - missing, 0), int(own[axis] != 1), axis, 1) for axis, n in enumerate(y.shape)]
+    return Copy(engine, (x, y), ("plain", "plain"), moves)
+
+
 def padded(
     engine: Engine, shape: Sequence[int], value: Array, begin: Sequence[int], end: Sequence[int], order: Order = "plain"
 ) -> Copy:

@@ -131,6 +131,24 @@ class Overlay:
         return RowGrid(self.images, self.rows, columns, images, rows, (0, 0, 0))
 
 
+def row_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of two operands that broadcast, or the result's where one, or both, must be repeated for PairLookup.
+
+    What is repeated lies in C order, so that of two ways the one that takes rows of the last axis is better.
+    """
+    whole = broadcast_shapes(a, b)
+    found = []
+    for shapes in ((a, b), (a, whole), (whole, b)):
+        try:
+            order = Overlay.of(*shapes).order
+        except Declined:
+            continue
+        if shapes == (a, b) or order == "rows":
+            return shapes
+        found.append(shapes)
+    return found[0] if found else (whole, whole)
+
+
 def _same_channels(shape: tuple[int, ...], rank: int) -> bool:
     """Whether an operand's rows of channels are what its own shape says, or there is only one row."""
     return len(shape) == rank or size(shape) == max(shape, default=1)
