@@ -7,73 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.ops._attention import (
-    attend,
-    default_scale,
-    hidden,
-    merged_heads,
-    positive,
-    split_heads,
-    with_shape,
-)
+from qrun.ir.types import type_name
+from qrun.ops._attention import attend, default_scale, hidden, merged_heads, with_shape
 from qrun.ops._body import node
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
-from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, one_of, op, refuse, require
-from qrun.ops._signature import Attributes, InputRecord
+from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
+from qrun.ops._op import Array, Context, Shape, both_or_none, op, refuse
 
 _TYPES = "float float16 bfloat16"
-_NO_QUANTIZATION = "NONE"
+_TOTAL, _SCORES = 6, 3
+"""Numbers of the input total_sequence_length, and of the output output_qk."""
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
     y = outputs[0]
     length = outputs[1][2] if len(outputs) > 1 and len(outputs[1]) == 4 else y[1]
     return 2 * y[0] * y[1] * y[2] * length
-
-
-@frozen
-class GroupQueryInputs(InputRecord):
-    query: Array
-    key: Array | None
-    value: Array | None
-    past_key: Array | None
-    past_value: Array | None
-    seqlens_k: Array
-    total_sequence_length: Array
-    cos_cache: Array | None = None
-    sin_cache: Array | None = None
-    position_ids: Array | None = None
-    attention_bias: Array | None = None
-    head_sink: Array | None = None
-    k_scale: Array | None = None
-    v_scale: Array | None = None
-    q_norm_weight: Array | None = None
-    k_norm_weight: Array | None = None
-
-
-@frozen
-class GroupQueryAttributes(Attributes):
-    kv_num_heads: int
-    num_heads: int
-    causal: int = 1
-    do_rotary: int = 0
-    k_quant_type: str = _NO_QUANTIZATION
-    kv_cache_bit_width: int = 0
-    local_window_size: int = -1
-    qk_norm_epsilon: float = 1e-6
-    qk_output: int = 0
-    rotary_interleaved: int = 0
-    scale: float | None = None
-    sliding_window_cache: int = 0
-    smooth_softmax: int = 0
-    softcap: float = 0.0
-    v_quant_type: str = _NO_QUANTIZATION
-
-    @property
-    def kept(self) -> int:
-        """How many last places a cache that slides has; 0: it does not slide."""
-        return self.local_window_size if self.sliding_window_cache else 0
 
 
 @op(
@@ -110,10 +61,10 @@ def group_query_attention(
     Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
     attributes that do not fit, and for caches of codes.
     """
-    q, k, v = _heads(given, attributes)
-    _check_modes(attributes)
+    q, k, v = heads_of(given, attributes)
+    check_modes(attributes)
     total, length = number(given.total_sequence_length), q.shape[2]
-    _check_pasts(k, given, attributes.kept)
+    check_pasts(k, given, attributes.kept)
     room = 0 if given.past_key is None else given.past_key.shape[2]
     steps = places_of(given.seqlens_k, total, k.shape[0], k.shape[2], room, attributes.kept)
     q, k = _normalized(q, k, given, attributes.qk_norm_epsilon, ctx)
@@ -142,6 +93,61 @@ def group_query_attention(
     return merged_heads(y, ctx), *presents, scores
 
 
+@group_query_attention.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    given, attributes = site.given(GroupQueryInputs), GroupQueryAttributes.of(site.attributes)
+    q, k, _ = heads_of(given, attributes)
+    check_modes(attributes)
+    check_pasts(k, given, attributes.kept)
+    if q.dtype != np.float32:
+        raise declined(f"no native attention of {type_name(q.dtype)}")
+    site.require_constant(_TOTAL)
+    total, (batch, heads, length, size) = number(given.total_sequence_length), q.shape
+    _decline_others(site, given, attributes, total)
+    form = GroupQuery(
+        batch=batch,
+        groups=k.shape[1],
+        each=heads // k.shape[1],
+        places=length,
+        size=size,
+        total=total,
+        past=None if given.past_key is None else given.past_key.shape,
+        packed=given.key is None,
+        scale=default_scale(attributes.scale, size),
+        causal=bool(attributes.causal),
+        angles=_angles_of(given, size) if attributes.do_rotary else None,
+        pairs=bool(attributes.rotary_interleaved),
+    )
+    return group_query_kernel(site, form)
+
+
+def _decline_others(
+    site: LoweringContext, given: GroupQueryInputs, attributes: GroupQueryAttributes, total: int
+) -> None:
+    """Declined for forms of the operator that have no native kernel."""
+    names = ("position_ids", "attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
+    for name in names:
+        if getattr(given, name) is not None:
+            raise declined(f"{name} is given")
+    if attributes.kept or 0 < attributes.local_window_size < total:
+        raise declined("places leave its window")
+    for name, value in (("softcap", attributes.softcap), ("smooth_softmax", attributes.smooth_softmax == 1)):
+        if value:
+            raise declined(f"{name} is given")
+    if site.ctx.wants(_SCORES):
+        raise declined("its scores are asked for")
+    if given.seqlens_k.shape not in ((len(given.query),), (len(given.query), 1)):
+        raise declined("seqlens_k has not one number for each sequence")
+
+
+def _angles_of(given: GroupQueryInputs, size: int) -> Shape:
+    """The shape of cos_cache and sin_cache, which fit heads of this size; else Declined."""
+    cos, sin = given.cos_cache, given.sin_cache
+    if cos is None or sin is None or cos.shape != sin.shape or cos.ndim != 2 or not 0 < 2 * cos.shape[1] <= size:
+        raise declined("its angles do not fit")
+    return tuple(cos.shape)
+
+
 def _attended(
     q: Array,
     used: Sequence[Array],
@@ -162,51 +168,6 @@ def _attended(
     if attributes.qk_output == 2:
         return found.y, found.shares
     return found.y, np.where(seen, found.biased, np.zeros((), found.biased.dtype))
-
-
-def _heads(given: GroupQueryInputs, attributes: GroupQueryAttributes) -> tuple[Array, Array, Array]:
-    query, key, value = given.query, given.key, given.value
-    heads, kv_heads = attributes.num_heads, attributes.kv_num_heads
-    positive("num_heads", heads)
-    positive("kv_num_heads", kv_heads, heads)
-    if query.ndim != 3:
-        raise bad_shape("query", "[batch,length,width]", query)
-    both_or_none(key=key, value=value)
-    if key is None or value is None:
-        parts = positive("num_heads + 2 * kv_num_heads", heads + 2 * kv_heads, query.shape[2])
-        size = query.shape[2] // parts
-        packed = split_heads(query, parts) if size else None
-        if packed is None:
-            raise bad_shape("query", f"[batch,length,{parts} heads]", query)
-        return packed[:, :heads], packed[:, heads : heads + kv_heads], packed[:, heads + kv_heads :]
-    size = query.shape[2] // positive("num_heads", heads, query.shape[2])
-    for name, x in (("key", key), ("value", value)):
-        with_shape(x, name, (*query.shape[:2], kv_heads * size))
-    return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
-
-
-def _check_modes(attributes: GroupQueryAttributes) -> None:
-    window, shift = attributes.local_window_size, attributes.sliding_window_cache
-    one_of("causal", attributes.causal, (0, 1))
-    one_of("qk_output", attributes.qk_output, (0, 1, 2))
-    fits = window == -1 or (window > 0 and bool(attributes.causal))
-    require("local_window_size", fits, "-1, or 1 and more with causal = 1", window)
-    require("sliding_window_cache", not shift or window > 0, "0, or 1 with local_window_size", shift)
-    for name, kind in (("k_quant_type", attributes.k_quant_type), ("v_quant_type", attributes.v_quant_type)):
-        require(name, kind == _NO_QUANTIZATION, "NONE: caches of codes are not read", kind)
-
-
-def _check_pasts(k: Array, given: GroupQueryInputs, window: int) -> None:
-    past_key, past_value = given.past_key, given.past_value
-    both_or_none(past_key=past_key, past_value=past_value)
-    for name, past in (("past_key", past_key), ("past_value", past_value)):
-        if past is not None and (past.ndim != 4 or past.shape[:2] != k.shape[:2] or past.shape[3] != k.shape[3]):
-            raise bad_shape(name, f"[{k.shape[0]},{k.shape[1]},past,{k.shape[3]}]", past)
-    if past_key is not None and past_value is not None:
-        with_shape(past_value, "past_value", past_key.shape)
-    if window and (past_key is None or past_key.shape[2] < window):
-        got = "nothing" if past_key is None else past_key
-        raise refuse("the cache is smaller than the window", "past_key", f"{window} rows or more", got, code="QR208")
 
 
 def _normalized(q: Array, k: Array, given: GroupQueryInputs, epsilon: float, ctx: Context) -> tuple[Array, Array]:

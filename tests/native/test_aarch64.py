@@ -19,6 +19,7 @@ from helpers.sums import operands
 from native.test_coded import planned as planned_in_codes
 from native.test_coded import reference as coded_reference
 from native.test_digits import short
+from native.test_group_query import turned
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
@@ -32,6 +33,7 @@ from qrun.native.kernels.normalize import LayerNorm, SoftmaxF32
 from qrun.native.kernels.reduce import Reduction
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.rms import RmsNorm
+from qrun.native.kernels.rotary import Heads, Rotary
 from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.codegen import compile_object, llvm, target_machine
 from qrun.native.machine.compile import kernel_text
@@ -190,7 +192,24 @@ def float_cases() -> Iterator[Case]:
     yield Case("rms", lambda e: RmsNorm(e, x.shape, scale, float(F(1e-5)), refused), x, rms)
     yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
     yield Case("mean", lambda e: Reduction(e, "mean", x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
+    yield from rotary_cases()
     yield from product_cases()
+
+
+def rotary_cases() -> Iterator[Case]:
+    rng = np.random.default_rng(78)
+    x, ends = rng.standard_normal((2, 3, 2, 45)).astype(F), np.full(2, 6, np.int32)
+    cos, sin = rng.standard_normal((2, 9, 21)).astype(F)
+    for pairs in (False, True):
+        plan = partial(plan_rotary, x.shape, cos.shape, pairs)
+        yield Case(f"rotary {pairs}", plan, (x, ends, cos, sin), turned(x, cos[4:6], sin[4:6], pairs=pairs))
+    yield Case("rotary copy", partial(plan_rotary, x.shape, None, False), (x, ends), x)
+
+
+def plan_rotary(
+    shape: tuple[int, int, int, int], angles: tuple[int, int] | None, pairs: bool, engine: Engine
+) -> Operation:
+    return Rotary(engine, Heads.plain(shape), (2,), 6, angles, 4, pairs, shape)
 
 
 def product_cases() -> Iterator[Case]:

@@ -25,6 +25,7 @@ class KernelSpec:
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
+             rotary (heads that turn by their place),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
@@ -32,10 +33,11 @@ class KernelSpec:
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
-             standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
+             rotary, standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits).
-    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
+    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions);
+             which elements turn with each other (rotary).
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right

@@ -98,6 +98,13 @@ def fills(engine: Engine, axes: Sequence[CopyAxis], start: int, value: Array) ->
             yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
 
 
+def stores(engine: Engine, array: Array) -> Iterator[KernelCall]:
+    """Kernel calls that write this array, which lies in C order."""
+    if array.size:
+        own = [CopyAxis(array.size, array.itemsize, array.itemsize)]
+        yield from _copies(engine, coalesced(own), (0, 0), array.itemsize, array)
+
+
 @frozen
 class _Call:
     """A kernel for some axes: the axes left to its outer loops, and the first of its own axes in chunks.

@@ -1,0 +1,159 @@
+"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and arrays that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.memory import aligned_copy
+
+_FLOAT = np.dtype(np.float32)
+
+
+@frozen
+class Heads:
+    """float32 [batch, heads, places, size] that lie in an array of another shape.
+
+    lying: the shape of that. start: bytes before the first element; steps: from one batch, head and place to the next.
+    """
+
+    shape: tuple[int, int, int, int]
+    lying: tuple[int, ...]
+    start: int
+    steps: tuple[int, int, int]
+
+    @classmethod
+    def beside(cls, shape: tuple[int, int, int, int], first: int, heads: int) -> Heads:
+        """In an array [batch, places, heads * size] those from head number `first` on."""
+        batch, _, places, length = shape
+        line = 4 * heads * length
+        return cls(shape, (batch, places, heads * length), 4 * first * length, (places * line, 4 * length, line))
+
+    @classmethod
+    def plain(cls, shape: tuple[int, int, int, int]) -> Heads:
+        _, count, places, length = shape
+        return cls(shape, shape, 0, (4 * count * places * length, 4 * places * length, 4 * length))
+
+    @property
+    def operand(self) -> Operand:
+        return Operand(self.lying, _FLOAT)
+
+
+class Rotary(Planned):
+    """Heads turned: pairs of elements become (cos*a - sin*b, sin*a + cos*b), rounded to float32 after each step.
+
+    ends:   the shape of the second operand, int32, whose elements must all be `last`; a run with others ends undecided.
+    angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the first
+            place. pairs: neighbours turn with each other, else elements of the first half with those of the second.
+    shape:  of the result, the heads in C order.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        heads: Heads,
+        ends: Sequence[int],
+        last: int,
+        angles: Sequence[int] | None,
+        position: int,
+        pairs: bool,
+        shape: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.engine, self.heads, self.last, self.position = engine, heads, last, position
+        self.form = "copy" if angles is None else "pairs" if pairs else "halves"
+        self.half = angles[1] if angles else 0
+        tables = [Operand(tuple(angles), _FLOAT)] * 2 if angles else []
+        self.operands = (
+            heads.operand,
+            Operand(tuple(ends), np.dtype(np.int32)),
+            *tables,
+            Operand(tuple(shape), _FLOAT),
+        )
+        batch, _, places, length = heads.shape
+        if size(ends) != batch or size(shape) != size(heads.shape):
+            raise ValueError(f"{list(ends)} ends and a result {list(shape)} for heads {list(heads.shape)}")
+        if angles and (not 0 <= position <= angles[0] - places or 2 * self.half > length):
+            raise ValueError(
+                f"no angles in {list(angles)} for {places} places from {position} on, of {length} elements"
+            )
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        heads, isa = self.heads, self.engine.isa
+        if not size(heads.shape):
+            return ()
+        batch, count, places, length = heads.shape
+        rows, first = batch * count * places, 4 * self.position * self.half
+        chunk = share(rows, 8 * length, self.engine.threads)
+        words = {
+            "x*": heads.start, "cos*": first, "sin*": first, "heads": count, "places": places, "size": length,
+            "half": self.half, "last": self.last, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk),
+            **dict(zip(("batch_step", "head_step", "place_step"), heads.steps, strict=True)),
+        }  # fmt: skip
+        names = ("x*", "ends*", *(("cos*", "sin*") if self.half else ()), "y*")
+        spec = KernelSpec("rotary", isa.name, isa.lanes, 1, 1, self.form, "f32", False)
+        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
+        return (self.engine.kernels.call(spec, names, words, extents, decides=False),)
+
+
+class Present(Planned):
+    """A cache [batch, heads, room, size]: the first `kept` rows of another one, then new rows, then zeros.
+
+    past: the shape of the first operand; None if there is none, as nothing is kept. new: what the next operand has.
+    """
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, past: Sequence[int] | None, kept: int, new: Heads, room: int) -> None:
+        super().__init__()
+        self.engine, self.new, self.kept, self.room = engine, new, kept, room
+        batch, count, places, length = new.shape
+        rows = past[2] if past else 0
+        if kept > rows or kept + places > room or (past and tuple(past) != (batch, count, rows, length)):
+            raise ValueError(f"{kept} rows of {past} and {places} new ones in {room}")
+        before = [Operand(tuple(past), _FLOAT)] if past else []
+        self.operands = (*before, new.operand, Operand((batch, count, room, length), _FLOAT))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        batch, count, places, length = self.new.shape
+        row, whole = 4 * length, 4 * length * self.room
+        one, last, after = CopyAxis(length, 4, 4), len(self.operands) - 1, self.kept + places
+        steps = zip((batch, count, places), self.new.steps, (count * whole, whole, row), strict=True)
+        parts = [(last - 1, copies(self.engine, [*(CopyAxis(*step) for step in steps), one],
+                                   (self.new.start, self.kept * row), 4))]  # fmt: skip
+        if self.kept:
+            gap = row * self.operands[0].shape[2]
+            old = [CopyAxis(batch * count, gap, whole), CopyAxis(self.kept, row, row), one]
+            parts.append((0, copies(self.engine, old, (0, 0), 4)))
+        empty = [CopyAxis(batch * count, 0, whole), CopyAxis((self.room - after) * length, 0, 4)]
+        parts.append((0, fills(self.engine, empty, after * row, np.zeros((), _FLOAT))))
+        return tuple(_placed(section, place, last) for place, sections in parts for section in sections)
+
+
+def _placed(section: KernelCall, place: int, last: int) -> KernelCall:
+    """A call of two operands, as one of the operands with these numbers."""
+    extents = [0] * (last + 1)
+    extents[place], extents[last] = section.extents
+    pointers = tuple((word, (place, last)[operand]) for word, operand in section.pointers)
+    return replace(section, pointers=pointers, extents=tuple(extents))
+
+
+class Constant(Planned):
+    """An array that is the same in every run."""
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, array: Array) -> None:
+        super().__init__()
+        self.engine, self.array = engine, aligned_copy(array)
+        self.operands = (Operand(array.shape, array.dtype),)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return tuple(_placed(section, 0, 0) for section in stores(self.engine, self.array))

@@ -1,0 +1,179 @@
+"""The native lowering of GroupQueryAttention where every sequence has as many places: a step of a decoder, or a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ops._body import node
+from qrun.ops._complete import ALWAYS
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_products import exact_sums
+from qrun.ops._op import Array, Context, Shape
+
+if TYPE_CHECKING:
+    from qrun.native.kernels.copy import Copy
+    from qrun.native.kernels.rotary import Heads
+
+_FLOAT = np.dtype(np.float32)
+_QUERY, _PAST, _ENDS, _ANGLES = 0, 3, 5, (7, 8)
+"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin."""
+
+
+@frozen
+class GroupQuery:
+    """What is known of a node.
+
+    batch; groups: heads of keys and values; each: queries that share one of them; places: the new ones; size: elements of
+    a head; total: places with those of the cache; past: its shape, None without one.
+    packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden.
+    angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
+    """
+
+    batch: int
+    groups: int
+    each: int
+    places: int
+    size: int
+    total: int
+    past: Shape | None
+    packed: bool
+    scale: float
+    causal: bool
+    angles: Shape | None
+    pairs: bool
+
+    @property
+    def kept(self) -> int:
+        return self.total - self.places
+
+    @property
+    def room(self) -> int:
+        """Rows of the presents."""
+        return max(self.total, self.past[2] if self.past else 0)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Axes of the queries of a group: with one place, all of them meet the keys as one matrix."""
+        return (self.each,) if self.places == 1 else (self.each, self.places)
+
+    def heads(self, part: int) -> Heads:
+        """Where the heads of the query (0), key (1) or value (2) lie."""
+        from qrun.native.kernels.rotary import Heads
+
+        counts = (self.groups * self.each, self.groups, self.groups)
+        shape = (self.batch, counts[part], self.places, self.size)
+        return Heads.beside(shape, *((sum(counts[:part]), sum(counts)) if self.packed else (0, counts[part])))
+
+
+def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
+    """The kernel of a node whose shapes and attributes are checked. Whether all sequences have `total` places is seen in the
+    run, which ends undecided where they have not. Declined where the numbers do not fit: the reference kernel tells why.
+    """
+    if 0 in (form.batch, form.places, form.size):
+        raise declined("no elements")
+    if not 0 <= form.kept <= (form.past[2] if form.past else 0):
+        raise declined("its cache has not so many places")
+    if form.angles and form.total > form.angles[0]:
+        raise declined("there are places without angles")
+    stages = [*_cached(site, form), *_attended(site, form), *_outputs(site, form)]
+    return staged_kernel(site, stages, [stage.operation for stage in stages if not stage.operation.view], ALWAYS)
+
+
+def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
+    """``query`` and ``key`` turned; ``keys`` and ``values``, the presents."""
+    from qrun.native.kernels.rotary import Heads, Present, Rotary
+
+    engine, ends, tables = site.engine, site.inputs[_ENDS].shape, _ANGLES if form.angles else ()
+    turned = []
+    for part, name in enumerate(("query", "key")):
+        heads = form.heads(part)
+        shape = heads.shape if part else (form.batch, form.groups, *form.rows, form.size)
+        turn = Rotary(engine, heads, ends, form.total - 1, form.angles, form.kept, form.pairs, shape)
+        turned.append(Stage(turn, (_QUERY + (0 if form.packed else part), _ENDS, *tables), name))
+    past = form.past if form.kept else None
+    made = []
+    for part, name in enumerate(("keys", "values")):
+        new = form.heads(2) if part else Heads.plain(form.heads(1).shape)
+        source = ("key", _QUERY if form.packed else _QUERY + 2)[part]
+        present = Present(engine, past, form.kept, new, form.room)
+        made.append(Stage(present, (*((_PAST + part,) if past else ()), source), name))
+    return [*turned, *made]
+
+
+def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
+    """``mixed``: Softmax(scale * query @ keys' + mask) @ values."""
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.kernels.float_matmul import FloatMatmul
+    from qrun.native.kernels.normalize import SoftmaxF32
+    from qrun.native.kernels.rotary import Constant
+
+    engine = site.engine
+    columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)
+    queries = (form.batch, form.groups, *form.rows, form.size)
+    product = FloatMatmul(engine, queries, columns.result.shape, exact_sums())
+    made = [Stage(columns, ("keys",), "columns"), Stage(product, ("query", "columns"), "scores")]
+    name, scores = "scores", product.result
+    for function, array in (("mul", _factor(form)), ("add", _mask(site, form))):
+        if array is not None:
+            constant = Constant(engine, array)
+            step = Elementwise(engine, function, [scores, constant.result])
+            made += [Stage(constant, (), f"{function} by"), Stage(step, (name, f"{function} by"), function)]
+            name = function
+    softmax = SoftmaxF32(engine, scores.shape, form.total, _softmax)
+    mixed = FloatMatmul(engine, scores.shape, rows.result.shape, exact_sums())
+    made += [Stage(softmax, (name,), "shares"), Stage(rows, ("values",), "rows")]
+    return [*made, Stage(mixed, ("shares", "rows"), "mixed")]
+
+
+def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
+    """Of a present the filled rows, as matrices that each group of queries meets; turned: as their columns."""
+    from qrun.native.kernels.copy import Copy, Move
+    from qrun.native.machine.operation import Operand
+
+    lead, ones = (form.batch, form.groups), (1,) * (len(form.rows) - 1)
+    matrix = (form.size, form.total) if turned else (form.total, form.size)
+    places = (0, 1, -1, -2) if turned else (0, 1, -2, -1)
+    counts = (*lead, form.total, form.size)
+    moves = [Move(n, axis, 1, place, 1) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+    operands = Operand((*lead, form.room, form.size), _FLOAT), Operand((*lead, *ones, *matrix), _FLOAT)
+    return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
+
+
+def _factor(form: GroupQuery) -> Array | None:
+    return None if form.scale == 1 else np.asarray(form.scale, _FLOAT)
+
+
+def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
+    """What hides later places: [places, total]; None where there are none."""
+    if not form.causal or form.places == 1:
+        return None
+    site.afford(4 * form.places * form.total)
+    seen = np.arange(form.total) <= form.kept + np.arange(form.places)[:, None]
+    return np.where(seen, np.float32(0), np.float32(-np.inf))
+
+
+def _softmax(rows: Array) -> Array:
+    return np.asarray(node("Softmax", [rows], Context()))
+
+
+def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
+    """The node's outputs: ``mixed``, the heads of a place beside each other, and the presents that are asked for."""
+    from qrun.native.kernels.copy import Copy, Move, view
+    from qrun.native.machine.operation import Operand
+
+    counts = (form.batch, form.groups, form.each, form.places, form.size)
+    shape = (form.batch, form.groups, *form.rows, form.size)
+    y = (form.batch, form.places, form.groups * form.each * form.size)
+    if form.places == 1:
+        merged = view(site.engine, shape, y, _FLOAT)
+    else:
+        places = ((0, 1), (2, form.each * form.size), (2, form.size), (1, 1), (2, 1))
+        moves = [Move(n, axis, 1, *place) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
+        merged = Copy(site.engine, (Operand(shape, _FLOAT), Operand(y, _FLOAT)), ("plain", "plain"), moves)
+    cache = (form.batch, form.groups, form.room, form.size)
+    whole = view(site.engine, cache, cache, _FLOAT)
+    presents = [Stage(whole, (name,), place) for place, name in ((1, "keys"), (2, "values")) if site.ctx.wants(place)]
+    return [Stage(merged, ("mixed",), 0), *presents]
