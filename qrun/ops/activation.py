@@ -176,7 +176,7 @@ def celu(X: Array, *, alpha: float = 1.0) -> Array:
     return unary(lambda x: np.maximum(0.0, x) + np.minimum(0.0, a * np.expm1(x / a)), X)
 
 
-@op("ThresholdedRelu", since=10, form="pointwise")
+@op("ThresholdedRelu", since=10, form="pointwise", native=function("thresholded_relu", "alpha"))
 def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
     """X where X > alpha, else 0, also for NaN; exact."""
     with np.errstate(all="ignore"):
@@ -189,7 +189,7 @@ def softplus(X: Array) -> Array:
     return unary(lambda x: np.logaddexp(0.0, x), X)
 
 
-@op("Softsign", since=1, form="pointwise")
+@op("Softsign", since=1, form="pointwise", native=function("softsign"))
 def softsign(input: Array) -> Array:
     """input / (1 + |input|), in float64 and rounded once; float64 stays float64; NaN at infinities."""
     return unary(lambda x: x / (1.0 + np.abs(x)), input)

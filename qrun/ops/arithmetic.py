@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
 from qrun.ops._float import is_integer, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import elementwise, function_kernel
+from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined
+from qrun.ops._native_float32 import elementwise, elementwise_kernel, function_kernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 
 add = binary_operator(
@@ -48,7 +48,17 @@ def _truncated(a: Array, b: Array) -> Array:
     return quotient
 
 
-@op("Sum", since=6, form="broadcast")
+def _several(op_type: str) -> Lowering:
+    """The lowering of an operator on any number of tensors."""
+
+    def lower(site: LoweringContext) -> NativeKernel:
+        common_shape(op_type, site.inputs, site.ctx)
+        return elementwise_kernel(site, op_type.lower(), [f"data_0[{place}]" for place in range(len(site.inputs))])
+
+    return OfShapes(lower)
+
+
+@op("Sum", since=6, form="broadcast", native=_several("Sum"))
 def sum_(*data_0: Array, ctx: Context) -> Array:
     """The sum of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -58,7 +68,7 @@ def sum_(*data_0: Array, ctx: Context) -> Array:
     return narrow(total("Sum", data_0, ctx), data_0[0].dtype)
 
 
-@op("Mean", since=6, form="broadcast")
+@op("Mean", since=6, form="broadcast", native=_several("Mean"))
 def mean(*data_0: Array, ctx: Context) -> Array:
     """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -70,21 +80,21 @@ def mean(*data_0: Array, ctx: Context) -> Array:
     return narrow(made, data_0[0].dtype)
 
 
-@op("Min", since=6, form="broadcast")
+@op("Min", since=6, form="broadcast", native=_several("Min"))
 def min_(*data_0: Array, ctx: Context) -> Array:
     """The least element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 
-    Exact; NaN if one of the elements is NaN. Integers since version 12.
+    Exact; NaN if one of the elements is NaN; -0 is less than +0. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
     """
     return _fold("Min", np.minimum, data_0, ctx)
 
 
-@op("Max", since=6, form="broadcast")
+@op("Max", since=6, form="broadcast", native=_several("Max"))
 def max_(*data_0: Array, ctx: Context) -> Array:
     """The greatest element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 
-    Exact; NaN if one of the elements is NaN. Integers since version 12.
+    Exact; NaN if one of the elements is NaN; -0 is less than +0. Integers since version 12.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
     """
     return _fold("Max", np.maximum, data_0, ctx)
@@ -93,7 +103,15 @@ def max_(*data_0: Array, ctx: Context) -> Array:
 def _fold(op_type: str, choose: Callable[[Array, Array], Any], arrays: Sequence[Array], ctx: Context) -> Array:
     common_shape(op_type, arrays, ctx)
     with np.errstate(all="ignore"):
-        return np.asarray(reduce(choose, arrays))
+        return np.asarray(reduce(partial(_chosen, choose), arrays))
+
+
+def _chosen(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
+    made = np.asarray(choose(a, b))
+    if is_integer(a.dtype) or (made != 0).all():
+        return made
+    both = np.logical_and if choose is np.maximum else np.logical_or
+    return np.where(made == 0, np.where(both(np.signbit(a), np.signbit(b)), -0.0, 0.0).astype(a.dtype), made)
 
 
 @op("Pow", since=7, form="broadcast")
@@ -168,7 +186,14 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     return binary(lambda a, b: narrow(function(widen(a), widen(b)), A.dtype), A, B, ctx, itemsize=8)
 
 
-@op("PRelu", since=7, form="broadcast")
+def _lower_p_relu(site: LoweringContext) -> NativeKernel:
+    kernel = elementwise_kernel(site, "p_relu", ("X", "slope"))
+    if kernel.stages[0].operation.result.shape != site.inputs[0].shape:
+        raise declined("slope is not of X's shape")
+    return kernel
+
+
+@op("PRelu", since=7, form="broadcast", native=OfShapes(_lower_p_relu))
 def p_relu(X: Array, slope: Array, *, ctx: Context) -> Array:
     """slope * X where X < 0, else X; slope broadcasts to X. Floating point: correctly rounded. Integers wrap.
 

@@ -10,7 +10,6 @@ import numpy as np
 from qrun.ops._float import is_integer, unary
 from qrun.ops._functions import erf as wide_erf
 from qrun.ops._native_float32 import function, pointwise
-from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, OpDef, op
 
 
@@ -31,10 +30,10 @@ def neg(X: Array) -> Array:
     return _exact(np.negative, X)
 
 
-@op("Sign", since=9, form="pointwise", native=unary_kernel)
+@op("Sign", since=9, form="pointwise", native=pointwise("sign"))
 def sign(input: Array) -> Array:
     """1 above 0, -1 below, 0 at 0; NaN stays NaN."""
-    return _exact(np.sign, input)
+    return _exact(lambda x: np.sign(x) + x.dtype.type(0), input)
 
 
 @op("Floor", since=6, form="pointwise", native=function("floor"))

@@ -17,6 +17,7 @@ UNARY: dict[str, tuple[str, dict[str, Any]]] = {
     "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "exp": ("Exp", {}), "tanh": ("Tanh", {}),
     "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
     "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
+    "thresholded_relu": ("ThresholdedRelu", {"alpha": P}), "softsign": ("Softsign", {}), "sign": ("Sign", {}),
     "floor": ("Floor", {}), "ceil": ("Ceil", {}), "round": ("Round", {}),
 }  # fmt: skip
 """The operator and its attributes by the name of the function; ``com.microsoft::NAME`` of one that is not of ai.onnx."""

@@ -436,7 +436,9 @@ def floats(g: Graph, qdq: bool) -> None:
                 shape = np.broadcast_shapes(shape, other.shape)
             else:
                 both = [real, real]
-            real = g.node(str(rng.choice(["Add", "Sub", "Mul"])), both[:: 1 if rng.random() < 0.5 else -1])
+            real = g.node(
+                str(rng.choice(["Add", "Sub", "Mul", "Max", "Min"])), both[:: 1 if rng.random() < 0.5 else -1]
+            )
         elif kind == "constant":
             kept = tuple(n if rng.random() < 0.5 else 1 for n in shape)[int(rng.integers(0, len(shape) + 1)) :]
             real = g.node(str(rng.choice(["Add", "Div"])), [real, g.constant(rng.uniform(0.5, 3, kept).astype(F))])

@@ -48,7 +48,7 @@ CONV: list[tuple[str, list[float], Real]] = [
     ("HardSigmoid", [0.25, 0.375], lambda x: max(0.0, min(1.0, 0.25 * x + 0.375))),
     ("Clip", [-1.0, 2.5], lambda x: max(-1.0, min(2.5, x))),
 ]
-NATIVE = ("", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Clip")
+NATIVE = ("", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Clip", "Softsign", "ThresholdedRelu")
 
 
 def eighths(rng: np.random.Generator, *shape: int, dtype: Any = F) -> np.ndarray:

@@ -33,6 +33,7 @@ TYPES = {
     **dict.fromkeys(("add", "sub", "mul"), "fil"),
     **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
     **dict.fromkeys(("and", "or", "xor", "not"), "t"),
+    **dict.fromkeys(("max", "min"), "filub"),
     "equal": "filubt",
     "cast": "filubtevhw",
     "dequantize": "hw",
@@ -43,6 +44,7 @@ CONSTANTS = {
     "clip": 2,
     "hard_sigmoid": 2,
     "swish": 1,
+    "thresholded_relu": 1,
     "dequantize": 2,
     **dict.fromkeys(QUANTIZED, 4),
 }
@@ -63,6 +65,10 @@ NARROWED = frozenset(
         "leaky_relu",
         "hard_sigmoid",
         "hard_swish",
+        "p_relu",
+        "softsign",
+        "sum",
+        "mean",
         *CLOSE,
     )
 )

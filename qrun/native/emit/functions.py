@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 from qrun.native.emit import tabled
 from qrun.native.emit.expression import CONSTANTS, KINDS, QUANTIZED, SHORT, FunctionStep, kind_of_result
@@ -72,6 +73,18 @@ class FunctionCall:
         scale, low, high, zero = self.constants
         return ((x / scale).within(low, high) + MAGIC32 + zero).bitcast("i32").trunc("i16")
 
+    def sign(self, x: Value) -> Value:
+        return x.test("ogt", ZERO).select(1.0, x.test("olt", ZERO).select(x.like(-1.0), x.like(0.0)))
+
+    def extreme(self, values: list[Value], name: str) -> Value:
+        """The greatest or least of the operands, name: max or min. Of floats NaN if one is, and -0 is less than +0."""
+        how = {"f": f"{name}imum", "u": f"u{name}"}.get(self.kind, f"s{name}")
+        return reduce(lambda a, b: a.intrinsic(how, b), values)
+
+    def total(self, values: list[Value]) -> Value:
+        """The sum from left to right, in float64; that of zeros is +0."""
+        return reduce(add, values[1:], values[0] + 0.0)
+
     def hard(self, x: Value, fixed: bool = False) -> Value:
         """p * x + q between 0 and 1; fixed: x + 1/2."""
         scaled = x if fixed else self.p.double() * x
@@ -102,6 +115,11 @@ SINGLE: dict[str, Write] = {
     "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,
     **dict.fromkeys(QUANTIZED, lambda k, v: k.quantized(v[0])),
     "where": lambda k, v: v[0].select(v[1], v[2]),
+    "max": lambda k, v: k.extreme(v, "max"),
+    "min": lambda k, v: k.extreme(v, "min"),
+    "p_relu": lambda k, v: v[0].test("olt", ZERO).select(v[1] * v[0], v[0]),
+    "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
+    "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
     "to_f16": lambda k, v: narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: narrowed(v[0], "bf16"),
 }
@@ -121,6 +139,9 @@ LOGICAL: dict[str, Write] = {
 EXACT: dict[str, Write] = {
     "hard_sigmoid": lambda k, v: k.hard(v[0]),
     "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
+    "softsign": lambda k, v: v[0] / (abs(v[0]) + 1.0),
+    "sum": lambda k, v: k.total(v),
+    "mean": lambda k, v: k.total(v) / float(len(v)),
 }
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""

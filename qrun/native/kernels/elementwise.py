@@ -46,6 +46,8 @@ _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
 _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
+MOST = 8
+"""Operands of a function."""
 _NEAR = 1 << 10
 """The same where results of functions stay in the thread's memory until others are made of them."""
 
@@ -156,7 +158,7 @@ class Expression(Planned):
 
 
 class Elementwise(Expression):
-    """y = function(x...) for one to three operands that broadcast to y's shape.
+    """y = function(x...) for operands that broadcast to y's shape, at most MOST of them.
 
     function:  one of emit/expression.py's, whose TYPES says what it takes besides float32. The result is bool for those
                of LOGICAL, codes for those of QUANTIZED, float32 for ``cast`` and ``dequantize``, else of the last
@@ -165,7 +167,7 @@ class Elementwise(Expression):
     reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
                Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
-    Raises Declined for operands that broadcast along too many axes, and for types that the function does not take.
+    Raises Declined for more operands, those that broadcast along too many axes, and types that the function does not take.
     """
 
     def __init__(
@@ -176,6 +178,8 @@ class Elementwise(Expression):
         constants: Sequence[float] = (),
         reference: Callable[[Array], Array] | None = None,
     ) -> None:
+        if len(operands) > MOST:
+            raise Declined(f"more than {MOST} inputs")
         shape = broadcast_shapes(*(operand.shape for operand in operands))
         kinds = _kinds(function, [operand.dtype for operand in operands])
         kind = kind_of_result(function, kinds[-1])
