@@ -1,15 +1,18 @@
-"""Native lowerings of operators that cut, repeat or rearrange one tensor."""
+"""Native lowerings of operators that cut, repeat, choose from or rearrange one tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, moving_kernel
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, moving_kernel, quiet
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -81,6 +84,28 @@ def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: boo
         rest = deep[1] // (block * block)
         steps = (block * rest, rest, 1) if mode == "DCR" else (block, 1, block * block)
         return _possible(lambda order: spread(site.engine, deep, x.dtype, block, steps, order, gathered=gathered))
+
+    return moving_kernel(site, operation)
+
+
+def taken_kernel(site: LoweringContext) -> NativeKernel:
+    """The kernel of an operator that takes elements of its first input at places that follow from constants.
+
+    The reference kernel says which: it is given each element's own number in its stead.
+    """
+    from qrun.native.kernels.repeat import taken
+
+    site.require_constants()
+    if site.fixed[0]:
+        raise declined("all it reads is known before the run")
+
+    def operation(x: Array, y: Array) -> Operation:
+        kind = np.dtype(np.int32 if x.size < 2**31 else np.int64)
+        site.afford(2 * (x.size + y.size) * kind.itemsize)
+        numbers = np.arange(x.size, dtype=kind).reshape(x.shape)
+        places = np.asarray(site.reference((numbers, *site.inputs[1:]), replace(quiet(site), claims=None)))
+        loose, plain = taken(site.engine, x.shape, x.dtype, places.astype(np.int64))
+        return _possible(lambda order: plain if order == "plain" else loose)
 
     return moving_kernel(site, operation)
 

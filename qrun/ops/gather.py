@@ -9,6 +9,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in, broadcast, narrow, widen
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, one_of, op, refuse
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
@@ -24,6 +25,13 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
     check_indices(indices, data, place)
     shape = claim(ctx, (*data.shape[:place], *indices.shape, *data.shape[place + 1 :]), data.dtype, "indices")
     return np.take(data, indices.reshape(-1), axis=place).reshape(shape)
+
+
+@gather.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_moves import taken_kernel
+
+    return taken_kernel(site)
 
 
 @op("GatherElements", since=11, form="moves")

@@ -1,4 +1,4 @@
-"""Planned copies that repeat elements, or move them between channels and blocks of pixels."""
+"""Planned copies that repeat elements, take some by their places, or move them between channels and blocks of pixels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Copy, Move
-from qrun.native.machine.engine import Engine, Operand, Order
+from qrun.native.machine.engine import Array, Engine, Operand, Order
 
 
 def repeated(
@@ -66,3 +67,63 @@ def spread(
         turned = [Move(m.count, m.y_axis, m.y_step, m.x_axis, m.x_step) for m in moves]
         return Copy(engine, (wide, deep), (order, order), turned)
     return Copy(engine, (deep, wide), (order, order), moves)
+
+
+def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Array) -> tuple[Copy, Copy]:
+    """Element places[i] of the operand, counted in C order, at each i; in whichever order both lie, and in C order.
+
+    They are the same where places do not follow the operand's axes. Raises Declined unless places are, along each axis,
+    evenly spaced steps or such steps repeated, and for no places.
+    """
+    if not places.size:
+        raise Declined("a result without elements")
+    loops, apart = [], places.flat[0]
+    for axis, length in enumerate(places.shape):
+        line = places[(0,) * axis + (slice(None),) + (0,) * (places.ndim - axis - 1)] - places.flat[0]
+        found = _loops(line)
+        loops.append(found)
+        apart = apart + line.reshape((length,) + (1,) * (places.ndim - axis - 1))
+    if not np.array_equal(apart, places):
+        raise Declined("its places differ from row to row")
+    x, y = Operand(tuple(int(n) for n in shape), np.dtype(dtype)), Operand(places.shape, np.dtype(dtype))
+    flat = [Move(n, -1, step, axis, far) for axis, found in enumerate(loops) for n, step, far in found]
+    first = [0] * (len(x.shape) - 1) + [int(places.flat[0])] if x.shape else []
+    plain = Copy(engine, (x, y), ("plain", "plain"), flat, first)
+    corner = [int(n) for n in np.unravel_index(int(places.flat[0]), x.shape)]
+    moves = _along_axes(x.shape, corner, loops)
+    if moves is None:
+        return plain, plain
+    return Copy(engine, (x, y), ("any", "any"), moves, corner), plain
+
+
+def _loops(line: Array) -> list[tuple[int, int, int]]:
+    """Loops that count up to each number of a line that begins with 0: turns, step, and places from turn to turn."""
+    length = len(line)
+    if length == 1:
+        return []
+    step = int(line[1])
+    uneven = np.flatnonzero(np.diff(line) != step)
+    run = int(uneven[0]) + 1 if uneven.size else length
+    if run == length:
+        return [(length, step, 1)]
+    far = int(line[run])
+    if length % run or not np.array_equal(line, np.add.outer(np.arange(length // run) * far, line[:run]).reshape(-1)):
+        raise Declined("its places are in no even steps")
+    return [(length // run, far, run), (run, step, 1)]
+
+
+def _along_axes(
+    shape: Sequence[int], corner: Sequence[int], loops: Sequence[Sequence[tuple[int, int, int]]]
+) -> list[Move] | None:
+    """The loops from an element on as steps along the axes of the same number, if each stays within its own."""
+    if len(shape) != len(loops):
+        return None
+    moves, stride = [], 1
+    for axis in range(len(shape) - 1, -1, -1):
+        ends = [(turns - 1) * step // stride for turns, step, _ in loops[axis]]
+        lowest, highest = corner[axis] + sum(min(0, n) for n in ends), corner[axis] + sum(max(0, n) for n in ends)
+        if lowest < 0 or highest >= shape[axis] or any(step % stride for _, step, _ in loops[axis]):
+            return None
+        moves += [Move(turns, axis, step // stride, axis, far) for turns, step, far in loops[axis]]
+        stride *= shape[axis]
+    return moves
