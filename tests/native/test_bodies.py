@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.native.errors import Undecided
 from qrun.native.plan.program import Program
+from qrun.native.plan.turns import Turned, Turning
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
@@ -76,16 +77,22 @@ LOOPS: dict[str, Callable[[], onnx.ModelProto]] = {
 }  # fmt: skip
 
 
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that run from now on, once for each run."""
-    found: list[Program] = []
-    run = Program.run
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Program | Turning]:
+    """The programs that run from now on, once for each run, also where many follow each other."""
+    found: list[Program | Turning] = []
+    run, many = Program.run, Turning.run
 
     def seen(self: Program, *given: Any, **more: Any) -> Any:
         found.append(self)
         return run(self, *given, **more)
 
+    def seen_many(self: Turning, *given: Any) -> Turned:
+        made = many(self, *given)
+        found.extend([self] * made.count)
+        return made
+
     monkeypatch.setattr(Program, "run", seen)
+    monkeypatch.setattr(Turning, "run", seen_many)
     return found
 
 
@@ -141,6 +148,7 @@ def test_a_program_that_fails_leaves_the_graph_to_its_steps(
         raise failure("told to")
 
     monkeypatch.setattr(Program, "run", fails)
+    monkeypatch.setattr(Turning, "run", lambda *given: Turned(0, (), (), ()))
     for name, array in session.run(feeds).items():
         assert_equal(array, want[name], name)
     assert len(calls) == (TURNS - 3 if failure is Undecided else 1)

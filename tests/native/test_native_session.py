@@ -126,12 +126,14 @@ def test_the_reference_session_names_no_reason() -> None:
     assert (event.backend, event.why, event.sections) == ("reference", "", ())
 
 
-def test_a_default_that_may_be_fed_is_not_constant() -> None:
+def test_a_default_is_constant_until_it_is_replaced() -> None:
     model, feeds = conv_model()
     w = next(t for t in model.graph.initializer if t.name == "i3")
     model.graph.input.append(helper.make_tensor_value_info("i3", w.data_type, w.dims))
     session = qrun.Session(model, backend="native", cache=OBJECTS)
     (event,) = session.execute(feeds).events
+    assert event.why == ""
+    (event,) = session.execute({**feeds, "i3": onnx.numpy_helper.to_array(w)}).events
     assert event.why == "w is not constant"
 
 
