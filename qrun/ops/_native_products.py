@@ -31,6 +31,7 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
+    from qrun.native.kernels.float_dot import serves
     from qrun.native.kernels.float_matmul import FloatMatmul
 
     if a.dtype != _FLOAT:
@@ -39,9 +40,15 @@ def matmul_kernel(
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant = [0], None, None
-    if site.fixed[1]:
+    rows = math.prod(left.shape[:-1])
+    columns = _in_columns(right, turned[1], site.fixed[1]) and serves(
+        rows, right.shape[0], right.shape[1], site.fixed[1]
+    )
+    if columns and site.fixed[1]:
+        weights = right.T
+    elif site.fixed[1]:
         weights = site.memo.once("right", lambda: np.ascontiguousarray(right))
-        site.afford(b.nbytes if turned[1] or not b.flags.c_contiguous else 0)
+        site.afford(right.nbytes if not right.flags.c_contiguous else 0)
     else:
         operands.append(1)
     if c is not None and site.fixed[2]:
@@ -53,7 +60,7 @@ def matmul_kernel(
     operation = FloatMatmul(
         site.engine,
         left.shape,
-        right.shape,
+        right.T.shape if columns else right.shape,
         exact_sums(alpha, beta),
         weights=weights,
         addend=None if c is None or constant is not None else c.shape,
@@ -61,10 +68,17 @@ def matmul_kernel(
         alpha=alpha,
         beta=beta,
         memo=site.memo,
+        turned=columns,
     )
     kernel = kernel_of(site, operation, operands, ALWAYS)
-    turns: dict[int, Sequence[int]] = {place: (1, 0) for place in (0, 1) if turned[place] and place in operands}
+    before = turned[0], turned[1] and not columns
+    turns: dict[int, Sequence[int]] = {place: (1, 0) for place in (0, 1) if before[place] and place in operands}
     return turned_kernel(site, kernel, operands, turns) if turns else kernel
+
+
+def _in_columns(right: Array, turned: bool, fixed: bool) -> bool:
+    """Whether the columns of a right matrix lie one after the other; of one that comes with the run, `turned` tells."""
+    return right.ndim == 2 and (turned if not fixed else right.T.flags.c_contiguous and not right.flags.c_contiguous)
 
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:

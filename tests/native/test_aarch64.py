@@ -224,6 +224,11 @@ def product_cases() -> Iterator[Case]:
                     want = rounded_products(a, b, a.dtype, options.get("alpha", 1.0), c.astype("d") if number else None)
                 label = f"{kind} {m}x{k}x{n} {number}"
                 yield Case(label, partial(plan_product, a.shape, b, options), a, want)
+                if m == 1:
+                    turned = np.ascontiguousarray(b.T)
+                    yield Case(
+                        f"{label} turned", partial(plan_product, a.shape, turned, {**options, "turned": True}), a, want
+                    )
     for kind in ("normal", "special"):
         for x_shape, w_shape, group in (
             ((2, 5, 6, 7), (9, 5, 3, 3), 1),

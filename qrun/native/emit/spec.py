@@ -23,7 +23,7 @@ class KernelSpec:
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
-             (of images that are float64 already), coded_product (with weights in codes), digit_product
+             (of images that are float64 already), float_dot (with columns that lie one after the other), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              rotary (heads that turn by their place),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
@@ -35,7 +35,8 @@ class KernelSpec:
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
              rotary, standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
-             taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits).
+             taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits);
+             columns that are read together (float_dot).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions);
              which elements turn with each other (rotary).
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
@@ -108,6 +109,8 @@ PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0
 """What `Bytes.doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
+DOT_BLOCK = 1024
+"""Elements of k after which the kernel float_dot adds the lanes of its sums."""
 OUTER = 3
 """How many outer axes a kernel has that walks its operands with strides."""
 EIGHT = 8

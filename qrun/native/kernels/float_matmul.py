@@ -9,6 +9,7 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
+from qrun.native.kernels.float_dot import dot_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, column_lengths, product_call
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
@@ -27,6 +28,7 @@ class FloatMatmul(FloatProduct):
     a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
     last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
     exact: makes elements that the kernel does not decide. memo: the lengths of weights' columns, for other shapes of a.
+    turned: b, and weights, are matrices [N, K], which take the place of their transposes; few rows of a serve (float_dot.py).
     """
 
     order: Order = "plain"
@@ -44,14 +46,17 @@ class FloatMatmul(FloatProduct):
         alpha: float = 1.0,
         beta: float = 1.0,
         memo: Memo | None = None,
+        turned: bool = False,
     ) -> None:
         super().__init__()
         left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
+        right = right[::-1] if turned else right
         lead, k = broadcast_shapes(left[:-2], right[:-2]), left[-1]
         if not k:
             raise Declined("sums of nothing")
         self.engine, self.exact, self._memo = engine, exact, memo or Memo()
         y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
+        self.turned = turned
         self.arrays: dict[str, Array] = {}
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
         for name, array in (("b*", weights), ("addend*", constant)):
@@ -103,13 +108,16 @@ class FloatMatmul(FloatProduct):
             numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
             starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
-        return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
+        b_row, b_column = (4, 4 * k) if self.turned else (4 * n, 4)
+        return FloatStack(starts, LeftRows(m, k, 4 * k), n, b_row, addend_row, 4 * n, b_column=b_column)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         extents = [4 * size(operand.shape) for operand in self.operands]
         given = (self.stack, self.terms, self.exact, self.arrays, self.names, extents)
+        if self.turned:
+            return (dot_call(self.engine, *given),)
         return (product_call(self.engine, *given, lengths=self._lengths if "b*" in self.arrays else None),)
 
     def _lengths(self) -> Array:

@@ -31,7 +31,7 @@ pays: it comes from beyond the second-level cache, a short piece of each row at 
 class FloatStack:
     """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own;
     b_row, addend_row, y_row: bytes from one row to the next. panel: columns of each panel of b, if it lies panel after
-    panel."""
+    panel; b_column: bytes from one column of b to the next, if not."""
 
     starts: Ints
     left: LeftRows
@@ -40,6 +40,7 @@ class FloatStack:
     addend_row: int
     y_row: int
     panel: int = 0
+    b_column: int = 4
 
     @property
     def macs(self) -> int:
@@ -52,7 +53,7 @@ class FloatStack:
     def b_places(self, column: Ints) -> Ints:
         """Bytes from a right matrix's start to these columns."""
         if not self.panel:
-            return 4 * column
+            return self.b_column * column
         panel, lane = divmod(column, self.panel)
         return panel * (self.k * self.b_row) + 4 * lane
 
