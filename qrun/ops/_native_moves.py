@@ -22,6 +22,8 @@ _LOOPS = 5
 """Of so many loops every copy is possible; of more, it must be tried."""
 _PARTS = 1024
 """Parts of a tensor: each has a call of its own."""
+_NUMBERED = 1 << 22
+"""Elements of a tensor and of what is taken from it: numbering them takes some eight bytes for each, a few times."""
 
 
 def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
@@ -100,11 +102,12 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
         raise declined("all it reads is known before the run")
 
     def operation(x: Array, y: Array) -> Operation:
-        kind = np.dtype(np.int32 if x.size < 2**31 else np.int64)
-        site.afford(2 * (x.size + y.size) * kind.itemsize)
-        numbers = np.arange(x.size, dtype=kind).reshape(x.shape)
+        if x.size + y.size > _NUMBERED:
+            raise declined("its elements are too many to be numbered")
+        site.afford(4 * (x.size + y.size) * 8)
+        numbers = np.arange(x.size).reshape(x.shape)
         places = np.asarray(site.reference((numbers, *site.inputs[1:]), replace(quiet(site), claims=None)))
-        loose, plain = taken(site.engine, x.shape, x.dtype, places.astype(np.int64))
+        loose, plain = taken(site.engine, x.shape, x.dtype, places)
         return _possible(lambda order: plain if order == "plain" else loose)
 
     return moving_kernel(site, operation)
