@@ -10,7 +10,6 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, misfit, resample
 from qrun.ops._shape import ints, same_length
@@ -96,20 +95,6 @@ def resize(
         assert sizes is not None
         found = _by_sizes(X, ints(sizes, "sizes"), places, region, options.keep_aspect_ratio_policy)
     return resample(X, found, options, ctx)
-
-
-def _lower(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import taken_kernel
-
-    if site.attributes["mode"] != "nearest":
-        raise declined("its mode is not nearest")
-    if site.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        raise declined("tf_crop_and_resize")
-    return taken_kernel(site)
-
-
-for _declared in (upsample_7, upsample_9, resize_10, resize):
-    _declared.native(_lower)
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Native kernels of nodes that cut, repeat, choose from and rearrange one tensor: Split, Expand, Tile, Gather, Resize, DepthToSpace."""
+"""Native kernels of nodes that cut, repeat, choose from and rearrange one tensor: Split, Expand, Tile, Gather, DepthToSpace."""
 
 from __future__ import annotations
 
@@ -72,9 +72,6 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int, int]] = [
     ("Gather", [(2, 9, 5), [1, 4, 7]], {"axis": 1}, 13, 1),
     ("Gather", [(2, 9, 5), [3, 3, -1, -1]], {"axis": 1}, 13, 1),
     ("Gather", [(3, 4), [[3, 2], [1, 0]]], {"axis": -1}, 13, 1),
-    ("Resize", [(2, 3, 5, 7), None, np.float32([1, 1, 2, 3])], {}, 13, 1),
-    ("Resize", [(1, 9, 6, 8), None, None, [1, 9, 3, 2]], {"coordinate_transformation_mode": "asymmetric"}, 13, 1),
-    ("Upsample", [(1, 3, 5, 7), np.float32([1, 1, 2, 2])], {}, 9, 1),
     ("SpaceToDepth", [(70, 3, 6, 6)], {"blocksize": 3}, 13, 1),
 ]
 
@@ -122,17 +119,16 @@ def test_movements_between_kernels() -> None:
         helper.make_node("MaxPool", ["i"], ["j"], kernel_shape=[2, 2]),
         helper.make_node("Split", ["x"], ["k", "l"], axis=2),
         helper.make_node("Concat", ["l", "k"], ["m"], axis=2),
-        helper.make_node("Resize", ["a", "", "twice"], ["n"]),
+        helper.make_node("Identity", ["a"], ["n"]),
         helper.make_node("MaxPool", ["n"], ["o"], kernel_shape=[3, 2]),
         helper.make_node("Gather", ["o", "odd"], ["p"], axis=1),
         helper.make_node("MaxPool", ["p"], ["q"], kernel_shape=[2, 2]),
     ]
     times = numpy_helper.from_array(np.array([1, 2, 1, 3]), "times")
-    twice = numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice")
     odd = numpy_helper.from_array(np.array([1, 3, 5]), "odd")
     x = helper.make_tensor_value_info("x", TensorProto.INT8, [2, 16, 10, 12])
     outputs = [helper.make_tensor_value_info(n, TensorProto.INT8, None) for n in "ghjmq"]
-    graph = helper.make_graph(nodes, "g", [x], outputs, [times, twice, odd])
+    graph = helper.make_graph(nodes, "g", [x], outputs, [times, odd])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     data = np.random.default_rng(6).integers(-128, 128, (2, 16, 10, 12)).astype(np.int8)
     nodes[0].attribute.append(helper.make_attribute("pads", [0, 0, 1, 1]))
@@ -153,8 +149,6 @@ def test_what_is_declined_and_why() -> None:
          "its places are in no even steps"),
         (node_model("Gather", [x, np.zeros(0, np.int64)], outputs=[np.uint8], constants=[1]),
          "a result without elements"),
-        (node_model("Resize", [x, None, np.float32([1, 2])], {"mode": "linear"}, outputs=[np.uint8], constants=[2]),
-         "its mode is not nearest"),
         (node_model("Split", [x, np.array([1, 1])], {"axis": 0}, opset=13, outputs=[np.uint8] * 2),
          "split is not constant"),
         (node_model("Split", [x.astype(str).astype(object)], {"axis": 0}, opset=13, outputs=[np.dtype(object)] * 2),
