@@ -194,29 +194,6 @@ def staged_kernel(
     return NativeKernel(run, complete, sections, tuple(stages), plain, room)
 
 
-def turned_kernel(
-    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
-) -> NativeKernel:
-    """The kernel, of one stage, for operands of which those at the places `turns` are transposed so first."""
-    before = [turning(site, place, perm) for place, perm in turns.items()]
-    names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
-    last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
-
-    def run(inputs: Inputs) -> Array:
-        arrays = [x if x is None or place not in turns else x.transpose(turns[place]) for place, x in enumerate(inputs)]
-        return np.asarray(kernel.run(arrays))
-
-    return replace(kernel, run=run, stages=(*before, last))
-
-
-def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
-    """What transposes the input of this number, a matrix unless `perm` says more."""
-    from qrun.native.kernels.copy import transposed
-
-    x = site.inputs[place]
-    return Stage(transposed(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")
-
-
 def declined(reason: str) -> Exception:
     from qrun.native.errors import Declined
 

@@ -11,8 +11,9 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import Settled
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel, turning
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_integers import completeness
+from qrun.ops._native_turned import turning
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from qrun.ops._native import (
     declined,
     kernel_of,
     staged_kernel,
-    turned_kernel,
 )
 from qrun.ops._native_narrow import NARROW
 from qrun.ops._native_pointwise import unary_kernel
+from qrun.ops._native_turned import turned_kernel
 from qrun.ops._op import Array, Context
 
 FLOAT = np.dtype(np.float32)

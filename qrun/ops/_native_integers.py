@@ -9,7 +9,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, turned_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native_turned import turned_kernel
 from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel, turned_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
+from qrun.ops._native_turned import turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import shares_kernel
+from qrun.ops._native_turned import between_turns
 from qrun.ops._op import Array, Context, one_of, op, refuse
 
 
@@ -44,9 +46,11 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
 def _lower_softmax(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     axis = axis_in(site.attributes["axis"], x.ndim)
-    if axis != x.ndim - 1:
-        raise declined("not along the last axis")
-    return shares_kernel(site, axis, _rows)
+    if axis == x.ndim - 1 or x.shape[axis] == x.size:
+        return shares_kernel(site, axis, _rows)
+    perm = [*(place for place in range(x.ndim) if place != axis), axis]
+    along = shares_kernel(replace(site, inputs=(x.transpose(perm), *site.inputs[1:])), x.ndim - 1, _rows)
+    return between_turns(site, along, perm)
 
 
 def _rows(x: Array) -> Array:
@@ -56,11 +60,12 @@ def _rows(x: Array) -> Array:
 def _softmax(x: Array, axis: int) -> Array:
     if not x.size:
         return x
+    rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
     with np.errstate(all="ignore"):
-        e = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64, order="C")
+        e = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
         np.exp(e, out=e)
-        e /= e.sum(axis=axis, keepdims=True)
-    return narrow(e, x.dtype)
+        e /= e.sum(axis=-1, keepdims=True)
+    return np.ascontiguousarray(np.moveaxis(narrow(e, x.dtype), -1, axis))
 
 
 @op("LogSoftmax", since=1)

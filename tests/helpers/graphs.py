@@ -445,9 +445,10 @@ def floats(g: Graph, qdq: bool) -> None:
         elif kind == "rows":
             op = str(rng.choice(["Softmax", "LayerNormalization", "ReduceMean", "ReduceL2", "ReduceMax"]))
             scale = [g.constant(rng.normal(1, 0.2, shape[-1]).astype(F))] if op == "LayerNormalization" else []
-            axis = int(rng.integers(0, len(shape))) if op.startswith("Reduce") else -1
-            real = g.node(op, [real, *scale], **({"axis": axis} if axis < 0 else {"axes": [axis]}))
-            shape = tuple(1 if place == axis else n for place, n in enumerate(shape))
+            axis = -1 if op == "LayerNormalization" else int(rng.integers(0, len(shape)))
+            reduces = op.startswith("Reduce")
+            real = g.node(op, [real, *scale], **({"axes": [axis]} if reduces else {"axis": axis}))
+            shape = tuple(1 if place == axis and reduces else n for place, n in enumerate(shape))
         elif kind == "choice":
             test = str(rng.choice(["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]))
             found = g.node(test, [real, g.constant(rng.normal(0, 1, shape[-1:]).astype(F))])

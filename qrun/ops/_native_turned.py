@@ -1,0 +1,52 @@
+"""Kernels of nodes whose operands they need transposed first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage
+
+
+def turned_kernel(
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
+) -> NativeKernel:
+    """The kernel, of one stage, for operands of which those at the places `turns` are transposed so first."""
+    before = [turning(site, place, perm) for place, perm in turns.items()]
+    names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
+    last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
+
+    def run(inputs: Inputs) -> Array:
+        arrays = [x if x is None or place not in turns else x.transpose(turns[place]) for place, x in enumerate(inputs)]
+        return np.asarray(kernel.run(arrays))
+
+    return replace(kernel, run=run, stages=(*before, last))
+
+
+def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
+    """The kernel, of one stage and of the first input transposed so, with its result transposed back."""
+    from qrun.native.kernels.copy import transposed
+
+    (stage,), back = kernel.stages, [perm.index(axis) for axis in range(len(perm))]
+    made = stage.operation.result
+    last = Stage(transposed(site.engine, made.shape, made.dtype, back), ("made",))
+    stages = (turning(site, 0, perm), Stage(stage.operation, ("turned 0",), "made"), last)
+
+    def run(inputs: Inputs) -> Array:
+        return np.ascontiguousarray(kernel.run([inputs[0].transpose(perm)]).transpose(back))
+
+    def empty(inputs: Inputs) -> Array:
+        return np.empty(site.inputs[0].shape, made.dtype)
+
+    return replace(kernel, run=run, stages=stages, room=empty)
+
+
+def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
+    """What transposes the input of this number, a matrix unless `perm` says more."""
+    from qrun.native.kernels.copy import transposed
+
+    x = site.inputs[place]
+    return Stage(transposed(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")
