@@ -239,7 +239,7 @@ class FloatProductEmitter(PanelEmitter):
                     left, right = turn.carried[-2:]
                     for step in range(count):
                         for line in range(self.spec.prefetch):
-                            w.prefetch(right + self.a.ahead + 64 * line)
+                            w.prefetch(right + self.a.ahead + 64 * line, near=True)
                         b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
                         if not self.known:
                             squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]

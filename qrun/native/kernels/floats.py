@@ -22,8 +22,8 @@ Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
-_AHEAD, _FAR = 16, 1 << 20
-"""Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
+_AHEAD, _FEW, _FAR = (8, 16), 4, 1 << 20
+"""Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for more, and bytes of it from which on that
 pays: it comes from beyond the second-level cache, a short piece of each row at a time."""
 
 
@@ -232,7 +232,7 @@ def product_call(
         kind, engine.isa.name, rows, vectors, UNROLL, terms.form, terms.out, False, fetched, operands=operands
     )
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
-    words = {"ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, **places}
+    words = {"ahead": _AHEAD[left.rows > _FEW] * stack.b_row, "tap_step": taps, "depth_step": depth, **places}
     words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
     words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
     if known and lengths is not None:
