@@ -43,7 +43,7 @@ from qrun.native.proof.epilogue import Target, prove
 from qrun.ops._sums import rounded_products
 from qrun.ops.conv import conv, conv_integer
 from qrun.ops.layernorm import layer_normalization, rms_normalization
-from qrun.ops.reduce import reduce_mean
+from qrun.ops.reduce import reduce_max, reduce_mean
 from qrun.ops.softmax import softmax
 
 F = np.float32
@@ -193,6 +193,8 @@ def float_cases() -> Iterator[Case]:
     yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
     yield Case("mean", lambda e: Reduction(e, "mean", x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
     yield from rotary_cases()
+    greatest = reduce_max(x, (1,), False)
+    yield Case("greatest", lambda e: Reduction(e, "greatest", x.shape, 45, refused, (3,)), x, greatest)
     yield from product_cases()
 
 
