@@ -139,3 +139,31 @@ def test_an_endless_loop_ends_by_an_interrupt(turned: list[int]) -> None:
         session.run({"x": np.ones(4, F32)})
     timer.join()
     assert max(turned) > 1000
+
+
+@natively
+@pytest.mark.parametrize("threads", [1, 2])
+def test_turns_end_before_the_one_that_cannot_be_decided(threads: int, turned: list[int]) -> None:
+    """DynamicQuantizeLinear refuses what is not finite: the turn before it counts, and the refusal is the reference's."""
+    text = """main (float[4,6] x, int64 n) => (float[4,6] y, uint8[K,4,6] s, float[K] t)
+    <bool yes = {1}>
+    {
+        y, s, t = Loop(n, yes, x) <body = l (int64 i, bool c, float[4,6] v) => (bool o, float[4,6] u, uint8[4,6] q, float d)
+            <float ten = {-10.5}>
+            { o = Identity(c)  u = Mul(v, ten)  q, d, z = DynamicQuantizeLinear(u) }>
+    }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    reference = qrun.Session(model, backend="reference")
+    native = qrun.Session(model, cache=OBJECTS, threads=threads)
+    for count in (37, 60, 20, 60, 37):
+        feeds = {"x": X, "n": np.array(count, I64)}
+        if count < 60:
+            want = reference.run(feeds)
+            assert all(array.tobytes() == want[name].tobytes() for name, array in native.run(feeds).items())
+            continue
+        with pytest.raises(qrun.RunError) as wanted:
+            reference.run(feeds)
+        with pytest.raises(qrun.RunError) as got:
+            native.run(feeds)
+        assert str(got.value) == str(wanted.value)
+    assert turned[-1] > 30
