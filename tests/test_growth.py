@@ -107,7 +107,7 @@ def test_no_command_grows_faster_than_its_model(made: Made, tmp_path: Path, monk
 COSTS = (
     (growth.chain, 75, 80, 400),
     (growth.made_readers, 90, 140, 550),
-    (growth.inputs, 25, 60, 70),
+    (growth.inputs, 25, 60, 80),
     (growth.outputs, 30, 80, 170),
 )
 """Python calls for one more node, input or output: of check, inspect and run. 100,000 of them must take seconds."""
