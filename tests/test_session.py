@@ -176,6 +176,8 @@ def test_public_names_exist() -> None:
     [
         lambda s, f: s.run(np.zeros(3)),
         lambda s, f: s.run(None, f),
+        lambda s, f: s.measured(None),
+        lambda s, f: s.watch(None, print),
         lambda s, f: s.profile(f, runs=0),
         lambda s, f: qrun.Session(None),
         lambda s, f: qrun.Session(s.model, max_memory="1KB"),

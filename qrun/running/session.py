@@ -177,7 +177,7 @@ class Session:
         There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than two
         seconds it is only made to be kept for later processes.
         """
-        if (other := self._of(feeds)) is not self:
+        if (other := self._of(feeds, outputs)) is not self:
             return other.measured(feeds, outputs)
         first = self.execute(feeds, outputs)
         slow = first.duration_ns > PATIENCE_NS
@@ -246,9 +246,7 @@ class Session:
                 return run_program(last.compiled, feeds, self._budget(), timed)
             except Exception:  # as if it were the first time
                 self._again = None
-        if not isinstance(feeds, Mapping):
-            raise _no_feeds(self.model, feeds, outputs)
-        if (other := self._of(feeds)) is not self:
+        if (other := self._of(feeds, outputs)) is not self:
             return other._execute(feeds, outputs, observe, timed)
         values, budget = check_feeds(self.model, feeds), self._budget()
         keep = self._names(outputs)
@@ -295,8 +293,12 @@ class Session:
                 self._keep_program(made, keep, values, result)
         return result
 
-    def _of(self, feeds: Mapping[str, Array]) -> Session:
-        """The session that these feeds run in: another where they replace defaults, which are constants here."""
+    def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Session:
+        """The session that these feeds run in: another where they replace defaults, which are constants here.
+
+        Raises CallError where they are no feeds."""
+        if not isinstance(feeds, Mapping):
+            raise _no_feeds(self.model, feeds, outputs)
         replaced = self._defaults.intersection(feeds)
         if not replaced:
             return self
