@@ -25,7 +25,7 @@ _FIELDS: dict[int, str] = {
 }
 _BITS = {10: 16, 16: 16, **dict.fromkeys((17, 18, 19, 20, 24), 8), **dict.fromkeys((27, 28), 6)}
 """Of the types whose elements are stored as their bits, each in a number of int32_data: how many."""
-_TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+_TYPED = tuple(dict.fromkeys(_FIELDS.values()))
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:

@@ -223,7 +223,7 @@ def dynamic_sums_kernel(
     """
     from qrun.native.kernels.sums import dynamic_sums, reach
 
-    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, None, site.memo)
+    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, memo=site.memo)
     wraps = site.memo.once("reach", lambda: reach(weights, w_zero)) >= _WRAPS
     stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
     return staged_kernel(site, stages, (sums,), Settled(not wraps))

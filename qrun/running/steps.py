@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -198,14 +199,12 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
         )
 
     outside = {name: around[name] for name in plan.model.captured if name in around}
-    made: list[Run] = []
 
+    @cache
     def own() -> Run:
-        if not made:
-            natives = run.natives.inside(step, attribute) if run.natives else None
-            path = f"{run.path}{step.node.label}/{attribute}/"
-            made.append(Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path))
-        return made[0]
+        natives = run.natives.inside(step, attribute) if run.natives else None
+        path = f"{run.path}{step.node.label}/{attribute}/"
+        return Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path)
 
     def start(args: Sequence[Array]) -> Sequence[Array]:
         return _run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
