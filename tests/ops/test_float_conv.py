@@ -179,6 +179,19 @@ def test_conv_transpose_by_hand() -> None:
     assert biased[0, 0, -1] == 5
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_conv_transpose_same_where_the_stride_is_longer_than_the_kernel(auto_pad: str) -> None:
+    """n * stride elements, of which those that no product reaches stand at the end."""
+    x, w = np.array([[[1, 2, 3]]], np.float32), np.array([[[1, 10]]], np.float32)
+    for kernel, stride, want in [
+        (1, 2, [1, 0, 2, 0, 3, 0]),
+        (1, 3, [1, 0, 0, 2, 0, 0, 3, 0, 0]),
+        (2, 3, [1, 10, 0, 2, 20, 0, 3, 30, 0]),
+    ]:
+        made = qrun_node("ConvTranspose", [x, w[..., :kernel]], {"strides": [stride], "auto_pad": auto_pad})
+        assert made.tolist() == [[want]], (kernel, stride)
+
+
 def test_conv_transpose_with_a_kernel_larger_than_the_input() -> None:
     rng = np.random.default_rng(2)
     x, w = rng.integers(-5, 6, (1, 2, 2, 2)).astype(F), rng.integers(-5, 6, (2, 3, 9, 7)).astype(F)

@@ -150,6 +150,21 @@ def test_same_lower_puts_the_odd_pad_first() -> None:
     assert qrun_node("MaxPool", [x], dilated).tolist() == [[[2, 3, 4, 3]]]
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_where_the_stride_is_longer_than_the_kernel(auto_pad: str) -> None:
+    """Window i begins at element i * stride: nothing is cut off to make SAME come true."""
+    x = np.arange(1, 8, dtype=F).reshape(1, 1, 7)
+    for op_type, kernel, stride, want in [
+        ("MaxPool", 1, 2, [1, 3, 5, 7]),
+        ("MaxPool", 1, 4, [1, 5]),
+        ("MaxPool", 2, 4, [2, 6]),
+        ("AveragePool", 1, 3, [1, 4, 7]),
+        ("AveragePool", 2, 4, [1.5, 5.5]),
+    ]:
+        made = qrun_node(op_type, [x], {"kernel_shape": [kernel], "strides": [stride], "auto_pad": auto_pad})
+        assert made.tolist() == [[want]], (op_type, kernel, stride)
+
+
 def test_windows_of_padding_alone() -> None:
     x = np.ones((1, 1, 1), F)
     hole = {"kernel_shape": [2], "dilations": [2], "pads": [1, 1]}

@@ -187,6 +187,14 @@ def test_crop_extrapolates_on_every_axis() -> None:
         np.testing.assert_array_equal(got == 9.5, np.add.outer([1, 0, 0, 0], [0, 0, 0, 1]) > 0)
 
 
+def test_scales_count_within_the_roi() -> None:
+    """The output's length is that of the roi times the scale, where scales are given and not sizes."""
+    x, roi = np.arange(10, dtype=f32), np.array([0.1, 0.6], f32)
+    for scale, length in ((1, 5), (2, 10), (0.5, 2)):
+        mode = "tf_crop_and_resize"
+        assert len(call(x, roi, np.array([scale], f32), coordinate_transformation_mode=mode)) == length
+
+
 def test_older_versions() -> None:
     x = np.arange(4, dtype=f32)
     assert call(x, scales(1.5)["scales"], version=10).tolist() == [0, 0, 1, 2, 2, 3]
