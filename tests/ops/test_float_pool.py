@@ -154,15 +154,16 @@ def test_same_lower_puts_the_odd_pad_first() -> None:
 def test_same_where_the_stride_is_longer_than_the_kernel(auto_pad: str) -> None:
     """Window i begins at element i * stride: nothing is cut off to make SAME come true."""
     x = np.arange(1, 8, dtype=F).reshape(1, 1, 7)
-    for op_type, kernel, stride, want in [
+    cases: list[tuple[str, int, int, list[float]]] = [
         ("MaxPool", 1, 2, [1, 3, 5, 7]),
         ("MaxPool", 1, 4, [1, 5]),
         ("MaxPool", 2, 4, [2, 6]),
         ("AveragePool", 1, 3, [1, 4, 7]),
         ("AveragePool", 2, 4, [1.5, 5.5]),
-    ]:
-        made = qrun_node(op_type, [x], {"kernel_shape": [kernel], "strides": [stride], "auto_pad": auto_pad})
-        assert made.tolist() == [[want]], (op_type, kernel, stride)
+    ]
+    for op_type, size, stride, want in cases:
+        made = qrun_node(op_type, [x], {"kernel_shape": [size], "strides": [stride], "auto_pad": auto_pad})
+        assert made.tolist() == [[want]], (op_type, size, stride)
 
 
 def test_windows_of_padding_alone() -> None:
