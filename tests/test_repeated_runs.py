@@ -349,3 +349,42 @@ def test_an_output_that_is_asked_for_is_not_that_of_the_run_before() -> None:
         made = session.run(feeds, outputs)
         assert list(made) == (["y"] if outputs is None else [outputs] if isinstance(outputs, str) else outputs)
         assert all((array == ONES).all() for array in made.values())
+
+
+def test_nodes_of_which_none_is_native_run_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third run and later ones are no longer planned or bound: texts, a sequence, and an output that is a constant."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array([5], np.int64))),
+        helper.make_node("StringNormalizer", ["t"], ["u"], case_change_action="UPPER"),
+        helper.make_node("SequenceConstruct", ["u", "t"], ["s"]),
+        helper.make_node("SequenceAt", ["s", "c0"], ["y"]),
+    ]
+    feeds = {"t": np.array(["a", "b"], object)}
+    made = model(nodes, feeds, {"y": np.object_, "c": np.int64}, {"c0": np.int64(0)})
+    for fuse in (True, False):
+        session = qrun.Session(made, backend="native", threads=1, fuse=fuse)
+        for number in range(RUNS):
+            if number == 2:
+                monkeypatch.setattr("qrun.running.session.execute", None)
+            found = session.run({"t": np.array([f"a{number}", "b"], object)})
+            assert found["y"].tolist() == [f"A{number}", "B"]
+            assert found["c"].tolist() == [5]
+            found["c"][...] = found["y"][...] = 0  # the caller's own
+        monkeypatch.undo()
+
+
+def test_a_refusal_of_a_node_in_a_later_run_is_told_as_in_the_first() -> None:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("SequenceAt", ["s", "i"], ["y"]),
+    ]
+    feeds = {"x": ONES, "i": np.array(1, np.int64)}
+    session = qrun.Session(model(nodes, feeds, {"y": np.float32}, {}), backend="native", threads=1)
+    told = set()
+    for _ in range(RUNS):
+        with pytest.raises(qrun.QrunError) as failed:
+            session.run({**feeds, "i": np.array(7, np.int64)})
+        told.add(str(failed.value))
+        assert np.array_equal(session.run(feeds)["y"], ONES)
+    assert len(told) == 1
+    assert "SequenceAt" in told.pop()

@@ -19,7 +19,7 @@ from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
 from qrun.running.times import Clock, Inside
 
 if TYPE_CHECKING:
-    from qrun.native.plan.placement import Chain
+    from qrun.native.plan.placement import Chain, Item
     from qrun.native.plan.program import Program
     from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
@@ -226,7 +226,7 @@ class Programs:
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
-        from qrun.native.plan.placement import Chain, PythonStep, Task
+        from qrun.native.plan.placement import PythonStep
         from qrun.native.plan.program import Program
         from qrun.native.plan.schedule import Schedule
 
@@ -234,7 +234,7 @@ class Programs:
         infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in feeds.items()}
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
-        items: list[Task | Chain | PythonStep] = []
+        items: list[Item] = []
         outside = set(feeds)
         fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
@@ -251,9 +251,8 @@ class Programs:
             names = [name for name in chain.inputs if isinstance(name, str)]
             fixed |= {name: a for name in names if (a := plan.model.constant(name)) is not None}
             items.append(chain.tasks[0] if len(chain.tasks) == 1 else chain)
-        if not any(isinstance(item, (Task, Chain)) for item in items):
-            return None
-        wanted = [name for name in plan.keep if plan.model.constant(name) is None]
+        constants = plan.model.constants
+        wanted = [name for name in plan.keep if name not in constants or plan.model.constant(name) is None]
         given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
         try:

@@ -162,12 +162,13 @@ def scratch(nbytes: int) -> int:
 
     It is the same for all of the thread's calls, so that it stays near, until one needs more.
     """
-    held: np.ndarray[Any, Any] | None = getattr(_own, "held", None)
-    if held is None or held.nbytes < nbytes:
-        held = _own.held = aligned(nbytes, np.uint8)
+    held: tuple[np.ndarray[Any, Any], int, int] | None = getattr(_own, "held", None)
+    if held is None or held[1] < nbytes:
+        made = aligned(nbytes, np.uint8)
+        held = _own.held = made, nbytes, address(made)
     else:
-        forget(held)
-    return int(held.__array_interface__["data"][0])
+        forget(held[0])
+    return held[2]
 
 
 def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ints:

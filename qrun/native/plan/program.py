@@ -73,6 +73,8 @@ class Instance:
         row, word, first, _ = listing.parts.T
         self.structs[row, word] = self.starts[0] + ENTRY * first
         self.doubtful = np.array(listing.doubtful, np.int64)
+        self.doubts = self.structs[:walked, DOUBT // 8]
+        self.measuring = listing.engine.threads > 1
         self.forget()
         self.views: dict[Key, Array] = {}
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
@@ -93,9 +95,13 @@ class Instance:
 
     def point(self, key: Key, array: Array) -> Array:
         """Let the calls that read this value read the array; returns what must live until they have."""
-        operand, room = self.listing.given[key], self.listing.room.get(key, 0)
+        listing = self.listing
+        operand = listing.given[key]
         if array.shape != operand.shape or array.dtype != operand.dtype:
             raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {operand.dtype}{list(operand.shape)}")
+        if key not in listing.pointers:
+            return array
+        room = listing.room.get(key, 0)
         if not array.flags.c_contiguous or array.nbytes < room:
             held = aligned(max(array.nbytes, room), np.uint8)
             held[array.nbytes :] = 0
@@ -108,14 +114,16 @@ class Instance:
         self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
-        values, held, stamps = {**listing.fixed}, {}, list[Stamp]()
+        values, copies, stamps = {**listing.fixed}, dict[Key, Array](), list[Stamp]()
         measuring = self.measuring
         timed = timed or measuring
 
         def take(key: Key, array: Array) -> None:
-            values[key], held[key] = array, self.point(key, array)
-            if held[key] is not array:
-                budget.hold(held[key], str(key))
+            values[key] = array
+            pointed = self.point(key, array)
+            if pointed is not array:
+                copies[key] = pointed
+                budget.hold(pointed, str(key))
 
         for key, array in arrays.items():
             take(key, array)
@@ -135,30 +143,26 @@ class Instance:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
-                    own = array.copy() if np.may_share_memory(array, self.memory) else array
+                    seen = array.base is not None and np.may_share_memory(array, self.memory)
+                    own = array.copy() if seen else array
                     budget.hold_made(own, str(key))
                     take(key, own)
                 if timed:
                     stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
             for key in segment.frees:
-                array, pointed = values.pop(key), held.pop(key)
-                budget.release(array)
-                if pointed is not array:
-                    budget.release(pointed)
+                budget.release(values.pop(key))
+                if key in copies:
+                    budget.release(copies.pop(key))
         if measuring:
             self._measure(stamps)
         return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps))
-
-    @property
-    def measuring(self) -> bool:
-        """Whether runs still tell which calls threads are to share."""
-        return self.listing.engine.threads > 1 and not self.alone.known
 
     def _measure(self, stamps: Sequence[Stamp]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
         and where all of a segment are small none is called."""
         self.alone.measure(stamps)
         if self.alone.known:
+            self.measuring = False
             self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()
             segments = (segment for segment in self.listing.segments if segment.item < 0)
             self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
@@ -181,8 +185,9 @@ class Instance:
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
-        if key in self.views:
-            return self.views[key]
+        found = self.views.get(key)
+        if found is not None:
+            return found
         if key in values:
             return values[key]
         view = self.listing.views[key]
@@ -196,7 +201,7 @@ class Instance:
         if value is values.get(key) and key not in self.listing.fixed and value.flags.c_contiguous:
             return value
         budget.reserve(value.nbytes, str(key))
-        return np.array(value, order="C")
+        return value.copy()
 
     def _lead(self, segment: Segment) -> None:
         self.generation += 1
@@ -225,13 +230,11 @@ class Instance:
 
     def _doubt(self) -> BaseException | None:
         """What is to be raised if a call could not decide its results; it is forgotten."""
-        if not self.doubtful.size:
+        if not self.doubtful.size or not np.count_nonzero(self.doubts):
             return None
-        doubts = self.structs[self.doubtful, DOUBT // 8]
-        if not doubts.any():
-            return None
-        self.structs[self.doubtful, DOUBT // 8] = 0
-        return self.listing.undecided(int(self.doubtful[doubts.argmax()]))
+        first = int(self.doubts.argmax())
+        self.doubts[...] = 0
+        return self.listing.undecided(first)
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""
