@@ -83,6 +83,17 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         {"K": 16, "N": 8, "block_size": 16},
         F,
     ),
+    "MoE": (
+        [F(np.ones((4, 8))), F(np.ones((4, 2))), F(np.ones((2, 3, 8))), None, F(np.ones((2, 8, 3)))],
+        {"k": 2},
+        F,
+    ),
+    "QMoE": (
+        [F(np.ones((4, 8))), F(np.ones((4, 2))), np.ones((2, 4, 4), np.uint8), F(np.ones((2, 4))), None]
+        + [np.ones((2, 8, 2), np.uint8), F(np.ones((2, 8)))],
+        {"k": 2},
+        F,
+    ),
     "DynamicQuantizeLSTM": (
         [F(np.ones((5, 2, 3))), np.ones((1, 3, 8), np.uint8), np.ones((1, 2, 8), np.uint8), *[None] * 5]
         + [F(np.ones(1)), np.zeros(1, np.uint8)] * 2,

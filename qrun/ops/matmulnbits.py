@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text, type_name
+from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
-from qrun.ops._float import narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_products import exact_sums, matmul_kernel
 from qrun.ops._op import Array, Context, Shape, one_of, op, refuse, require
-from qrun.ops._sums import rounded_products
 
 _BITS = (2, 4, 8)
-_INT8 = 4
-"""The accuracy_level that lets a runtime quantize A."""
-_BLOCKS_OF_2_BITS = (32, 64, 128)
-"""Where onnxruntime quantizes A for 2-bit weights."""
-_CHUNK = 1 << 22
-"""Weights that are dequantized at once."""
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -75,15 +66,7 @@ def matmul_n_bits(
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     _note_scales(ctx, scales)
-    ctx.claim((*A.shape[:-1], N), 8)
-    ctx.claim((min(N, weights.at_once), K), 24, "dequantized weights")
-    product = _int8_product if ctx.arith == "ort" and weights.in_int8(accuracy_level) else _product
-    rows = A.reshape(-1, K)
-    made = np.empty((len(rows), N), A.dtype)
-    for start in range(0, N, weights.at_once):
-        part = slice(start, start + weights.at_once)
-        made[:, part] = product(rows, weights.part(part), None if bias is None else widen(bias[part]))
-    return made.reshape(*A.shape[:-1], N)
+    return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
 
 
 @matmul_n_bits.native
@@ -134,89 +117,6 @@ def _note_scales(ctx: Context, scales: Array) -> None:
     if bad.any():
         where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
         ctx.observe("bad-scale", "scales", int(bad.sum()), bad.size, where, f"{float(scales[where])!r}")
-
-
-@frozen
-class BlockWeights:
-    """The weights of a MatMulNBits, as its docstring has them; scales and zero points have two axes.
-
-    groups: the block of each k, if it is not its own.
-    """
-
-    codes: Array
-    scales: Array
-    zero_points: Array | None
-    groups: Array | None
-    depth: int
-    bits: int
-    block: int
-    dtype: np.dtype[Any]
-
-    @property
-    def at_once(self) -> int:
-        """Columns of the product that are made together, so that few weights are dequantized at a time."""
-        return max(1, _CHUNK // self.depth)
-
-    def part(self, columns: slice | Array) -> BlockWeights:
-        """Those of some columns of the product."""
-        zeros = None if self.zero_points is None else self.zero_points[columns]
-        return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
-
-    def in_int8(self, accuracy_level: int) -> bool:
-        """Whether onnxruntime multiplies codes of A."""
-        packed = self.zero_points is None or self.zero_points.dtype == np.uint8
-        known = self.bits != 2 or self.block in _BLOCKS_OF_2_BITS
-        return accuracy_level == _INT8 and packed and known and self.groups is None
-
-    def unpacked(self) -> Array:
-        """The codes, uint8 [N, blocks * block_size]."""
-        return unpack(self.codes.reshape(len(self.codes), -1), self.bits)
-
-    def zeros(self) -> Array:
-        """A zero point for each block, uint8 or of A's type [N, blocks]."""
-        if self.zero_points is None:
-            return np.full(self.scales.shape, 2 ** (self.bits - 1), np.uint8)
-        if self.zero_points.dtype != np.uint8:
-            return self.zero_points
-        return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]]
-
-    def values(self, depth: int) -> Array:
-        """What the codes stand for, of A's type [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
-        blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
-        with np.errstate(all="ignore"):
-            wide = self.unpacked()[:, :depth].astype(np.float32)
-            wide -= self.zeros().astype(np.float32)[:, blocks]
-            wide *= self.scales.astype(np.float32)[:, blocks]
-            return wide.astype(self.dtype, copy=False)
-
-
-def unpack(codes: Array, bits: int) -> Array:
-    """The codes in bytes, low bits first, along the last axis: uint8."""
-    if bits == 8:
-        return codes
-    parts = [(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
-
-
-def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
-    return rounded_products(rows, weights.values(weights.depth).T, rows.dtype, addend=bias)
-
-
-def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
-    block, (columns, blocks) = weights.block, weights.scales.shape
-    padding = [(0, 0), (0, blocks * block - weights.depth)]
-    padded = np.pad(rows.astype(np.float32), padding).reshape(len(rows), blocks, block)
-    codes = weights.unpacked().reshape(columns, blocks, block).astype(np.float64)
-    zeros, scales = widen(weights.zeros()), widen(weights.scales)
-    total = np.zeros((len(rows), columns))
-    with np.errstate(all="ignore"):
-        steps = np.abs(padded).max(axis=2) / np.float32(127)
-        inverse = np.where(steps == 0, np.float32(0), np.float32(1) / steps)
-        quantized = widen(np.rint(padded * inverse[..., None]))
-        for number in range(blocks):
-            integers = quantized[:, number] @ (codes[:, number] - zeros[:, number, None]).T
-            total += integers * widen(steps[:, number, None]) * scales[:, number]
-        return narrow(total if bias is None else total + bias, rows.dtype)
 
 
 def checked_weights(

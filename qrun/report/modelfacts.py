@@ -22,6 +22,8 @@ from qrun.running.plan import plan
 
 DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 INTEGER = ("MatMulInteger", "ConvInteger", "MatMulIntegerToFloat")
+_CODED = {"MatMulNBits": (1,), "QMoE": (2, 5, 8)}
+"""Operators whose attributes say how wide the codes of their weights are, and the places of those."""
 FORMS = {
     "tensor": "per tensor",
     "channel": "per channel",
@@ -100,7 +102,7 @@ class ModelFacts:
             found["QOperator"] = None
         if dynamic or (ops.intersection(INTEGER) and "QOperator" not in found):
             found["dynamic" if dynamic else "integer"] = None
-        if "MatMulNBits" in ops:
+        if ops.intersection(_CODED):
             found["weight only"] = None
         if "DequantizeLinear" in ops and any(self._weights_of("DequantizeLinear")):
             found["QDQ" if ops.intersection(("QuantizeLinear", *dynamic)) else "weight only"] = None
@@ -119,8 +121,8 @@ class ModelFacts:
                 value = None if q.is_output else scope.value(q.tensor.tensor)
                 if value is not None and value.dtype != np.int32 and value.dtype.kind != "f":
                     sizes[type_name(value.dtype)] += value.size
-            if node.op_type == "MatMulNBits":
-                stored = scope.value(node.inputs[1]) if len(node.inputs) > 1 else None
+            for place in _CODED.get(node.op_type, ()):
+                stored = scope.value(node.inputs[place]) if len(node.inputs) > place else None
                 sizes[_bits(node)] += stored.size if stored is not None else 0
         return " ".join([self.form, *(name for name, _ in sizes.most_common(1))])
 
@@ -145,8 +147,9 @@ class ModelFacts:
                 (weights if stored else activations)[f"{type_name(dtype)} {_granularity(scope, node, q)}".strip()] += 1
             if node.op_type == "DynamicQuantizeLinear":
                 activations["uint8 per tensor"] += 1
-            if node.op_type == "MatMulNBits":
-                weights[f"{_bits(node)} in blocks of {node.attributes.get('block_size')!r}"] += 1
+            if node.op_type in _CODED:
+                block = node.attributes.get("block_size")
+                weights[f"{_bits(node)} in blocks of {block!r}" if block else f"{_bits(node)} per channel"] += 1
         return _ranked(activations), _ranked(weights)
 
     @cached_property
@@ -175,8 +178,9 @@ class ModelFacts:
 
 
 def _bits(node: Node) -> str:
-    """``4-bit``: the weights of a MatMulNBits."""
-    return f"{node.attributes.get('bits') or 4!r}-bit"
+    """``4-bit``: the weights of a MatMulNBits or a QMoE."""
+    given = node.attributes.get("expert_weight_bits" if node.op_type == "QMoE" else "bits")
+    return f"{given or 4!r}-bit"
 
 
 def _ranked(found: Counter[str]) -> tuple[str, ...]:

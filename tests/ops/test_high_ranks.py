@@ -85,6 +85,10 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "MatMulIntegerToFloat": [U, TURNED, S, S, Z, Z],
         "DynamicQuantizeMatMul": [U.astype(np.float32), TURNED, S, Z],
         "MatMulNBits": [U.astype(np.float32), np.zeros((2, 1, 8), np.uint8), np.ones(2, np.float32)],
+        "MoE": [U.astype(np.float32), TURNED[0, :2, :2].astype(np.float32), np.ones((2, 4, 3), np.float32), None]
+        + [np.ones((2, 3, 4), np.float32)],
+        "QMoE": [np.ones((1, 2, 4), np.float32), TURNED[0, :2, :2].astype(np.float32), np.ones((2, 2, 2), np.uint8)]
+        + [np.ones((2, 2), np.float32), None, np.ones((2, 4, 1), np.uint8), np.ones((2, 4), np.float32)],
         "Gelu": [U.astype(np.float32)],
         "QuickGelu": [U.astype(np.float32)],
         "BiasGelu": [U.astype(np.float32), np.ones(3, np.float32)],

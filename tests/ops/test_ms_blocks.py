@@ -98,7 +98,7 @@ def test_onnxruntime_quantizes_a() -> None:
 def test_many_columns_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, attributes = case(5, 4, "packed", bias=True, sizes=(3, 64, 11), block=16)
     whole, emulated = kernel(inputs, **attributes), kernel(inputs, "ort", **attributes, accuracy_level=4)
-    monkeypatch.setattr("qrun.ops.matmulnbits._CHUNK", 3 * 64)
+    monkeypatch.setattr("qrun.ops._blockweights._CHUNK", 3 * 64)
     assert_equal(kernel(inputs, **attributes), whole)
     assert_equal(kernel(inputs, "ort", **attributes, accuracy_level=4), emulated)
 

@@ -1,0 +1,118 @@
+"""Weights of 2, 4 or 8 bits with a scale for each block along a row, and products with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ops._float import narrow, widen
+from qrun.ops._op import Array, Context
+from qrun.ops._sums import rounded_products
+
+_INT8 = 4
+"""The accuracy_level that lets a runtime quantize A."""
+_BLOCKS_OF_2_BITS = (32, 64, 128)
+"""Where onnxruntime quantizes A for 2-bit weights."""
+_CHUNK = 1 << 22
+"""Weights that are dequantized at once."""
+
+
+@frozen
+class BlockWeights:
+    """The weights of a MatMulNBits, as its docstring has them; scales and zero points have two axes.
+
+    groups: the block of each k, if it is not its own.
+    """
+
+    codes: Array
+    scales: Array
+    zero_points: Array | None
+    groups: Array | None
+    depth: int
+    bits: int
+    block: int
+    dtype: np.dtype[Any]
+
+    @property
+    def at_once(self) -> int:
+        """Columns of the product that are made together, so that few weights are dequantized at a time."""
+        return max(1, _CHUNK // max(1, self.depth))
+
+    def part(self, columns: slice | Array) -> BlockWeights:
+        """Those of some columns of the product."""
+        zeros = None if self.zero_points is None else self.zero_points[columns]
+        return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
+
+    def in_int8(self, accuracy_level: int) -> bool:
+        """Whether onnxruntime multiplies codes of A."""
+        packed = self.zero_points is None or self.zero_points.dtype == np.uint8
+        known = self.bits != 2 or self.block in _BLOCKS_OF_2_BITS
+        return accuracy_level == _INT8 and packed and known and self.groups is None
+
+    def unpacked(self) -> Array:
+        """The codes, uint8 [N, blocks * block_size]."""
+        return unpack(self.codes.reshape(len(self.codes), -1), self.bits)
+
+    def zeros(self) -> Array:
+        """A zero point for each block, uint8 or of A's type [N, blocks]."""
+        if self.zero_points is None:
+            return np.full(self.scales.shape, 2 ** (self.bits - 1), np.uint8)
+        if self.zero_points.dtype != np.uint8:
+            return self.zero_points
+        return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]]
+
+    def values(self, depth: int) -> Array:
+        """What the codes stand for, of A's type [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
+        blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
+        with np.errstate(all="ignore"):
+            wide = self.unpacked()[:, :depth].astype(np.float32)
+            wide -= self.zeros().astype(np.float32)[:, blocks]
+            wide *= self.scales.astype(np.float32)[:, blocks]
+            return wide.astype(self.dtype, copy=False)
+
+
+def unpack(codes: Array, bits: int) -> Array:
+    """The codes in bytes, low bits first, along the last axis: uint8."""
+    if bits == 8:
+        return codes
+    parts = [(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def dequantized_product(
+    rows: Array, weights: BlockWeights, bias: Array | None, accuracy_level: int, ctx: Context
+) -> Array:
+    """Rows [M,K] times what the codes stand for, and the bias: [M,N], each rounded once, as MatMulNBits has them."""
+    columns = len(weights.codes)
+    ctx.claim((len(rows), columns), 8)
+    ctx.claim((min(columns, weights.at_once), weights.depth), 24, "dequantized weights")
+    product = _int8_product if ctx.arith == "ort" and weights.in_int8(accuracy_level) else _product
+    made = np.empty((len(rows), columns), rows.dtype)
+    for start in range(0, columns, weights.at_once):
+        part = slice(start, start + weights.at_once)
+        made[:, part] = product(rows, weights.part(part), None if bias is None else widen(bias[part]))
+    return made
+
+
+def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    return rounded_products(rows, weights.values(weights.depth).T, rows.dtype, addend=bias)
+
+
+def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    block, (columns, blocks) = weights.block, weights.scales.shape
+    padding = [(0, 0), (0, blocks * block - weights.depth)]
+    padded = np.pad(rows.astype(np.float32), padding).reshape(len(rows), blocks, block)
+    codes = weights.unpacked().reshape(columns, blocks, block).astype(np.float64)
+    zeros, scales = widen(weights.zeros()), widen(weights.scales)
+    total = np.zeros((len(rows), columns))
+    with np.errstate(all="ignore"):
+        steps = np.abs(padded).max(axis=2) / np.float32(127)
+        inverse = np.where(steps == 0, np.float32(0), np.float32(1) / steps)
+        quantized = widen(np.rint(padded * inverse[..., None]))
+        for number in range(blocks):
+            integers = quantized[:, number] @ (codes[:, number] - zeros[:, number, None]).T
+            total += integers * widen(steps[:, number, None]) * scales[:, number]
+        return narrow(total if bias is None else total + bias, rows.dtype)
