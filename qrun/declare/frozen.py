@@ -133,7 +133,8 @@ def _write(made: Any) -> None:
         known[f"_set_{name}"] = getattr(made, name).__set__ if slots else None
         parameters.append(name if default is MISSING else f"{name}=_{name}")
         value = f"_{name}() if {name} is _{name} else {name}" if factory else name
-        steps.append(f" _set_{name}(self, {value})" if slots else f" __dict__[{name!r}] = {value}")
+        written = f" _set_{name}(self, {value})" if slots else f" __dict__[{name!r}] = {value}"
+        steps.append(written if made.__setattr__ is __setattr__ else f" self.{name} = {value}")
         values.append(f"self.{name},")
     if hasattr(made, "__post_init__"):
         steps.append(" self.__post_init__()")

@@ -137,7 +137,7 @@ class OpDef:
 
     def __call__(self, *args: Any, ctx: Context | None = None, **kwargs: Any) -> Any:
         """What the reference kernel makes, in a new Context if none is given."""
-        given = self._gathered(kwargs)
+        given = self._gathered(kwargs) if self._records else kwargs
         if self._taken is not None:
             args = (self._taken(*args, **{name: given.pop(name) for name in declared(self._taken) if name in given}),)
         if self.takes_context:
@@ -156,8 +156,7 @@ class OpDef:
 
     def _gathered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes as the kernel's parameters: those of a record of attributes in the record."""
-        inside = {field for kind in self._records.values() for field in declared(kind)}
-        own = {name: value for name, value in kwargs.items() if name not in inside}
+        own = {name: value for name, value in kwargs.items() if name not in self._inside}
         return {**{name: kind.of(kwargs) for name, kind in self._records.items()}, **own}
 
     def __repr__(self) -> str:
@@ -170,6 +169,11 @@ class OpDef:
     @cached_property
     def _records(self) -> Mapping[str, type[Attributes]]:
         return records_of(self._written, Attributes)
+
+    @cached_property
+    def _inside(self) -> frozenset[str]:
+        """The attributes in records."""
+        return frozenset(name for kind in self._records.values() for name in declared(kind))
 
     @cached_property
     def _taken(self) -> type[InputRecord] | None:

@@ -17,7 +17,8 @@ from qrun.memory import Budget
 from qrun.ops import Arith
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan
-from qrun.running.programs import Compiled, Observing
+from qrun.running.programs import Compiled
+from qrun.running.pythonsteps import Observing
 from qrun.running.steps import NodeEvent, Run, run_step
 from qrun.running.times import Clock, Inside, InsideEvent
 

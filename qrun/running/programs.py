@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ir.compound import apart
 from qrun.memory import Budget
-from qrun.ops import Arith, Context, Observation
+from qrun.ops import Arith
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step, moving
-from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
-from qrun.running.times import Clock, Inside
+from qrun.running.pythonsteps import BoundStep, Observing
+from qrun.running.steps import NodeEvent, TensorInfo
+from qrun.running.times import Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain, Item
@@ -37,17 +38,6 @@ Forms = tuple[tuple[str, tuple[int, ...], str], ...]
 Key = tuple[tuple[str, ...], Forms]
 
 
-class Observing(Protocol):
-    """Who looks at what a program makes (native/plan/program.py), and gets what the steps that run elsewhere observe."""
-
-    items: Sequence[int]
-    found: dict[int, tuple[Observation, ...]]
-
-    def look(self, item: int, value: Callable[[Any], Array]) -> None: ...
-
-    def now(self) -> int: ...
-
-
 @frozen
 class Compiled:
     """A plan as a native program, for inputs of certain shapes.
@@ -62,6 +52,7 @@ class Compiled:
     events: tuple[NodeEvent, ...]
     arith: Arith
     natives: NativeKernels | None = None
+    _elsewhere: dict[int, BoundStep] = field(default_factory=dict)
 
     def run(
         self,
@@ -78,33 +69,12 @@ class Compiled:
         """
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
-            return self._step(item, arrays, budget, inside, observer)
+            step = self._elsewhere.get(item)
+            if step is None:
+                step = self._elsewhere[item] = BoundStep(self.plan, item, self.bounds[item], self.arith, self.natives)
+            return step.run(arrays, budget, inside, observer)
 
         return self.program.run(feeds, elsewhere, budget, observer, timed)
-
-    def _step(
-        self, item: int, arrays: list[Array], budget: Budget, inside: Inside, observer: Observing | None
-    ) -> list[Array]:
-        step, bound = self.plan.steps[item], self.bounds[item]
-        node = step.node
-        values = dict(zip(moving(self.plan, step), arrays, strict=True))
-        constants = self.plan.model.constants
-        args = [None if not name else values[name] if name in values else constants[name] for name in node.inputs]
-        if bound is not None and bound.kernel is not None:
-            for shape, itemsize, what in bound.claims:
-                budget.claim(shape, itemsize, what)
-            made: Any = bound.kernel.run(args)
-        else:
-            wanted = tuple(bool(name) for name in node.outputs)
-            ctx = Context(self.arith, node.version, len(node.outputs), wanted, observer is not None, budget)
-            if step.bodies:
-                run = Run(self.arith, budget, False, self.natives, Clock(), {}, inside=inside)
-                ctx.bodies = run.bodies(step, {**constants, **values})
-            made = reference(step, args, ctx)
-            if observer is not None:
-                observer.found[item] = tuple(ctx.observations)
-        made = made if isinstance(made, tuple) else (made,)
-        return [apart(array, arrays) for name, array in zip(node.outputs, made, strict=False) if name]
 
     def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""
