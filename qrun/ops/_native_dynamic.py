@@ -183,7 +183,7 @@ class DynamicProduct:
         site.afford(self.rows * 8 + self.n * matrices * 8192)
         results = Results(None, None)
         if target is not None:
-            results = requantization(site.engine, target, self.n * matrices, *self.bounds())
+            results = requantization(site.engine, target, self.n * matrices, *self.bounds(), site.memo)
         a, b = (Operand(x.shape, x.dtype) for x in (self.a, self.b))
         stack = Stack(site.engine, a, b, results, matrices)
         known = [zero.operand if isinstance(zero, Given) else zero for zero in zeros]

@@ -83,14 +83,17 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)
     axis, opset = site.attributes["axis"], site.attributes["opset"]
     whole: Callable[..., Array] = qlinear_softmax
-    whole(*site.inputs, axis=axis, opset=opset, ctx=quiet(site))
+    site.ctx.claim(x.shape, 1)
+    whole(x[:0] if x.ndim else x, *site.inputs[1:], axis=axis, opset=opset, ctx=quiet(site))
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")
     if opset >= 13 and axis % x.ndim != x.ndim - 1:
         raise declined("not over the last axis")
     length = math.prod(x.shape[axis % x.ndim :])
-    equal = int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
+    equal = site.memo.once(
+        ("equal", length), lambda: int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
+    )
     softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal)
     kernel = kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
     again = replace(quiet(site), claims=None)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from qrun.declare.collector import uncollected
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Context
-from qrun.running.derived import SMALL, blank
-from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.derived import SMALL
+from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import check_types, reference
 
@@ -24,6 +24,11 @@ def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, 
 
     A step that cannot be bound fails when it runs, with its place in the model.
     """
+    with uncollected():
+        _bind_all(plan, values, natives, budget)
+
+
+def _bind_all(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:
     known, made = dict(values), set[str]()
     for step in plan.steps:
         names = [name for name in step.node.inputs if name]
@@ -49,14 +54,4 @@ def _outputs(step: Step, args: list[Array | None], natives: NativeKernels, budge
         made = reference(step, args, ctx)
         made = made if isinstance(made, tuple) else (made,)
         return {name: np.array(array) for name, array in zip(node.outputs, made, strict=False) if name}
-    return {node.outputs[place]: array for place, array in _shaped(bound).items() if place < len(node.outputs)}
-
-
-def _shaped(bound: KernelBinding) -> dict[int, Array]:
-    """Arrays of the shapes and types that the kernel makes, which take no memory, by output."""
-    found: dict[int, Any] = {}
-    for stage in bound.kernel.stages if bound.kernel else ():
-        if isinstance(stage.output, int):
-            result = stage.operation.result
-            found[stage.output] = blank(result.shape, result.dtype)
-    return found
+    return dict(zip(node.outputs, bound.shaped, strict=False))

@@ -21,7 +21,7 @@ from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim, Round, Turns
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops._native_narrow import narrow_kernel, narrow_type
-from qrun.running.derived import SMALL, TensorLike, derived_tensors
+from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
 from qrun.running.plan import Plan, Step
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ each of its values."""
 Fixed = tuple[How, ...]
 
 
-@frozen(weak=True)
+@frozen(slots=False)
 class KernelBinding:
     """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
 
@@ -49,6 +49,15 @@ class KernelBinding:
     why: str
     claims: tuple[Claim, ...] = ()
     observations: tuple[Observation, ...] = ()
+
+    @cached_property
+    def shaped(self) -> tuple[Array, ...]:
+        """Arrays of the shapes and types that the kernel makes, which take no memory; none if its stages do not tell."""
+        stages = self.kernel.stages if self.kernel else ()
+        found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
+        if found.keys() != set(range(len(found))):
+            return ()
+        return tuple([blank(found[place].shape, found[place].dtype) for place in range(len(found))])
 
     def wait(self) -> None:
         """Until its kernels are compiled."""

@@ -49,7 +49,7 @@ class Compiled:
     plan: Plan
     program: Program
     bounds: tuple[KernelBinding | None, ...]
-    events: tuple[NodeEvent, ...]
+    events: Sequence[NodeEvent]
     arith: Arith
     natives: NativeKernels | None = None
     _elsewhere: dict[int, BoundStep] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Programs:
         key = _key(plan, feeds)
         with self._lock:
             if key in self._seen:
-                self._made[key] = self._compile(plan, feeds, self._seen.pop(key))
+                self._made[key] = self._compiled(plan, feeds, self._seen.pop(key))
                 self._forget()
             elif key in self._ahead:
                 self._made[key] = self._ahead.pop(key)
@@ -162,9 +162,21 @@ class Programs:
                 self._made[key] = self._made.pop(key)
             return self._made.get(key)
 
-    def make_ahead(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
-        """The program for such inputs, made before they have run. Until they come again it displaces none that did."""
-        key, made = _key(plan, feeds), self._compile(plan, feeds, events)
+    def make_ahead(
+        self,
+        plan: Plan,
+        feeds: Mapping[str, Array],
+        events: Sequence[NodeEvent],
+        infos: Mapping[str, TensorInfo],
+        bounds: Sequence[KernelBinding | None],
+    ) -> Compiled | None:
+        """The program for such inputs, made before they have run. Until they come again it displaces none that did.
+
+        infos: of all tensors; bounds: what runs each step.
+        """
+        infos = {**infos, **_infos(feeds)}
+        shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
+        key, made = _key(plan, feeds), self._compile(plan, events, infos, feeds, shapes, bounds)
         with self._lock:
             self._ahead.pop(key, None)
             if made is not None:
@@ -193,17 +205,32 @@ class Programs:
         for key in surplus({key: made.program.nbytes if made else 0 for key, made in self._made.items()}):
             del self._made[key]
 
-    def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
+    def _compiled(self, plan: Plan, feeds: Mapping[str, Array], events: Sequence[NodeEvent]) -> Compiled | None:
+        """The program of a plan that has run, with these events."""
+        from qrun.declare.collector import uncollected
+
+        with uncollected():
+            infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | _infos(feeds)
+            shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
+            bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
+            return self._compile(plan, events, infos, feeds, shapes, bounds)
+
+    def _compile(
+        self,
+        plan: Plan,
+        events: Sequence[NodeEvent],
+        infos: Mapping[str, TensorInfo],
+        feeds: Mapping[str, Array],
+        shapes: Mapping[str, Array],
+        bounds: Sequence[KernelBinding | None],
+    ) -> Compiled | None:
+        """shapes: values that follow from shapes."""
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
         from qrun.native.plan.placement import PythonStep
         from qrun.native.plan.program import Program
         from qrun.native.plan.schedule import Schedule
 
-        infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
-        infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in feeds.items()}
-        shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
-        bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
         items: list[Item] = []
         outside = set(feeds)
         fixed = dict(shapes)
@@ -252,6 +279,10 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
             for stage in kernel.stages
         )
     )
+
+
+def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
+    return {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
 
 
 def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:

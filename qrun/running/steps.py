@@ -107,11 +107,13 @@ class Run:
         label, op = event.node.label, event.node.op
         self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)
 
-    def info(self, name: str, array: Array) -> TensorInfo:
-        found = self.infos.get(name)
-        if found is None:
-            found = self.infos[name] = TensorInfo(name, array.dtype, array.shape)
-        return found
+    def inform(self, node: Node, args: Sequence[Array | None], made: Sequence[Array]) -> None:
+        """Note what a node read and made."""
+        infos = self.infos
+        for names, arrays in ((node.inputs, args), (node.outputs, made)):
+            for name, array in zip(names, arrays, strict=False):
+                if array is not None and name and name not in infos:
+                    infos[name] = TensorInfo(name, array.dtype, array.shape)
 
 
 def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
@@ -164,21 +166,38 @@ def event(
     duration_ns: int = 0,
 ) -> NodeEvent:
     """What happened at a step that made this of these inputs."""
+    run.inform(step.node, args, made)
+    shapes = [array.shape for array in made]
+    return event_of(step, run.infos, shapes, bound, tuple(ctx.observations), run.groups, start_ns, duration_ns)
+
+
+def event_of(
+    step: Step,
+    infos: Mapping[str, TensorInfo],
+    made: Sequence[tuple[int, ...]],
+    bound: KernelBinding | None,
+    observations: tuple[Observation, ...],
+    groups: Mapping[int, tuple[int, ...]],
+    start_ns: int = 0,
+    duration_ns: int = 0,
+) -> NodeEvent:
+    """What happened at a step. infos: of what it read and made, by name; made: the shapes of all that it made."""
     node, kernel = step.node, bound.kernel if bound else None
-    inputs = tuple([run.info(name, a) for name, a in zip(node.inputs, args, strict=True) if a is not None])
-    outputs = tuple([run.info(name, a) for name, a in zip(node.outputs, made, strict=False) if name])
+    inputs = [infos[name] if name else None for name in node.inputs]
+    outputs = tuple([infos[name] for name in node.outputs if name])
+    shapes = [info.shape if info else () for info in inputs]
     return NodeEvent(
         node.index,
         start_ns,
         duration_ns,
-        inputs,
+        tuple([info for info in inputs if info is not None]),
         outputs,
-        _macs(step, args, made),
+        step.definition.cost(shapes, made, step.kwargs),
         "native" if kernel else "reference",
-        tuple(ctx.observations),
+        observations,
         bound.why if bound else "",
         kernel.sections if kernel else (),
-        run.groups.get(node.index, (node.index,)),
+        groups.get(node.index, (node.index,)),
         node,
     )
 
@@ -293,11 +312,6 @@ def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, resu
         ctx.observations.extend(bound.observations)
     else:
         reference(step, args, ctx)
-
-
-def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> int:
-    shapes = [() if a is None else a.shape for a in args]
-    return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
 
 
 def check_types(step: Step, args: Sequence[Array | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,7 @@ def table_forms(isa: Isa) -> tuple[str, ...]:
     return ("affine", "shuffle") if isa.lanes > 4 else ("affine",)
 
 
+@cache
 def _host() -> frozenset[str]:
     return host_features(host_architecture())
 

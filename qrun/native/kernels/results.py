@@ -113,8 +113,22 @@ class Results:
         return [values[pick.reshape(lane.shape)] for values in table_rows(steps)]
 
 
-def requantization(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
-    """The requantization of sums that lie within low..high, all channels alike; with its proofs, if it needs any."""
+def requantization(
+    engine: Engine, target: Target, channels: int, low: int, high: int, memo: Memo | None = None
+) -> Results:
+    """The requantization of sums that lie within low..high, all channels alike; with its proofs, if it needs any.
+
+    memo: of the target. What serves wider bounds serves these; where the cheapest form does, nothing is searched again.
+    """
+    if target.arith != "ort" and target.w_scale.size == 1:
+        end = 1 << max(-low, high).bit_length()
+        wider = (memo or Memo()).once(("requantization", end), lambda: _alike(engine, target, 1, -end, end).proven)
+        if wider is not None and wider.y32.all():
+            return Results(target, wider.part(np.zeros(channels, np.int64)))
+    return _alike(engine, target, channels, low, high)
+
+
+def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
     nothing = np.zeros((channels, 1, 0), np.int16), np.zeros(channels, np.int32)
     folded = Folded(*nothing, np.full(channels, low), np.full(channels, high))
     return Results.of(target, folded, engine.kernels, engine.isa)
