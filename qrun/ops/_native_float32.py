@@ -145,12 +145,14 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
     return staged_kernel(site, [Stage(norm, (0,)), Stage(inverse, (0,), 1)], (norm,), ALWAYS)
 
 
-def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
-    """The kernel of a softmax over all axes from `axis` on. reference: of rows [count, length]."""
-    from qrun.native.kernels.normalize import SoftmaxF32
+def shares_kernel(
+    site: LoweringContext, axis: int, reference: Callable[[Array], Array], logarithms: bool = False
+) -> NativeKernel:
+    """The kernel of a softmax over all axes from `axis` on, or of its logarithms. reference: of rows [count, length]."""
+    from qrun.native.kernels.normalize import LogSoftmaxF32, SoftmaxF32
 
-    x = _rows(site)
-    return kernel_of(site, SoftmaxF32(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
+    x, kind = _rows(site), LogSoftmaxF32 if logarithms else SoftmaxF32
+    return kernel_of(site, kind(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
 
 
 def reduction_kernel(

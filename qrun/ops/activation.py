@@ -122,7 +122,7 @@ def swish(X: Array, *, alpha: float = 1.0) -> Array:
     return _functions.swish(X, alpha)
 
 
-@op("Mish", since=18, form="pointwise")
+@op("Mish", since=18, form="pointwise", native=function("mish"))
 def mish(X: Array) -> Array:
     """X * tanh(ln(1 + exp(X))), in float64 and rounded once; float64 stays float64."""
 
@@ -150,30 +150,33 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
 
 @gelu.native
 def _lower_gelu(site: LoweringContext) -> NativeKernel:
-    if site.attributes["approximate"] == "tanh":
-        raise declined("approximated by tanh")
-    return function_kernel(site, "gelu")
+    return function_kernel(site, "gelu_by_tanh" if site.attributes["approximate"] == "tanh" else "gelu")
 
 
-@op("Elu", since=6, form="pointwise")
+@op("Elu", since=6, form="pointwise", native=function("elu", "alpha"))
 def elu(X: Array, *, alpha: float = 1.0) -> Array:
     """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64."""
     scale = single(alpha)
     return unary(lambda x: np.where(x < 0, scale * np.expm1(x), x), X)
 
 
-@op("Selu", since=6, form="pointwise")
+@op("Selu", since=6, form="pointwise", native=function("selu", "alpha", "gamma"))
 def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
     """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64."""
     a, g = single(alpha), single(gamma)
     return unary(lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X)
 
 
-@op("Celu", since=12, form="pointwise")
+@op("Celu", since=12, form="pointwise", native=function("celu", "alpha"))
 def celu(X: Array, *, alpha: float = 1.0) -> Array:
     """max(0, X) + min(0, alpha * (exp(X / alpha) - 1)), in float64 and rounded once; float64 stays float64."""
     a = np.float64(single(alpha))
-    return unary(lambda x: np.maximum(0.0, x) + np.minimum(0.0, a * np.expm1(x / a)), X)
+
+    def parts(x: Array) -> Array:
+        below = a * np.expm1(x / a)
+        return np.asarray(np.where(x < 0, 0.0, x) + np.where(below > 0, 0.0, below))
+
+    return unary(parts, X)
 
 
 @op("ThresholdedRelu", since=10, form="pointwise", native=function("thresholded_relu", "alpha"))
@@ -183,7 +186,7 @@ def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
         return np.where(widen(X) > single(alpha), X, X.dtype.type(0))
 
 
-@op("Softplus", since=1, form="pointwise")
+@op("Softplus", since=1, form="pointwise", native=function("softplus"))
 def softplus(X: Array) -> Array:
     """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64."""
     return unary(lambda x: np.logaddexp(0.0, x), X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
-from qrun.ops._float import is_integer, narrow, widen
+from qrun.ops._float import is_integer, narrow, single, widen
 from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined
 from qrun.ops._native_float32 import elementwise, elementwise_kernel, function_kernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
@@ -138,15 +139,23 @@ def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
 def _lower_pow(site: LoweringContext) -> NativeKernel:
     x, y = site.inputs
     site.require_constant(1)
-    name = {2.0: "square", 3.0: "cube"}.get(float(y.reshape(-1)[0])) if y.size == 1 and y.ndim <= x.ndim else None
-    if name is None:
-        raise declined("neither a square nor a cube")
-    return function_kernel(site, name)
+    if y.size != 1 or y.ndim > x.ndim:
+        raise declined("Y is not one exponent for all of X")
+    exponent = float(y.reshape(-1)[0])
+    if exponent in (2.0, 3.0):
+        return function_kernel(site, "square" if exponent == 2.0 else "cube")
+    if not exponent or not math.isfinite(exponent) or single(exponent) != exponent:
+        raise declined("an exponent that is 0, or no finite float32 number")
+    name = "real_power" if exponent % 1 else "odd_power" if exponent % 2 else "even_power"
+    return function_kernel(site, name, lambda: [exponent])
 
 
 def _power(x: Array, y: Array) -> Any:
-    if y.size == 1 and y.ndim <= x.ndim and y.reshape(()) == 2:
-        return np.square(x)
+    if y.size == 1 and y.ndim <= x.ndim:
+        if y.reshape(()) == 2:
+            return np.square(x)
+        if y.reshape(()) == 0.5:  # numpy takes the root, whose -0 and NaN of -infinity are not those of powers
+            return np.where(np.isneginf(x), np.inf, np.sqrt(x) + 0.0)
     return np.power(x, y)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from qrun.ops._body import node
 from qrun.ops._float import axis_in, bounds, is_integer, narrow, single, widen
+from qrun.ops._native_float32 import function
 from qrun.ops._op import Array, Context, op, refuse
 
 
@@ -38,7 +39,7 @@ def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
     return np.ascontiguousarray(np.moveaxis(made.reshape(lines.shape), -1, axis))
 
 
-@op("Shrink", since=9)
+@op("Shrink", since=9, native=function("shrink", "bias", "lambd"))
 def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context) -> Array:
     """x + bias below -lambd, x - bias above lambd, else 0; NaN gives 0.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from qrun.ir.types import type_name
@@ -9,7 +11,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._elementwise import binary
 from qrun.ops._functions import gelu, gelu_by_tanh, swish
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_float32 import FLOAT, function
+from qrun.ops._native_float32 import FLOAT, function, function_kernel
 from qrun.ops._op import Array, Context, op, refuse
 
 _FLOATS = "float16 float double bfloat16"
@@ -45,16 +47,21 @@ def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
 
 @bias_gelu.native
 def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
+    return _gelu_of_sum(site, "gelu", "B", gelu)
+
+
+def _gelu_of_sum(site: LoweringContext, name: str, bias: str, reference: Callable[[Array], Array]) -> NativeKernel:
+    """The kernel of Add, then a function; name: of native/emit/functions.py; bias: how the operator names the second input."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
     a, b = site.inputs
-    _check(a, b, "B", site.ctx)
+    _check(a, b, bias, site.ctx)
     if a.dtype != FLOAT:
         raise declined(f"no native kernel for {type_name(a.dtype)}")
-    x, bias = (Operand(x.shape, x.dtype) for x in (a, b))
-    added, last = Elementwise(site.engine, "add", [x, bias]), Elementwise(site.engine, "gelu", [x], (), gelu)
-    return staged_kernel(site, [Stage(added, (0, 1), "sum"), Stage(last, ("sum",))], [added, last], ALWAYS)
+    x, added = (Operand(x.shape, x.dtype) for x in (a, b))
+    first, last = Elementwise(site.engine, "add", [x, added]), Elementwise(site.engine, name, [x], (), reference)
+    return staged_kernel(site, [Stage(first, (0, 1), "sum"), Stage(last, ("sum",))], [first, last], ALWAYS)
 
 
 @op("FastGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X bias")})
@@ -67,6 +74,13 @@ def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
     if bias is None:
         ctx.claim(X.shape, X.itemsize)
     return gelu_by_tanh(X if bias is None else _sum(X, bias, "bias", ctx))
+
+
+@fast_gelu.native
+def _lower_fast_gelu(site: LoweringContext) -> NativeKernel:
+    if site.inputs[1] is None:
+        return function_kernel(site, "gelu_by_tanh")
+    return _gelu_of_sum(site, "gelu_by_tanh", "bias", gelu_by_tanh)
 
 
 def _sum(x: Array, bias: Array, name: str, ctx: Context) -> Array:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from qrun.ops._elementwise import binary, binary_operator
-from qrun.ops._native_float32 import elementwise
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_float32 import elementwise, function, function_kernel
 from qrun.ops._op import Array, Context, one_of, op
 
 and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", since=7)
@@ -52,7 +55,7 @@ less = binary_operator("Less", np.less, "A < B; False where one is NaN", since=7
 less_or_equal = binary_operator("LessOrEqual", np.less_equal, "A <= B; False where one is NaN", since=12, compares=True)
 
 
-@op("IsNaN", since=9)
+@op("IsNaN", since=9, native=function("is_nan"))
 def is_nan(X: Array) -> Array:
     """Whether X is NaN."""
     return np.asarray(np.isnan(X))
@@ -67,3 +70,12 @@ def is_inf(X: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> A
     if not detect_positive:
         infinite &= np.signbit(X)
     return infinite
+
+
+@is_inf.native
+def _lower_is_inf(site: LoweringContext) -> NativeKernel:
+    def looked_for() -> list[float]:
+        wanted = (site.attributes["detect_negative"], site.attributes["detect_positive"])
+        return [sign * math.inf if is_wanted else math.nan for sign, is_wanted in zip((-1, 1), wanted, strict=True)]
+
+    return function_kernel(site, "is_inf", looked_for)

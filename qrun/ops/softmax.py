@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -44,13 +45,18 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
 
 @softmax.native
 def _lower_softmax(site: LoweringContext) -> NativeKernel:
+    return _along_axis(site, _rows, False)
+
+
+def _along_axis(site: LoweringContext, rows: Callable[[Array], Array], logarithms: bool) -> NativeKernel:
+    """The kernel along one axis. rows: the reference on rows [count, length]."""
     x = site.inputs[0]
     axis = axis_in(site.attributes["axis"], x.ndim)
     if axis == x.ndim - 1 or x.shape[axis] == x.size:
-        return shares_kernel(site, axis, _rows)
+        return shares_kernel(site, axis, rows, logarithms)
     perm = [*(place for place in range(x.ndim) if place != axis), axis]
-    along = shares_kernel(replace(site, inputs=(x.transpose(perm), *site.inputs[1:])), x.ndim - 1, _rows)
-    return between_turns(site, along, perm)
+    turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
+    return between_turns(site, shares_kernel(turned, x.ndim - 1, rows, logarithms), perm)
 
 
 def _rows(x: Array) -> Array:
@@ -74,6 +80,12 @@ def log_softmax_1(input: Array, *, axis: int = 1) -> Array:
     return _log_softmax(_matrix(input, axis), 1).reshape(input.shape)
 
 
+@log_softmax_1.native
+def _lower_log_softmax_1(site: LoweringContext) -> NativeKernel:
+    x = site.inputs[0]
+    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _log_rows, logarithms=True)
+
+
 @op("LogSoftmax", since=13)
 def log_softmax(input: Array, *, axis: int = -1) -> Array:
     """x - log(sum(exp(x))) along one axis.
@@ -84,13 +96,23 @@ def log_softmax(input: Array, *, axis: int = -1) -> Array:
     return _log_softmax(input, axis_in(axis, input.ndim))
 
 
+@log_softmax.native
+def _lower_log_softmax(site: LoweringContext) -> NativeKernel:
+    return _along_axis(site, _log_rows, True)
+
+
+def _log_rows(x: Array) -> Array:
+    return _log_softmax(x, 1)
+
+
 def _log_softmax(x: Array, axis: int) -> Array:
     if not x.size:
         return x
+    rows = np.moveaxis(x, axis, -1)  # as in _softmax
     with np.errstate(all="ignore"):
-        made = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64)
-        made -= np.log(np.exp(made).sum(axis=axis, keepdims=True))
-    return narrow(made, x.dtype)
+        made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
+        made -= np.log(np.exp(made).sum(axis=-1, keepdims=True))
+    return np.ascontiguousarray(np.moveaxis(narrow(made, x.dtype), -1, axis))
 
 
 def _matrix(x: Array, axis: int) -> Array:

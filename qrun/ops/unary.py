@@ -60,7 +60,7 @@ def reciprocal(X: Array) -> Array:
     return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
 
 
-@op("Log", since=6, form="pointwise")
+@op("Log", since=6, form="pointwise", native=function("log"))
 def log(input: Array) -> Array:
     """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0."""
     return unary(np.log, input)
@@ -75,14 +75,14 @@ def erf(input: Array) -> Array:
     return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
 
 
-def _angle(op_type: str, function: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
+def _angle(op_type: str, wide: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
     """Declare a function of angles, or of those of hyperbolas."""
 
     def made(input: Array) -> Array:
-        return unary(function, input)
+        return unary(wide, input)
 
     made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64."
-    return op(op_type, since=since, form="pointwise")(made)
+    return op(op_type, since=since, form="pointwise", native=function(op_type.lower()))(made)
 
 
 sin = _angle("Sin", np.sin, "The sine of radians; NaN at infinities.", since=7)

@@ -18,7 +18,12 @@ UNARY: dict[str, tuple[str, dict[str, Any]]] = {
     "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
     "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
     "thresholded_relu": ("ThresholdedRelu", {"alpha": P}), "softsign": ("Softsign", {}), "sign": ("Sign", {}),
-    "floor": ("Floor", {}), "ceil": ("Ceil", {}), "round": ("Round", {}),
+    "floor": ("Floor", {}), "ceil": ("Ceil", {}), "round": ("Round", {}), "gelu_by_tanh": ("Gelu", {"approximate": "tanh"}),
+    "elu": ("Elu", {"alpha": P}), "selu": ("Selu", {"alpha": P, "gamma": Q}), "celu": ("Celu", {"alpha": P}),
+    "shrink": ("Shrink", {"bias": P, "lambd": Q}), "softplus": ("Softplus", {}), "mish": ("Mish", {}), "log": ("Log", {}),
+    "sin": ("Sin", {}), "cos": ("Cos", {}), "tan": ("Tan", {}), "asin": ("Asin", {}), "acos": ("Acos", {}),
+    "atan": ("Atan", {}), "sinh": ("Sinh", {}), "cosh": ("Cosh", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}),
+    "atanh": ("Atanh", {}),
 }  # fmt: skip
 """The operator and its attributes by the name of the function; ``com.microsoft::NAME`` of one that is not of ai.onnx."""
 

@@ -20,8 +20,8 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.emit import expression, tabled
+from qrun.native.emit.error_function import _ROUGH_ERF
 from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
-from qrun.native.emit.numbers import _ROUGH_ERF
 from qrun.native.emit.tabled import erf_pieces
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
@@ -53,6 +53,7 @@ def test_every_function_is_here() -> None:
         "to_f16",
         "to_bf16",
         "dequantize",
+        *expression.POWERS,
         *expression.QUANTIZED,
     }
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
@@ -76,7 +77,8 @@ def exact(name: str, x: Any) -> Fraction:
     with localcontext() as context:
         context.prec = 90
         value = Decimal(float(x))
-        slope = Decimal(float(F(P)))
+        slope, scale = (Decimal(float(F(number))) for number in (P, Q))
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 
         def sigmoid(v: Decimal) -> Decimal:
             return 1 / (1 + (-v).exp())
@@ -88,8 +90,30 @@ def exact(name: str, x: Any) -> Fraction:
                 n += 1
                 term *= -v * v / n
                 total += term / (2 * n + 1)
-            pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
             return 2 * total / pi.sqrt()
+
+        def sine(v: Decimal) -> Decimal:
+            term = total = v
+            n = 1
+            while abs(term) > Decimal(10) ** -85:
+                n += 2
+                term *= -v * v / (n * (n - 1))
+                total += term
+            return total
+
+        def cosine(v: Decimal) -> Decimal:
+            return 1 - 2 * sine(v / 2) ** 2
+
+        def arc(v: Decimal) -> Decimal:
+            """Of a half, of a half, ... of the angle, whose tangent is small."""
+            for _ in range(8):
+                v = v / (1 + (1 + v * v).sqrt())
+            total, term, n = v, v, 1
+            while abs(term) > Decimal(10) ** -85:
+                n += 2
+                term *= -v * v
+                total += term / n
+            return total * 256
 
         made = {
             "exp": lambda v: v.exp(),
@@ -98,6 +122,24 @@ def exact(name: str, x: Any) -> Fraction:
             "swish": lambda v: v * sigmoid(slope * v),
             "erf": erf,
             "gelu": lambda v: v / 2 * (1 + erf(v / Decimal(2).sqrt())),
+            "gelu_by_tanh": lambda v: v * sigmoid((8 / pi).sqrt() * (v + Decimal("0.044715") * v**3)),
+            "elu": lambda v: v if v > 0 else slope * (v.exp() - 1),
+            "selu": lambda v: scale * (v if v > 0 else slope * (v.exp() - 1)),
+            "celu": lambda v: v if v > 0 else slope * ((v / slope).exp() - 1),
+            "softplus": lambda v: (1 + v.exp()).ln(),
+            "mish": lambda v: v * (1 - 2 / ((1 + v.exp()) ** 2 + 1)),
+            "log": lambda v: v.ln(),
+            "sinh": lambda v: (v.exp() - (-v).exp()) / 2,
+            "cosh": lambda v: (v.exp() + (-v).exp()) / 2,
+            "asinh": lambda v: (v + (v * v + 1).sqrt()).ln(),
+            "acosh": lambda v: (v + (v * v - 1).sqrt()).ln(),
+            "atanh": lambda v: ((1 + v) / (1 - v)).ln() / 2,
+            "sin": sine,
+            "cos": cosine,
+            "tan": lambda v: sine(v) / cosine(v),
+            "atan": arc,
+            "asin": lambda v: arc(v / (1 - v * v).sqrt()) if abs(v) < 1 else v * pi / 2,
+            "acos": lambda v: pi / 2 - (arc(v / (1 - v * v).sqrt()) if abs(v) < 1 else v * pi / 2),
         }[name](value)
         return Fraction(made)
 
@@ -130,7 +172,15 @@ def test_results_that_the_short_series_of_erf_does_not_decide(isa: str) -> None:
     assert_equal(engine(isa).run(planned("erf", x.shape, isa), [x]), function("erf")(x))
 
 
-FUNCTIONS = sorted({*CLOSE} - {"cube"})
+FUNCTIONS = sorted({*CLOSE} - {"cube", *expression.POWERS})
+DOMAINS = {"log": (0, math.inf), "acosh": (1, math.inf), "atanh": (-1, 1), "asin": (-1, 1), "acos": (-1, 1)}
+"""Of functions that have one, and beyond which they are NaN."""
+
+
+def of_domain(name: str, x: Array) -> Array:
+    """The numbers for which the function is finite."""
+    low, high = DOMAINS.get(name, (-math.inf, math.inf))
+    return x[(x > low) & (x < high)]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -139,7 +189,7 @@ def test_results_are_the_correctly_rounded_real_values(isa: str, name: str) -> N
     """By an oracle of its own, the series of each function in 90 digits."""
     rng = np.random.default_rng(11)
     x = np.concatenate([rng.normal(0, 1.5, 120), rng.uniform(-6, 6, 40), np.exp(rng.uniform(-30, 0, 40))]).astype(F)
-    x = x[np.abs(x) < 7]
+    x = of_domain(name, x[np.abs(x) < 7])
     got = Engine.run(engine(isa), planned(name, x.shape, isa), [x])
     want = np.array([nearest32(exact(name, v)) for v in x], F)
     assert_equal(got, want, name)
@@ -154,7 +204,7 @@ def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: s
         asked.append(x.copy())
         return function(name)(x)
 
-    x = rng.normal(0, 2, 1 << 15).astype(F)
+    x = of_domain(name, rng.normal(0, 2, 1 << 15).astype(F))
     native = engine(isa)
     assert_equal(native.run(planned(name, x.shape, isa, reference=reference), [x]), function(name)(x))
     assert len(asked) <= 3, "float64 decides nearly all"
@@ -163,10 +213,11 @@ def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: s
         "sigmoid": 2.0**-23,
         "tanh": 2.0**-149,
         "erf": 0,
-        "gelu": 3 * 2.0**-149,
+        **dict.fromkeys(("gelu", "gelu_by_tanh"), 3 * 2.0**-149),
         "swish": 2.0**-149,
+        **dict.fromkeys(("sin", "cos", "tan"), 2.0**23),
     }
-    if not doubtful[name]:
+    if name not in doubtful or not doubtful[name]:
         return
     asked.clear()
     native.run(planned(name, (1,), isa, reference=reference), [np.full(1, doubtful[name], F)])
@@ -292,7 +343,7 @@ TYPED = [
 
 
 def test_every_logical_function_is_tested() -> None:
-    assert {*LOGICAL} == {"not", *(name for name, _ in TYPED if name not in INTEGERS)}
+    assert {*LOGICAL} == {"not", "is_nan", "is_inf", *(name for name, _ in TYPED if name not in INTEGERS)}
 
 
 @pytest.mark.parametrize(("name", "dtype"), TYPED)
@@ -387,9 +438,44 @@ def test_casts(isa: str, dtype: Any) -> None:
         assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), x.astype(F))
 
 
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 0.3, -2.5, 1, -1, 7, 4, -2, 1e4, -1e-3, 3e38])
+@every_isa
+def test_powers(isa: str, exponent: float) -> None:
+    rng = np.random.default_rng(41)
+
+    def reference(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.power(x.astype(np.float64), np.full(x.shape, float(F(exponent)))).astype(F)
+
+    name = "real_power" if exponent % 1 else "odd_power" if exponent % 2 else "even_power"
+    for x in (numbers(rng, 3000), rng.lognormal(0, 2, 3001).astype(F), (1 + rng.normal(0, 1e-3, 3000)).astype(F)):
+        operation = Elementwise(engine(isa), name, [Operand(x.shape, x.dtype)], (exponent,), reference)
+        assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), reference(x), f"{exponent}")
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+@every_isa
+def test_angles_of_many_turns(isa: str, name: str) -> None:
+    """Next to multiples of a right angle, up to the one beyond which the reference knows the function."""
+    asked: list[int] = []
+
+    def reference(x: Array) -> Array:
+        asked.append(x.size)
+        return function(name)(x)
+
+    x = (np.arange(1 << 15, dtype=np.float64) * 81 * (np.pi / 2)).astype(F)
+    got = engine(isa).run(planned(name, x.shape, isa, reference=reference), [x])
+    assert_equal(got, function(name)(x))
+    assert len(asked) <= 3
+    wide = np.array([2.0**22, -(2.0**22 + 0.5), 1e30, 3], F)
+    assert_equal(engine(isa).run(planned(name, wide.shape, isa, reference=reference), [wide]), function(name)(wide))
+
+
 NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     *((op_type, [], attributes, 24) for op_type, attributes in UNARY.values()),
     ("com.microsoft::QuickGelu", [], {"alpha": P}, 24),
+    ("com.microsoft::FastGelu", [], {}, 24),
+    ("com.microsoft::FastGelu", [np.linspace(-2, 2, 701, dtype=F)], {}, 24),
     ("Clip", [np.array(-1, F), np.array([2], F)], {}, 13),
     ("Clip", [None, np.array(0.5, F)], {}, 13),
     ("Clip", [np.array(3, F), np.array(-3, F)], {}, 13),
@@ -397,6 +483,9 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     ("Pow", [np.array([2], np.int64)], {}, 15),
     ("Pow", [np.array(2, F)], {}, 15),
     ("Pow", [np.array([3], F)], {}, 7),
+    *(("Pow", [np.array(y, F)], {}, 15) for y in (0.5, 0.3, -2.5, 1, -1, 7, 4, -2, 1e4, -1e-3)),
+    ("IsNaN", [], {}, 13),
+    *(("IsInf", [], {"detect_negative": n, "detect_positive": p}, 10) for n in (0, 1) for p in (0, 1)),
     ("Cast", [], {"to": 1}, 13),
     *((op_type, [np.array([[0.3], [-2], [0]], F)], {}, 14) for op_type in ("Add", "Sub", "Mul", "Div")),
 ]
@@ -407,10 +496,16 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
 def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opset: int, threads: int) -> None:
     x = numbers(np.random.default_rng(16), 2 * 3 * 701).reshape(2, 3, 701)
     places, (domain, _, name) = list(range(1, len(others) + 1)), op_type.rpartition("::")
-    model, feeds = node_model(name, [x, *others], attributes, opset=opset, domain=domain, constants=places)
+    output = np.dtype(np.bool_ if name.startswith("Is") else F)
+    model, feeds = node_model(
+        name, [x, *others], attributes, outputs=[output], opset=opset, domain=domain, constants=places
+    )
     result = same_everywhere(model, feeds, threads=threads)
     assert [event.backend for event in result.events] == ["native"]
     assert all(section.form.replace("_", "").isalnum() for event in result.events for section in event.sections)
+
+
+NO_POWERS = (0.0, np.inf, np.nan, 1e39, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -420,14 +515,26 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
         ("Add", [np.ones(3)] * 2, {}, "no native kernel for float64"),
         ("Div", [np.ones(3, np.int64)] * 2, {}, "no native kernel for int64"),
         ("Where", [np.ones(3, bool), *[np.ones(3, np.complex128)] * 2], {}, "no native choice of complex128"),
-        ("Gelu", [np.ones(3, F)], {"approximate": "tanh"}, "approximated by tanh"),
         ("Pow", [np.ones(3, F), np.array(3, F)], {}, "Y is not constant"),
         ("Cast", [np.ones(3, F)], {"to": 7}, "not to a float of 16 or 32 bits"),
+        *(
+            ("Pow", [np.ones(3, F), np.array(y)], {}, "an exponent that is 0, or no finite float32 number")
+            for y in NO_POWERS
+        ),
+        ("Pow", [np.ones(3, F), np.full(3, 4, F)], {}, "Y is not one exponent for all of X"),
+        ("IsInf", [np.ones(3)], {}, "no native kernel for float64"),
     ],
 )
 def test_what_the_reference_runs(op_type: str, inputs: list[Any], attributes: dict[str, Any], why: str) -> None:
-    output = np.int64 if attributes.get("to") == 7 else inputs[-1].dtype
-    model, feeds = node_model(op_type, inputs, attributes, outputs=[output])
+    output = (
+        np.int64
+        if attributes.get("to") == 7
+        else np.bool_
+        if op_type == "IsInf"
+        else inputs[-(op_type == "Where")].dtype
+    )
+    constants = [1] if op_type == "Pow" and "constant" not in why else []
+    model, feeds = node_model(op_type, inputs, attributes, outputs=[output], constants=constants)
     assert_left(model, feeds, why)
 
 

@@ -55,7 +55,7 @@ def one(op_type: str, inputs: Sequence[Any], isa: str, dtype: np.dtype[Any], **a
     return same(model, feeds, isa, f"{op_type} {dtype}")
 
 
-@thin(*(name for name in UNARY if name != "swish"), other=6, name="name")
+@thin(*(name for name in UNARY if name not in ("swish", "celu", "shrink")), other=6, name="name")
 @narrow_types
 def test_functions_of_every_number(isa: str, name: str, dtype: np.dtype[Any]) -> None:
     op_type, attributes = UNARY[name]
@@ -69,9 +69,13 @@ def test_limits_powers_and_swish(isa: str, dtype: np.dtype[Any]) -> None:
     for limits in ((None, None), (0.1, 6.0), (-2.0, None), (3.0, -3.0)):
         ends = [None if end is None else np.array(end, dtype) for end in limits]
         one("Clip", [x, *ends], isa, dtype, constants=[1, 2])
-    for power in (2.0, 3.0):
+    for power in (2.0, 3.0, 0.5, -1.5, 5.0):
         one("Pow", [x, np.array(power, dtype)], isa, dtype, constants=[1])
+    for op_type in ("IsNaN", "IsInf"):
+        model, feeds = node_model(op_type, [x], opset=22, outputs=[np.bool_])
+        same(model, feeds, isa, op_type)
     if dtype == HALF:
+        one("Shrink", [x], isa, dtype, lambd=0.4, bias=1.7)
         model, feeds = node_model("QuickGelu", [x], {"alpha": 1.702}, domain="com.microsoft", outputs=[dtype])
         same(model, feeds, isa)
         model, feeds = node_model("Clip", [x], {"min": 0.1}, opset=10, outputs=[dtype])

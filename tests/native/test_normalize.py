@@ -17,11 +17,11 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.errors import Undecided
-from qrun.native.kernels.normalize import LayerNorm, SoftmaxF32
+from qrun.native.kernels.normalize import LayerNorm, LogSoftmaxF32, SoftmaxF32
 from qrun.native.kernels.reduce import Reduction
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
-from qrun.ops.softmax import softmax
+from qrun.ops.softmax import log_softmax, softmax
 
 F = np.float32
 Row = Callable[[Array], Array]
@@ -48,6 +48,10 @@ def share_row(x: Array) -> Array:
     return softmax(x)  # type: ignore[no-any-return]
 
 
+def log_row(x: Array) -> Array:
+    return log_softmax(x)  # type: ignore[no-any-return]
+
+
 def counted(row: Row) -> tuple[Row, list[int]]:
     calls: list[int] = []
 
@@ -60,14 +64,34 @@ def counted(row: Row) -> tuple[Row, list[int]]:
 
 @pytest.mark.parametrize("at_end", [True, False])
 @every_isa
-def test_softmax(isa: str, at_end: bool) -> None:
+def test_softmax_and_its_logarithms(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(1)
     for length in edges.ROWS:
         x = rows(rng, 43, length)
         for threads in (1, 2):
-            operation = SoftmaxF32(engine(isa, threads), x.shape, length, share_row)
-            got = run_placed(engine(isa, threads), operation, [x], (0, 0), at_end)
-            assert_equal(got, softmax(x), f"rows of {length}")
+            for kind, row in ((SoftmaxF32, share_row), (LogSoftmaxF32, log_row)):
+                operation = kind(engine(isa, threads), x.shape, length, row)
+                got = run_placed(engine(isa, threads), operation, [x], (0, 0), at_end)
+                assert_equal(got, row(x), f"{kind.kind} of rows of {length}")
+
+
+@every_isa
+def test_logarithms_of_shares_are_the_correctly_rounded_real_values(isa: str) -> None:
+    """By an oracle of its own, in 60 digits; elements that are masked are -infinity, and not in doubt."""
+    x = np.random.default_rng(42).normal(0, 3, (20, 37)).astype(F)
+    x[:, 5:9] = -np.inf
+    made, asked = counted(log_row)
+    got = engine(isa).run(LogSoftmaxF32(engine(isa), x.shape, 37, made), [x])
+    assert not asked
+    with localcontext() as context:
+        context.prec = 60
+        for line, results in zip(x, got, strict=True):
+            numbers = [Decimal(float(value)) for value in line]
+            total = sum((number.exp() for number in numbers), Decimal(0)).ln()
+            finite = np.isfinite(line)
+            want = [nearest32(Fraction(number - total)) for number in np.array(numbers)[finite]]
+            assert_equal(results[finite], np.array(want, F))
+            assert np.isneginf(results[~finite]).all()
 
 
 @pytest.mark.parametrize("at_end", [True, False])
@@ -135,6 +159,9 @@ def test_the_reference_makes_few_rows(isa: str) -> None:
     shares, asked = counted(share_row)
     engine(isa).run(SoftmaxF32(engine(isa), x.shape, 256, shares), [x])
     assert len(asked) <= 12
+    logarithms, asked = counted(log_row)
+    engine(isa).run(LogSoftmaxF32(engine(isa), x.shape, 256, logarithms), [x])
+    assert len(asked) <= 3
     standard, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
     engine(isa).run(LayerNorm(engine(isa), x.shape, ones, None, float(F(1e-5)), standard), [x])
     assert not asked
@@ -232,6 +259,8 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     *(("Softmax", [], {"axis": axis}, 13) for axis in (0, 1, 2)),
     ("Softmax", [], {"axis": 2}, 11),
     ("Softmax", [], {"axis": 0}, 11),
+    *(("LogSoftmax", [], {"axis": axis}, 13) for axis in (0, 1, 2, 3)),
+    *(("LogSoftmax", [], {"axis": axis}, 11) for axis in (0, 2)),
     ("LayerNormalization", [np.linspace(-1, 2, 10, dtype=F)], {}, 17),
     ("LayerNormalization", [np.linspace(-1, 2, 10, dtype=F), np.ones((1, 1, 1, 10), F)], {"epsilon": 0.1}, 17),
     ("LayerNormalization", [np.ones((5, 1), F), np.ones((), F)], {"axis": 2}, 17),
@@ -246,9 +275,10 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_shares_of_narrow_types_along_any_axis(axis: int, dtype: Any) -> None:
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_shares_of_narrow_types_along_any_axis(op_type: str, axis: int, dtype: Any) -> None:
     x = np.random.default_rng(axis).normal(0, 3, (4, 17, 9)).astype(dtype)
-    model, feeds = node_model("Softmax", [x], {"axis": axis}, outputs=[dtype])
+    model, feeds = node_model(op_type, [x], {"axis": axis}, outputs=[dtype])
     result = same_everywhere(model, feeds, threads=2)
     assert [event.backend for event in result.events] == ["native"]
 

@@ -85,7 +85,7 @@ def program_of(session: qrun.Session) -> Compiled | None:
     return next(iter(made), None)
 
 
-@pytest.mark.parametrize("middle", ["", "Cos"])
+@pytest.mark.parametrize("middle", ["", "LpNormalization"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_second_run_is_a_program_with_the_same_results(threads: int, middle: str) -> None:
     model = chain(middle=middle)
@@ -161,7 +161,7 @@ def test_arrays_of_any_strides_are_taken() -> None:
 
 
 def test_several_threads_may_run_a_session() -> None:
-    model = chain(middle="Cos")
+    model = chain(middle="LpNormalization")
     want = {seed: qrun.Session(model, backend="reference").run({"x": codes(seed)}) for seed in range(4)}
     native = qrun.Session(model, backend="native", threads=2, cache=OBJECTS)
     bad: list[int] = []
@@ -180,7 +180,7 @@ def test_several_threads_may_run_a_session() -> None:
 
 
 def test_events_are_those_of_the_nodes() -> None:
-    native = qrun.Session(chain(middle="Cos"), backend="native", cache=OBJECTS, fuse=False)
+    native = qrun.Session(chain(middle="LpNormalization"), backend="native", cache=OBJECTS, fuse=False)
     native.run({"x": codes(0)})
     result = native.execute({"x": codes(0)}, observe=False)
     assert program_of(native) is not None
@@ -205,7 +205,7 @@ def test_other_shapes_make_other_programs() -> None:
 
 def test_an_error_within_a_program_names_the_node() -> None:
     """A program over the memory limit gives way to single nodes, and their error says where."""
-    model = chain(middle="Cos")
+    model = chain(middle="LpNormalization")
     native = qrun.Session(model, backend="native", cache=OBJECTS, max_memory=10**9)
     native.run({"x": codes(0)})
     native.run({"x": codes(0)})

@@ -241,6 +241,11 @@ def test_powers_like_onnxruntime() -> None:
         peer.check("Pow", [x, np.full((2, 1, 1), exponent, D)], opset=13, message=f"seed {seed}")
     peer.check("Pow", [-x, np.array([2, 3, 2, 3], np.int64)], opset=13, message="signs")
     peer.check("Pow", [np.array([0, np.inf, np.nan, 1, -8], F), np.array([0, 0, 0, np.nan, 1 / 3], F)], message="edges")
+    ends = np.array([-np.inf, -0.0, -4, 0, np.inf, np.nan, 4, 2], F)
+    for exponent in (0.5, -0.5, 0.25, -1, 1):
+        peer.check("Pow", [ends, np.array(exponent, F)], message=f"ends by {exponent}")
+        by_one, by_each = (qrun_node("Pow", [ends, np.full(shape, exponent, F)]) for shape in ((), ends.shape))
+        assert_equal(by_one, by_each, f"ends by {exponent}")
     peer.finish()
 
 

@@ -23,9 +23,16 @@ bool, which is true where it is not 0; float16; bfloat16. A capital stands for o
 SHORT = {"e": "f16", "v": "bf16"}
 """Kinds that are narrower than float32, by what narrow.py calls them. Only `cast` takes them, and only ``to_f16`` and
 ``to_bf16`` make them."""
-LOGICAL = frozenset(("equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not"))
+LOGICAL = frozenset((
+    "equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not", "is_nan", "is_inf",
+))  # fmt: skip
 """Functions whose result is bool."""
-CLOSE = frozenset(("exp", "tanh", "sigmoid", "erf", "gelu", "cube", "swish"))
+POWERS = ("even_power", "odd_power", "real_power")
+"""Functions that raise to a constant exponent: an even integer, an odd one, or none."""
+CLOSE = frozenset((
+    "exp", "tanh", "sigmoid", "erf", "gelu", "gelu_by_tanh", "cube", "swish", "elu", "selu", "celu", "log", "softplus",
+    "mish", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
+))  # fmt: skip
 """Functions whose result float64 does not always decide."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
 """Functions that make codes of 16 bits, and the kinds of these."""
@@ -45,6 +52,10 @@ CONSTANTS = {
     "hard_sigmoid": 2,
     "swish": 1,
     "thresholded_relu": 1,
+    "shrink": 2,
+    "is_inf": 2,
+    **dict.fromkeys(("elu", "celu", *POWERS), 1),
+    "selu": 2,
     "dequantize": 2,
     **dict.fromkeys(QUANTIZED, 4),
 }
@@ -69,6 +80,7 @@ NARROWED = frozenset(
         "softsign",
         "sum",
         "mean",
+        "shrink",
         *CLOSE,
     )
 )

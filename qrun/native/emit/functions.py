@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import tabled
-from qrun.native.emit.expression import CONSTANTS, KINDS, QUANTIZED, SHORT, FunctionStep, kind_of_result
+from qrun.native.emit import angles, logarithms
+from qrun.native.emit.error_function import erf, gelu
+from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, SHORT, FunctionStep, kind_of_result
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded, widened
-from qrun.native.emit.numbers import at_most, beside_a_middle, differ, erf, exp, gelu, series, sigmoid, tanh
+from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, every
+from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value, every
 
 
 class FunctionCall:
@@ -91,6 +92,32 @@ class FunctionCall:
         moved = scaled + (0.5 if fixed else self.q.double())
         return moved.where("ult", 1.0).where("ugt", 0.0)
 
+    def shrunk(self, x: Value) -> Value:
+        """x moved by p towards 0, 0 where its size is at most q."""
+        bias, limit = self.p.double(), self.q.double()
+        return x.test("olt", -limit).select(x + bias, x.test("ogt", limit).select(x - bias, x.like(0.0)))
+
+    def selu(self, x: Value) -> Value:
+        """q * x above 0, else q * p * (exp(x) - 1)."""
+        below = self.p.double() * expm1(x).intrinsic("copysign", x)
+        return self.q.double() * x.test("ogt", 0.0).select(x, below)
+
+    def celu(self, x: Value) -> Value:
+        """max(0, x) + min(0, p * (exp(x / p) - 1))."""
+        slope = self.p.double()
+        quotient = x / slope
+        below = slope * expm1(quotient).intrinsic("copysign", quotient)
+        return x.where("uge", 0.0) + below.where("ule", 0.0)
+
+    def gelu_by_tanh(self, x: Value) -> Value:
+        """The reference's argument of its exponential, bit by bit, as what is lost there is more than what is lost here."""
+        return x * sigmoid((x + x * 0.044715 * x * x) * math.sqrt(8 / math.pi))
+
+    def real_power(self, x: Value) -> Value:
+        """|x| ** p for a p that is no integer; NaN of finite numbers below 0."""
+        below = x.test("olt", ZERO) & x.test("ogt", -math.inf)
+        return below.select(math.nan, logarithms.power(x, self.p.double()))
+
 
 _WHOLE = 2.0**23
 """From here on float32 numbers are integers."""
@@ -134,26 +161,43 @@ LOGICAL: dict[str, Write] = {
     "or": lambda k, v: v[0] | v[1],
     "xor": lambda k, v: v[0] ^ v[1],
     "not": lambda k, v: v[0].test("eq", 0),
+    "is_nan": lambda k, v: v[0].test("uno", ZERO),
+    "is_inf": lambda k, v: v[0].test("oeq", k.p) | v[0].test("oeq", k.q),
 }
-"""Functions whose result is bool."""
+"""Functions whose result is bool; p and q: what is looked for."""
 EXACT: dict[str, Write] = {
     "hard_sigmoid": lambda k, v: k.hard(v[0]),
     "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
     "softsign": lambda k, v: v[0] / (abs(v[0]) + 1.0),
     "sum": lambda k, v: k.total(v),
     "mean": lambda k, v: k.total(v) / float(len(v)),
+    "shrink": lambda k, v: k.shrunk(v[0]),
 }
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""
 """Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
+_OF_ONE: tuple[Callable[[Value], Value], ...] = (
+    exp, tanh, sigmoid, erf, gelu, logarithms.log, logarithms.softplus, logarithms.mish, logarithms.sinh, logarithms.cosh,
+    logarithms.asinh, logarithms.acosh, logarithms.atanh, angles.sin, angles.cos, angles.tan, angles.asin, angles.acos,
+    angles.atan,
+)  # fmt: skip
+
+
+def _of_one(function: Callable[[Value], Value]) -> Write:
+    return lambda k, v: function(v[0])
+
+
 CLOSE: dict[str, Write] = {
-    "exp": lambda k, v: exp(v[0]),
-    "tanh": lambda k, v: tanh(v[0]),
-    "sigmoid": lambda k, v: sigmoid(v[0]),
-    "erf": lambda k, v: erf(v[0]),
-    "gelu": lambda k, v: gelu(v[0]),
+    **{function.__name__: _of_one(function) for function in _OF_ONE},
     "cube": lambda k, v: v[0] * v[0] * v[0],
     "swish": lambda k, v: v[0] * sigmoid(k.p.double() * v[0]),
+    "gelu_by_tanh": lambda k, v: k.gelu_by_tanh(v[0]),
+    "elu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * expm1(v[0]), v[0]),
+    "selu": lambda k, v: k.selu(v[0]),
+    "celu": lambda k, v: k.celu(v[0]),
+    "even_power": lambda k, v: logarithms.power(v[0], k.p.double()),
+    "odd_power": lambda k, v: logarithms.power(v[0], k.p.double()).intrinsic("copysign", v[0]),
+    "real_power": lambda k, v: k.real_power(v[0]),
 }
 """Functions known to a relative error, far below that of float32, in float64; p: alpha."""
 ROUGH: dict[str, tuple[Write, dict[bool, float]]] = {
@@ -161,19 +205,26 @@ ROUGH: dict[str, tuple[Write, dict[bool, float]]] = {
 }
 """The same, in fewer steps, to a greater relative error, which decides nearly all results; and what that is at most, without
 and with tables in registers (tabled.py)."""
+_OF_ANGLES = ("sin", "cos", "tan")
 _REACH = 2.0**-47
 """More than twice that error, and that of the reference."""
 _GELU_REACH = 2.0**-50
 """The same for each x**2 in the error of gelu."""
+_POWER_REACH = 2.0**-41
+"""The same for powers: exponent * log(x), of a size of up to 104, has the relative error of the logarithm."""
 _FAR = 256.0
 """The x**2 beyond which gelu is x, or 0."""
 
 
 def reach(function: str, x: Value) -> tuple[Operand, Operand]:
     """For a function of CLOSE: the factors by which its result, times each, gives both ends of its interval."""
-    if function != "gelu":
-        return 1 - _REACH, 1 + _REACH
-    relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
+    if function == "gelu":
+        relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
+    elif function in _OF_ANGLES:
+        relative = angles.too_wide(x).select(2.0, x.like(_REACH))
+    else:
+        known = _POWER_REACH if function in POWERS else _REACH
+        return 1 - known, 1 + known
     return 1.0 - relative, 1.0 + relative
 
 
@@ -238,46 +289,3 @@ class StepsEmitter:
         self.w.narrowing = partial(rounded, form=FORMATS[narrow]) if narrow else None
         yield
         self.w.narrowing = before
-
-
-FARTHEST = 80.0
-"""The greatest size of a number; no result but of tanh is then so small that float32 has fewer bits."""
-_NEAR = 1 << 12
-"""Last places of a float64 to the middle between two float32: twice what the functions may be off, 2**-42 of them."""
-_TERMS = {"sigmoid": (10, 4), "tanh": (10, 5)}
-"""How many terms of exp beyond the first two are enough, without and with powers of 2**(1/16) from a table."""
-
-
-def quick_sigmoid(x: Value) -> tuple[Value, Value]:
-    """1 / (1 + exp(-x))."""
-    power, small = _powers(x.double() * -1.0, "sigmoid")
-    made = 1.0 / (power.fma(small, power) + 1.0)
-    return made.single(), beside_a_middle(made, _NEAR) | abs(x).test("ugt", FARTHEST)
-
-
-def quick_tanh(x: Value) -> tuple[Value, Value]:
-    """(e - 1) / (e + 1), e = exp(2 x). Tiny numbers have no middle near: they round to themselves."""
-    wide = x.double()
-    power, small = _powers(wide + wide, "tanh")
-    less = power.fma(small, power - 1.0)
-    made = less / (less + 2.0)
-    return made.single().intrinsic("copysign", x), beside_a_middle(made, _NEAR) | abs(x).test("ugt", FARTHEST)
-
-
-QUICK = {"sigmoid": quick_sigmoid, "tanh": quick_tanh}
-"""Functions of float32 that are not large, as those of gates are not: float64 in few steps.
-
-Each returns what float64 rounds to, and an i1 in each lane: where that may not be the result, because the number is large, or
-because the middle between two float32 is near. Those lanes are made again, in the steps of numbers.py.
-"""
-
-
-def _powers(x: Value, function: str) -> tuple[Value, Value]:
-    """2**n and p with exp(x) = 2**n * (1 + p), for a size of up to 160. n is a multiple of 1 / 16 where there are tables."""
-    table = x.w.permutes
-    steps = tabled.SIZE if table else 1
-    raised = x.fma(steps / math.log(2), MAGIC64)
-    rest = (raised - MAGIC64).fma(-math.log(2) / steps, x)
-    terms = _TERMS[function][table]
-    small = (rest * rest).fma(series([1 / math.factorial(n) for n in range(2, 2 + terms)], rest), rest)
-    return tabled.power(raised, steps), small

@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 
 from qrun.native.emit.flow import Flow
-from qrun.native.emit.functions import CLOSE, QUICK, SINGLE, FunctionCall, reach, rounded_close
+from qrun.native.emit.functions import CLOSE, SINGLE, FunctionCall, reach, rounded_close
 from qrun.native.emit.kernel import KernelEmitter, Value
 from qrun.native.emit.numbers import RecheckEmitter
+from qrun.native.emit.quick import QUICK
 from qrun.native.emit.requantize import clipped
 from qrun.native.emit.values import ZERO
 

@@ -209,6 +209,15 @@ class SoftmaxF32(FloatRows):
         return np.array([(2 * self.additions + 80) * UNIT]), {}
 
 
+class LogSoftmaxF32(FloatRows):
+    """x - log(sum exp(x)), with the greatest element taken from each x first."""
+
+    kind, together = "log_shares", 4
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 80) * UNIT, 2.0**-47]), {}
+
+
 class _Pixels(Planned):
     """One kernel over the pixels of float32 [N, C, spatial...], the channels of each made together.
 
