@@ -43,13 +43,17 @@ COMMANDS = {
 
 @changeable
 class Call:
-    """One call of the program, shared between a command and `main`, which prints what went wrong."""
+    """One call of the program, shared between a command and `main`, which prints what went wrong.
+
+    assumed: sizes of inputs that were taken as 1, which a node may refuse.
+    """
 
     argv: list[str] = field(default_factory=list)
     command: str = "run"
     json: bool = False
     verbose: int = 0
     color: str = "auto"
+    assumed: tuple[str, ...] = ()
 
 
 class _Limited:

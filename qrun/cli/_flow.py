@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from qrun.cli._base import Call
 from qrun.cli._options import OTHERS, read_model
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
@@ -79,6 +82,9 @@ def read_feeds(model: Model, options: Mapping[str, Any], out: Out, specs: Sequen
         max_memory=options["max_memory"],
     )
     out.notes(feeds.notes)
+    call: Call | None = click.get_current_context().find_object(Call)
+    if call is not None:
+        call.assumed = feeds.assumed
     return feeds
 
 

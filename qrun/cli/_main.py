@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from qrun.cli._base import Call
 from qrun.cli._interrupt import finish, heed
-from qrun.errors import CallError, QrunError, RunError
+from qrun.errors import CallError, OperatorError, QrunError, RunError
 
 if TYPE_CHECKING:
     import click
@@ -91,6 +91,8 @@ def _run(call: Call) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except QrunError as error:
+        if call.assumed and isinstance(error, OperatorError):
+            error.fixes = (_other_sizes(call.assumed), *error.fixes[:1])
         return _fail(call, error)
     except click.ClickException as error:
         return _fail(call, usage_error(call, error))
@@ -112,6 +114,14 @@ def _run(call: Call) -> int:
         return _fail(call, _out_of_memory(error))
     except Exception as error:
         return _bug(call, error)
+
+
+def _other_sizes(assumed: Sequence[str]) -> str:
+    """What to type where a node refuses sizes that were taken as 1."""
+    from shlex import quote
+
+    options = " ".join(f"--shape {quote(f'{name}=16')}" for name in assumed[:3])
+    return f"give {'it another size' if len(assumed) == 1 else 'them other sizes'} than 1, such as {options}"
 
 
 def _complete_shell(group: click.Group) -> None:

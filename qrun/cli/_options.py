@@ -114,7 +114,7 @@ input_options = stacked(
     option(
         "Inputs",
         "--shape SPEC",
-        "Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable.",
+        "Fix dynamic sizes: image:1x3x224x224 for one input, N=4 for a named dimension, x[0]=4 for another. Repeatable.",
         multiple=True,
     ),
 )

@@ -135,7 +135,7 @@ def _mismatch(
 def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
     """The first symbol that has another size elsewhere; symbols without a size get that of this array."""
     want: list[int | None] = []
-    for dim, got in zip(value.shape or (), array.shape, strict=False):
+    for dim, got in zip(value.sizes, array.shape, strict=False):
         size, first = symbols.setdefault(dim, (got, value.name)) if isinstance(dim, str) else (dim, "")
         want.append(size)
         if size not in (None, got):

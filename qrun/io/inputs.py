@@ -43,12 +43,14 @@ class Feeds:
 
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
+    symbols: sizes of dimensions that were given or assumed. assumed: those that were taken as 1, as nothing says how large they are.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
 
 
 @changeable
@@ -249,6 +251,7 @@ def read_inputs(
         assumed = f"; {', '.join(f'{s}=1' for s in unset)} (--shape changes that)" if unset else ""
         feeds.notes.append(f"random data, seed {seed}, for {shown}{more}{assumed}")
         feeds.symbols |= dict.fromkeys(unset, 1)
+        feeds.assumed = tuple(unset)
     return feeds
 
 

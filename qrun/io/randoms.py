@@ -76,13 +76,13 @@ def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int], unset
     if value.shape is None:
         raise _not_random(model, value, "an unknown number of dimensions")
     shape = []
-    for place, dim in enumerate(value.shape):
+    for dim in value.sizes:
         if isinstance(dim, int):
             shape.append(dim)
-        elif dim is not None and dim in symbols:
+        elif dim in symbols:
             shape.append(symbols[dim])
         else:
-            unset[dim or f"{value.name}[{place}]"] = None
+            unset[dim] = None
             shape.append(1)
     return tuple(shape)
 

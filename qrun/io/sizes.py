@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from qrun.declare.frozen import frozen
@@ -28,12 +28,12 @@ FREE = Sizes()
 
 
 def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
-    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol) specs. Raises CallError."""
+    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol, or ``image[0]=4``) specs. Raises CallError."""
     symbols: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     values = {v.name: v for v in (*model.inputs, *model.defaults)}
-    known = dict.fromkeys(d for v in values.values() for d in v.shape or () if isinstance(d, str))
-    for spec in specs:
+    known = dict.fromkeys(d for v in values.values() for d in v.sizes if isinstance(d, str))
+    for spec in sorted(specs, key=lambda spec: spec.rpartition(":")[0] in values):
         name, _, dims = spec.rpartition(":")
         symbol, _, size = spec.rpartition("=")
         if name in values:
@@ -49,7 +49,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
             if symbols.setdefault(symbol, one[0]) != one[0]:
                 raise _bad_shape(model, spec, f"{symbol} = {symbols[symbol]} before", f"{symbol} = {size}")
         else:
-            raise _unknown_shape(model, spec, list(known), list(values))
+            raise _unknown_shape(model, spec, known, values)
     return Sizes(symbols, shapes)
 
 
@@ -62,10 +62,12 @@ def _numbers(dims: str) -> tuple[int, ...] | None:
 
 def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols: dict[str, int], spec: str) -> None:
     fits = value.shape is None or len(value.shape) == len(shape)
-    for want, got in zip(value.shape or (), shape, strict=False):
-        if isinstance(want, str):
-            fits &= symbols.setdefault(want, got) == got
-        elif want is not None:
+    for dim, want, got in zip(value.shape or (), value.sizes, shape, strict=False):
+        if isinstance(dim, str):
+            fits &= symbols.setdefault(dim, got) == got
+        elif isinstance(want, str):
+            fits &= symbols.get(want, got) == got
+        else:
             fits &= want == got
     if not fits:
         raise _bad_shape(model, spec, f"{value.name} {value}", shape_text(shape))
@@ -91,15 +93,16 @@ def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
     )
 
 
-def _unknown_shape(model: Model, spec: str, known: list[str], values: list[str]) -> CallError:
+def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> CallError:
+    named = [n for n in known if any(n in (v.shape or ()) for v in values.values())]
     meant = [_meant(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
         f"--shape {spec} names neither an input with sizes nor a dimension with a size",
         where=[model.label],
         facts=[
-            ("inputs", ", ".join(values[:12]) or "none"),
-            ("dimensions", ", ".join(known[:12]) or "none have names"),
+            ("inputs", ", ".join([*values][:12]) or "none"),
+            ("dimensions", ", ".join(named[:12]) or "none have names"),
         ],
         fixes=[f"did you mean {' '.join(f'--shape {m}' for m in meant)}?" if all(meant) else _forms(model)],
     )
@@ -123,7 +126,7 @@ def _whole(value: TensorType) -> str:
     return f"--shape {value.name}:{sizes}"
 
 
-def _meant(spec: str, known: list[str], values: list[str]) -> str:
+def _meant(spec: str, known: Collection[str], values: Collection[str]) -> str:
     """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension."""
     from difflib import get_close_matches
 

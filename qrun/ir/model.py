@@ -42,6 +42,11 @@ class TensorType:
     element: TensorType | None = None
     key: np.dtype | None = None
 
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """The shape, in which an unknown dimension is called by its place: ``"input[1]"``. () of an unknown shape."""
+        return tuple(f"{self.name}[{place}]" if dim is None else dim for place, dim in enumerate(self.shape or ()))
+
     def __str__(self) -> str:
         if self.kind == "map":
             return f"map of {type_name(self.key)} to {self.element or '?'}"

@@ -198,6 +198,33 @@ def test_dynamic_sizes(folder: Path) -> None:
     assert "N = 4 as in --shape" in ended.err
 
 
+def unnamed_model() -> onnx.ModelProto:
+    """y = Conv(x [1,1,?]) with a kernel of 5: larger than the length of 1 that is assumed."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    inputs, output = [value("x", TensorProto.FLOAT, (1, 1, None))], value("y", TensorProto.FLOAT, None)
+    return make_model([node], inputs, [output], {"w": np.ones((1, 1, 5), np.float32)}, 22)
+
+
+def test_dimensions_without_a_name(folder: Path) -> None:
+    """They are called by their place, as the note calls them, and an error that they cause says what to type."""
+    save(unnamed_model(), folder / "m.onnx")
+    ended = call("m.onnx")
+    assert "x[2]=1 (--shape changes that)" in ended.err
+    assert ended.code == 5
+    assert "fix: give it another size than 1, such as --shape 'x[2]=16'" in ended.err
+    ended = call("m.onnx", "--shape", "x[2]=16", "--json")
+    assert ended.json["outputs"][0]["shape"] == [1, 1, 12]
+    assert ended.json["symbols"] == {"x[2]": 16}
+    npy(folder / "x.npy", np.zeros((1, 1, 8), np.float32))
+    ended = call("m.onnx", "-i", "x.npy", "--shape", "x[2]=16")
+    assert ended.code == 2
+    assert "x[2] = 16 as in --shape" in ended.err
+    for specs in (("x:1x1x8", "x[2]=16"), ("x[2]=16", "x:1x1x8")):
+        assert "does not fit the model" in call("m.onnx", *[part for spec in specs for part in ("--shape", spec)]).err
+    assert call("m.onnx", "--shape", "x:1x1x16", "--shape", "x[2]=16").code == 0
+    assert "dimensions none have names" in call("m.onnx", "--shape", "x[1]=16").err
+
+
 def test_symbol_bound_by_a_given_input(folder: Path) -> None:
     save(sum_model(["a", "b"], TensorProto.FLOAT, ("N",)), folder / "n.onnx")
     ended = call("n.onnx", "-i", "a=a.npy", "--random", "--json")
