@@ -206,6 +206,8 @@ def quiet(site: LoweringContext) -> Context:
 
 
 _SIZES = (1, 2, 4, 8)
+INDICES = 1 << 16
+"""Of the axes of a result whose elements are named one by one: each has an index, or some and their weights."""
 _AXES = 5
 """Of so many axes every copy is possible; of more, it must be tried."""
 
@@ -259,6 +261,27 @@ def pad_kernel(
     from qrun.native.kernels.copy import padded
 
     return moving_kernel(site, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
+
+
+def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> NativeKernel:
+    """The kernel of an operator that takes elements of its first input by indices along some axes, and all along others."""
+    from qrun.native.errors import Declined
+    from qrun.native.kernels.indexed import Indexed
+    from qrun.native.machine.operation import Operand
+
+    x = site.inputs[0]
+    if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:
+        raise declined(f"no native copies of {type_name(x.dtype)}")
+
+    def made(order: Order) -> Indexed:
+        return Indexed(site.engine, Operand(x.shape, x.dtype), [places.get(a) for a in range(x.ndim)], order)
+
+    operation = made("any")
+    try:
+        _ = operation.tight, operation.lying("channels").tight
+    except Declined:
+        operation = made("plain")
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def _order(x: Array) -> Order:

@@ -134,7 +134,10 @@ def taps(
     return np.clip(index, 0, axis.length - 1), weight
 
 
-def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context) -> Array:
+def resampled_shape(
+    x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context
+) -> tuple[int, ...]:
+    """The result's shape, claimed; refuses axes without elements to resample, and averages of what has none."""
     shape = list(x.shape)
     for axis in axes:
         shape[axis.axis] = axis.out
@@ -142,47 +145,70 @@ def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes,
             raise misfit("X", f"axis {axis.axis} has no elements to resample", "an axis of 1 or more", x)
     itemsize = x.dtype.itemsize if options.mode == "nearest" else 8
     claim(ctx, shape, np.dtype(f"V{itemsize}"), "X")
-    if 0 in shape:
-        return np.empty(shape, x.dtype)
-    if options.mode != "nearest" and (x.dtype in (np.bool_, np.object_)):
+    if 0 not in shape and options.mode != "nearest" and x.dtype in (np.bool_, np.object_):
         raise refuse(
             f"X is {type_name(x.dtype)}, which has no averages", "X", "numbers, or mode nearest", type_name(x.dtype)
         )
+    return tuple(shape)
+
+
+def resample(x: Array, axes: Sequence[ResampledAxis], options: ResizeAttributes, ctx: Context) -> Array:
+    shape = resampled_shape(x, axes, options, ctx)
+    if 0 in shape:
+        return np.empty(shape, x.dtype)
     y = x if options.mode == "nearest" else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     outside: list[tuple[int, Array]] = []
     for axis in axes:
-        ctx.claim((axis.out,), 8, "coordinates")
-        place = coordinates(
-            axis, options.coordinate_transformation_mode, np.float32 if ctx.arith == "ort" else np.float64
-        )
+        place = _places(axis, options, ctx)
         if options.coordinate_transformation_mode == "tf_crop_and_resize":
             outside.append((axis.axis, (place < 0) | (place > axis.length - 1)))
         size = (*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :])
         claim(ctx, size, y.dtype, "X")
-        y = _one_axis(y, axis, place, options, ctx)
+        y = _one_axis(y, axis, _table(axis, place, options, ctx))
     y = _rounded(y, x.dtype, ctx) if options.mode != "nearest" else y
     return _extrapolated(y, outside, options.extrapolation_value, ctx) if outside else y
 
 
-def _one_axis(y: Array, axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Context) -> Array:
+Table = tuple[Array, Array | None]
+"""Indices [out] and no weights, of the nearest elements; or indices and weights, both [out, taps]."""
+
+
+def axis_table(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> Table | None:
+    """What each output element of an axis is made of; None where all elements stay as they are."""
+    return _table(axis, _places(axis, options, ctx), options, ctx)
+
+
+def _places(axis: ResampledAxis, options: ResizeAttributes, ctx: Context) -> Array:
+    ctx.claim((axis.out,), 8, "coordinates")
+    return coordinates(axis, options.coordinate_transformation_mode, np.float32 if ctx.arith == "ort" else np.float64)
+
+
+def _table(axis: ResampledAxis, place: Array, options: ResizeAttributes, ctx: Context) -> Table | None:
     still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
     if still and not (options.antialias and axis.scale < 1):
-        return y
+        return None
     place = np.clip(place, -(2.0**33), 2.0**33)
     if options.mode == "nearest":
-        index = np.clip(NEAREST_MODES[options.nearest_mode](place), 0, axis.length - 1).astype(np.int64)
-        return np.take(y, index, axis=axis.axis)
+        return np.clip(NEAREST_MODES[options.nearest_mode](place), 0, axis.length - 1).astype(np.int64), None
     kernel, reach = (linear, 1) if options.mode == "linear" else (cubic, 2)
     each = footprint(axis, reach, bool(options.antialias))
     ctx.claim((axis.out, 2 * each, 4), 8, "weights")
-    index, weight = taps(
+    return taps(
         place, axis, kernel, each, options.cubic_coeff_a, bool(options.antialias), bool(options.exclude_outside)
     )
+
+
+def _one_axis(y: Array, axis: ResampledAxis, table: Table | None) -> Array:
+    if table is None:
+        return y
+    index, weight = table
+    if weight is None:
+        return np.take(y, index, axis=axis.axis)
     total = np.zeros((*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :]), y.dtype)
     along = (-1,) + (1,) * (y.ndim - axis.axis - 1)
     with np.errstate(all="ignore"):
-        if 2 * each <= 4 * axis.out:
-            for tap in range(2 * each):
+        if in_order(weight):
+            for tap in range(weight.shape[1]):
                 if weight[:, tap].any():
                     total += np.take(y, index[:, tap], axis=axis.axis) * weight[:, tap].reshape(along)
         else:
@@ -191,6 +217,11 @@ def _one_axis(y: Array, axis: ResampledAxis, place: Array, options: ResizeAttrib
                 part = np.take(y, index[row, used], axis=axis.axis) * weight[row, used].reshape(along)
                 total[(slice(None),) * axis.axis + (row,)] = part.sum(axis.axis)
     return total
+
+
+def in_order(weight: Array) -> bool:
+    """Whether what weights [out, taps] say is added tap by tap, but for taps that no element weighs."""
+    return bool(weight.shape[1] <= 4 * weight.shape[0])
 
 
 def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, misfit, resample
 from qrun.ops._shape import ints, same_length
@@ -21,23 +22,31 @@ _ROI_LIMIT = 2.0**20
 @op("Upsample", since=7)
 def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more as an attribute. Source: ONNX operators, Upsample-7."""
-    return _upsample(X, np.array(scales, np.float64).astype(np.float32), mode, ctx)
+    return _resize_10(X, _enlarging(_scales_7(scales)), mode, ctx)
+
+
+def _scales_7(scales: Sequence[float]) -> Array:
+    return np.array(scales, np.float64).astype(np.float32)
 
 
 @op("Upsample", since=9)
 def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more. Source: it ended with opset 9."""
+    _check_ended(ctx)
+    return _resize_10(X, _enlarging(scales), mode, ctx)
+
+
+def _check_ended(ctx: Context) -> None:
     if ctx is not None and ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
         )
-    return _upsample(X, scales, mode, ctx)
 
 
-def _upsample(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+def _enlarging(scales: Array) -> Array:
     if bool((scales < 1).any()):
         raise refuse("a scale is below 1", "scales", "scales of 1 or more", scales.reshape(-1).tolist())
-    return _resize_10(x, scales, mode, ctx)
+    return scales
 
 
 @op("Resize", since=10)
@@ -50,9 +59,13 @@ def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -
 
 
 def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+    return resample(x, *_axes_10(x, scales, mode, ctx), ctx)
+
+
+def _axes_10(x: Array, scales: Array, mode: str, ctx: Context) -> tuple[list[ResampledAxis], ResizeAttributes]:
     one_of("mode", mode, ("nearest", "linear"))
     options = ResizeAttributes(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-    return resample(x, _by_scales(x, scales, range(x.ndim), None, options, ctx), options, ctx)
+    return _by_scales(x, scales, range(x.ndim), None, options, ctx), options
 
 
 @op("Resize", since=11)
@@ -74,27 +87,69 @@ def resize(
     Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
     """
+    found = _axes(X, roi, scales, sizes, options, ctx)
+    return X if found is None else resample(X, found, options, ctx)
+
+
+def _axes(
+    x: Array, roi: Array | None, scales: Array | None, sizes: Array | None, options: ResizeAttributes, ctx: Context
+) -> list[ResampledAxis] | None:
+    """The axes to resample; None for no axes at all."""
     one_of("mode", options.mode, ("nearest", "linear", "cubic"))
     one_of("coordinate_transformation_mode", options.coordinate_transformation_mode, TRANSFORMS)
     one_of("nearest_mode", options.nearest_mode, NEAREST_MODES)
     one_of("keep_aspect_ratio_policy", options.keep_aspect_ratio_policy, _POLICIES)
     by_scales = scales is not None and scales.size > 0
     by_sizes = sizes is not None and sizes.size > 0
-    places = axes_in(range(X.ndim) if options.axes is None else options.axes, X.ndim)
+    places = axes_in(range(x.ndim) if options.axes is None else options.axes, x.ndim)
     if by_scales == by_sizes:
         if not by_scales and not places:
-            return X
+            return None
         raise refuse("either scales or sizes is given", "scales", "one of them", "both" if by_scales else "neither")
     region = None
     if options.coordinate_transformation_mode == "tf_crop_and_resize":
         region = _region(roi, len(places))
     if by_scales:
         assert scales is not None
-        found = _by_scales(X, scales, places, region, options, ctx)
-    else:
-        assert sizes is not None
-        found = _by_sizes(X, ints(sizes, "sizes"), places, region, options.keep_aspect_ratio_policy)
-    return resample(X, found, options, ctx)
+        return _by_scales(x, scales, places, region, options, ctx)
+    assert sizes is not None
+    return _by_sizes(x, ints(sizes, "sizes"), places, region, options.keep_aspect_ratio_policy)
+
+
+@resize.native
+@EveryType
+def _lower(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_resize import resize_kernel
+
+    x, roi, scales, sizes = site.inputs
+    options = ResizeAttributes.of(site.attributes)
+    return resize_kernel(site, options, lambda: _axes(x, roi, scales, sizes, options, site.ctx))
+
+
+def _lower_10(site: LoweringContext, scales: Array) -> NativeKernel:
+    from qrun.ops._native_resize import resize_kernel
+
+    axes, options = _axes_10(site.inputs[0], scales, site.attributes["mode"], site.ctx)
+    return resize_kernel(site, options, lambda: axes)
+
+
+@upsample_7.native
+@EveryType
+def _lower_upsample_7(site: LoweringContext) -> NativeKernel:
+    return _lower_10(site, _enlarging(_scales_7(site.attributes["scales"])))
+
+
+@upsample_9.native
+@EveryType
+def _lower_upsample_9(site: LoweringContext) -> NativeKernel:
+    _check_ended(site.ctx)
+    return _lower_10(site, _enlarging(site.inputs[1]))
+
+
+@resize_10.native
+@EveryType
+def _lower_resize_10(site: LoweringContext) -> NativeKernel:
+    return _lower_10(site, site.inputs[1])
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._native import LoweringContext, NativeKernel, declined, pad_kernel, slice_kernel
+from qrun.ops._native import INDICES, LoweringContext, NativeKernel, declined, indexed_kernel, pad_kernel, slice_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
@@ -132,20 +132,13 @@ def pad(
 def _pad(
     data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> Array:
-    modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
-    one_of("mode", mode, modes)
-    begin, end = _amounts(data, pads, axes)
-    sizes = list(zip(data.shape, begin, end, strict=True))
-    shape = [n + b + e for n, b, e in sizes]
-    if any(n < 0 for n in shape):
-        raise _refused("pads remove more than there is", "dimensions of 0 or more", shape_text(tuple(shape)))
-    claim(ctx, shape, data.dtype, "pads")
+    sizes = _padded(data, pads, axes, mode, ctx)
     if mode == "constant":
-        made = np.empty(shape, data.dtype)
+        made = np.empty([n + b + e for n, b, e in sizes], data.dtype)
         made[...] = _fill(constant, data.dtype)
         inside = [(max(0, b), max(0, b, min(n + b, n + b + e))) for n, b, e in sizes]
         made[tuple(builtins.slice(i, j) for i, j in inside)] = data[
-            tuple(builtins.slice(i - b, j - b) for (i, j), b in zip(inside, begin, strict=True))
+            tuple(builtins.slice(i - b, j - b) for (i, j), b in zip(inside, (size[1] for size in sizes), strict=True))
         ]
         return made
     for axis, (n, b, e) in enumerate(sizes):
@@ -154,6 +147,21 @@ def _pad(
             claim(ctx, (*data.shape[:axis], n + b + e, *data.shape[axis + 1 :]), data.dtype, "pads")
             data = np.take(data, _source(mode, n, b, e, axis), axis=axis)
     return data
+
+
+def _padded(
+    data: Array, pads: Sequence[int], axes: Sequence[int] | None, mode: str, ctx: Context
+) -> list[tuple[int, int, int]]:
+    """Of each axis its length, and what comes before and after it; claims the result."""
+    modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
+    one_of("mode", mode, modes)
+    begin, end = _amounts(data, pads, axes)
+    sizes = list(zip(data.shape, begin, end, strict=True))
+    shape = [n + b + e for n, b, e in sizes]
+    if any(n < 0 for n in shape):
+        raise _refused("pads remove more than there is", "dimensions of 0 or more", shape_text(tuple(shape)))
+    claim(ctx, shape, data.dtype, "pads")
+    return sizes
 
 
 def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tuple[list[int], list[int]]:
@@ -215,6 +223,11 @@ def _lowered(
     site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
     data = site.inputs[0]
-    if site.attributes["mode"] != "constant":
-        raise declined("its mode is not constant")
-    return pad_kernel(site, value, lambda: _amounts(data, pads, axes))
+    if site.attributes["mode"] == "constant":
+        return pad_kernel(site, value, lambda: _amounts(data, pads, axes))
+    sizes = _padded(data, pads, axes, site.attributes["mode"], site.ctx)
+    site.require_constants()
+    moved = {axis: size for axis, size in enumerate(sizes) if any(size[1:])}
+    if sum(map(sum, moved.values())) > INDICES:
+        raise declined(f"axes of more than {INDICES} elements")
+    return indexed_kernel(site, {axis: _source(site.attributes["mode"], *n, axis) for axis, n in moved.items()})

@@ -20,7 +20,7 @@ class KernelSpec:
              (the same, 64 channels and four taps at a time); point or pair (a function of one code, or of two);
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits); widened (products of 16 bits);
-             runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
+             runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), float_dot (with columns that lie one after the other), coded_product (with weights in codes), digit_product
@@ -32,7 +32,8 @@ class KernelSpec:
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
-             quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
+             quantize_image: `vectors` planes; indexed: how often `vectors` elements are repeated; resample: `rows` elements
+             at once, `vectors` taps of the first axis, `unroll` of the second; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
              rotary, standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits);

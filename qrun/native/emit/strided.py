@@ -42,12 +42,16 @@ class StridedEmitter(KernelEmitter):
             for name in self.operands:
                 pointer = a[name]
                 for axis, index in enumerate((i0, i1, i2)):
-                    pointer = pointer + index * self.stride(name, axis)
+                    pointer = pointer + self.offset(name, axis, index)
                 self.starts[name] = pointer
             first = chunk * a.chunk
             self._chunk(first, first + a.chunk)
             unit.next(*self._following(unit.carried))
         self.end()
+
+    def offset(self, name: str, axis: int, index: Value) -> Value:
+        """Bytes from an outer axis' first index to this one."""
+        return index * self.stride(name, axis)
 
     def stride(self, name: str, axis: int) -> Value:
         """Bytes from one index of an outer axis to the next."""

@@ -1,0 +1,130 @@
+"""Generated interpolation of an axis and the next one: sums of elements times weights in float64, rounded once."""
+
+from __future__ import annotations
+
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
+from qrun.native.emit.spec import LIMITS, names
+from qrun.native.emit.strided import StridedEmitter, outer_names
+from qrun.native.emit.values import MAGIC64
+
+NAMES = (
+    *outer_names(("x", "y")),
+    *names("line_at* line_weights* lines at* weights* pitch length count columns x_row y_row"),
+)
+"""One 8-byte word each. The third outer axis is the first one that is interpolated.
+
+line_at, line_weights  int64 [taps][lines], float64 of that shape: where in x an index of it reads, in bytes, and the weights
+at, weights            int64 [taps][count], float64: the same of the second one, in bytes of the thread's memory
+pitch                  elements from one index of the second axis to the next, in the thread's memory
+length, count          of the second axis, in x and in y; of neighbours, 1 for the first
+columns                elements that stay side by side
+x_row, y_row           bytes from one index of the second axis to the next
+"""
+_KINDS = {"f": ("float", 4), "d": ("double", 8), "u": ("i8", 1), "s": ("i8", 1)}
+_MADE = {"f64": 8, "u8": 1, "s8": 1}
+
+
+@emitter("resample")
+class ResampleEmitter(StridedEmitter):
+    """`rows` elements at once, `vectors` taps of the first axis and `unroll` of the second; operands: the kind of x.
+
+    form: ``columns`` of elements that stay side by side, or ``neighbours``, where the second axis is the innermost one and
+    a row of it is read as columns; ``+cut``: integers are cut off, not rounded.
+    A row of sums of the first axis lies in the thread's memory; those of the second are made of it.
+    """
+
+    names = NAMES
+    own_memory = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.w.frozen = True
+        self.element, self.size = _KINDS[spec.operands]
+        self.made = _MADE.get(spec.out, 4)
+        self.row = self.w.value("i64", 0)
+
+    def offset(self, name: str, axis: int, index: Value) -> Value:
+        if axis < 2:
+            return super().offset(name, axis, index)
+        self.row = index
+        return self.w.value("i64", 0) if name == "x" else super().offset(name, axis, index)
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        w, a = self.w, self.a
+        end = end.least(a.columns)
+        steps = [(a.lines * place + self.row) * 8 for place in range(self.spec.vectors)]
+        lines = [self.starts["x"] + (a.line_at + step).load("i64", 8) for step in steps]
+        weights = [(a.line_weights + step).load("double", 8) for step in steps]
+        with w.loop(0, a.length, 1) as turn:
+            own = self.scratch + turn.index * (a.pitch * 8)
+            sources = [line + turn.index * a.x_row + first * self.size for line in lines]
+            for at, n in w.runs(w.value("i64", 0), end - first, (self.spec.rows, 1)):
+                terms = [
+                    self._loaded(n, source + at * self.size) * weight.splat(n)
+                    for source, weight in zip(sources, weights, strict=True)
+                ]
+                (own + at * 8).store(_added(terms), 8)
+        if self.spec.form.startswith("neighbours"):
+            self._neighbours()
+        else:
+            self._columns(first, end)
+
+    def _columns(self, first: Value, end: Value) -> None:
+        w, a = self.w, self.a
+        with w.loop(0, a.count, 1) as turn:
+            steps = [(a.count * place + turn.index) * 8 for place in range(self.spec.unroll)]
+            sources = [self.scratch + (a.at + step).load("i64", 8) for step in steps]
+            weights = [(a.weights + step).load("double", 8) for step in steps]
+            y = self.starts["y"] + turn.index * a.y_row + first * self.made
+            for at, n in w.runs(w.value("i64", 0), end - first, (self.spec.rows, 1)):
+                terms = [
+                    (source + at * 8).load(f"<{n} x double>", 8) * weight.splat(n)
+                    for source, weight in zip(sources, weights, strict=True)
+                ]
+                self._stored(_added(terms), y + at * self.made)
+
+    def _neighbours(self) -> None:
+        w, a = self.w, self.a
+        for at, n in w.runs(w.value("i64", 0), a.count, (self.spec.rows, 1)):
+            terms = []
+            for place in range(self.spec.unroll):
+                step = (a.count * place + at) * 8
+                sums = self._gathered((a.at + step).load(f"<{n} x i64>", 8))
+                terms.append(sums * (a.weights + step).load(f"<{n} x double>", 8))
+            self._stored(_added(terms), self.starts["y"] + at * self.made)
+
+    def _gathered(self, places: Value) -> Value:
+        """float64 of the thread's memory, at bytes of its own in each lane."""
+        n, w = places.lanes, self.w
+        if n == 1:
+            return (self.scratch + places.extract(0)).load("<1 x double>", 8)
+        kind = f"<{n} x double>"
+        where = w.let(f"<{n} x ptr>", f"getelementptr i8, ptr {self.scratch}, {places.kind} {places}")
+        on = w.value("i1", "true").splat(n)
+        return w.call(kind, f"llvm.masked.gather.v{n}f64.v{n}p0", where, ("i32", "8"), on, (kind, "poison"))
+
+    def _loaded(self, n: int, x: Value) -> Value:
+        value = x.load(f"<{n} x {self.element}>", self.size)
+        if self.element == "i8":
+            return value.extended("i32", self.spec.operands == "s").sitofp("double")
+        return value.double() if self.element == "float" else value
+
+    def _stored(self, value: Value, y: Value) -> None:
+        out = self.spec.out
+        if out == "f64":
+            y.store(value, 8)
+        elif out in LIMITS:
+            low, high = LIMITS[out]
+            value = value.within(float(low), float(high))
+            whole = value.fptosi("i32") if self.spec.form.endswith("+cut") else (value + MAGIC64).bitcast("i64")
+            y.store(whole.trunc("i8"), 1)
+        else:
+            y.store(value.single(), 4)
+
+
+def _added(terms: list[Value]) -> Value:
+    """The sum from 0 on, in this order. 0 is added to it last, which makes 0 of -0 as well."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total + 0.0

@@ -1,0 +1,151 @@
+"""Planned copies of elements that an index table of each axis names: nearest neighbours, borders that repeat the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import OUTER
+from qrun.native.errors import Declined
+from qrun.native.kernels.copy import OperandStrides
+from qrun.native.kernels.strided import SIZES, Loop, outer_words
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.operation import TILE_BYTES
+
+_JOINED = 1 << 16
+"""Indices of axes that become one loop: each is a word of a table."""
+_ENTRIES = 1 << 20
+"""Of all tables together: 8 MiB."""
+_UNROLL = 4
+_REPEATS = (2, 3, 4)
+
+
+@frozen
+class _Axis:
+    """A loop of a copy: where in x each index reads, in bytes, and bytes from one index to the next in y.
+
+    step: those in x, if they are the same from index to index; None if a table tells."""
+
+    at: Ints
+    y: int
+    step: int | None
+
+    def joined(self, inner: _Axis) -> _Axis | None:
+        """One loop in place of this one and the one inside it, if both walk on evenly."""
+        count = len(inner.at)
+        if self.step is None or inner.step is None:
+            return None
+        if self.step != count * inner.step or self.y != count * inner.y or len(self.at) * count > _JOINED:
+            return None
+        return _Axis(np.arange(len(self.at) * count) * inner.step + self.at[0] + inner.at[0], inner.y, inner.step)
+
+
+class Indexed(Planned):
+    """y[i, j, ...] = x[places[0][i], places[1][j], ...]; places None: all of an axis, in order.
+
+    Elements of 1, 2, 4 or 8 bytes. lies: how both lie, ``any`` for whichever order (`lying`).
+    Raises Declined for types without copies, and more axes than the kernel has.
+    """
+
+    def __init__(
+        self, engine: Engine, x: Operand, places: Sequence[Ints | None], lies: Order = "any", dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.engine, self.places, self.lies = engine, tuple(places), lies
+        if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
+            raise Declined(f"elements of {x.dtype.itemsize} bytes")
+        for place, n in zip(self.places, x.shape, strict=True):
+            if place is not None and place.size and not 0 <= int(place.min()) <= int(place.max()) < n:
+                raise ValueError(f"places from {place.min()} to {place.max()} of {n}")
+        shape = tuple(n if p is None else len(p) for n, p in zip(x.shape, self.places, strict=True))
+        self.operands = (x, Operand(shape, x.dtype))
+
+    @property
+    def order(self) -> Order:  # type: ignore[override]
+        return self.lies
+
+    def lying(self, order: Order) -> Indexed:
+        return Indexed(self.engine, self.operands[0], self.places, order)
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Indexed:
+        return self
+
+    def moving(self, dtype: np.dtype[Any]) -> Indexed:
+        return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.lies)
+
+    def _axes(self, strides: Sequence[int]) -> list[_Axis]:
+        """The loops, outermost in the result first, neighbours that walk on evenly as one."""
+        x, y = (OperandStrides.of(o, self.lies, s) for o, s in zip(self.operands, strides, strict=True))
+        found: list[_Axis] = []
+        shape = self.result.shape
+        for axis in sorted(range(len(shape)), key=lambda axis: -y.steps[axis]):
+            places = self.places[axis]
+            if places is None:
+                loop = _Axis(np.arange(shape[axis]) * x.steps[axis], y.steps[axis], x.steps[axis])
+            else:
+                even = len(places) < 2 or bool((np.diff(places) == 1).all())
+                loop = _Axis(places * x.steps[axis], y.steps[axis], x.steps[axis] if even else None)
+            one = found[-1].joined(loop) if found else None
+            if one is not None:
+                found[-1] = one
+            elif len(loop.at) != 1 or loop.at[0] or not found:
+                found.append(loop)
+        return found
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if not size(self.result.shape):
+            return ()
+        itemsize = self.result.dtype.itemsize
+        axes, run, start = self._axes(strides), itemsize, 0
+        if axes and axes[-1].step == axes[-1].y == itemsize:
+            last = axes.pop()
+            run, start = len(last.at) * itemsize, int(last.at[0])
+        *outer, inner = axes or [_Axis(np.zeros(1, np.int64), run, None)]
+        if len(outer) > OUTER:
+            raise Declined("a copy along too many axes")
+        if sum(len(axis.at) for axis in axes) > _ENTRIES:
+            raise Declined(f"more than {_ENTRIES} rows")
+        form, block = self._block(inner, run, itemsize)
+        count = len(inner.at)
+        multiple = max(block[0], 1)
+        chunk = min(count, max(TILE_BYTES // run // multiple, 1) * multiple)
+        words = outer_words(
+            ("y",), [Loop(len(a.at), (a.y,)) for a in outer], (-(-count // chunk), chunk), chunk * run,
+            self.engine.threads,
+        )  # fmt: skip
+        none = np.zeros(1, np.int64)
+        tables = [none] * (OUTER - len(outer)) + [axis.at for axis in outer]
+        arrays: dict[str, Array] = {f"at_{n}*": np.ascontiguousarray(t, np.int64) for n, t in enumerate(tables)}
+        arrays["at*"] = np.ascontiguousarray(inner.at, np.int64)
+        words |= {"x*": start, "count": count, "y_row": inner.y, "bytes": run}
+        extents = (
+            start + run + sum(int(axis.at.max()) for axis in (*outer, inner)),
+            run + sum((len(axis.at) - 1) * axis.y for axis in (*outer, inner)),
+        )
+        spec = KernelSpec("indexed", self.engine.isa.name, *block, form, "bytes", False)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays),)
+
+    def _block(self, inner: _Axis, run: int, itemsize: int) -> tuple[str, tuple[int, int, int]]:
+        """The form of the kernel: rows, vectors and bytes of an element or a vector."""
+        if run == itemsize:
+            times = self._repeats(inner, itemsize)
+            if not times:
+                return "elements", (0, 0, itemsize)
+            lanes = min(4 * self.engine.isa.lanes // itemsize, len(inner.at) // times)
+            return "repeats", (times, 1 << (lanes.bit_length() - 1), itemsize)
+        vector = 1 << (min(run, 4 * self.engine.isa.lanes).bit_length() - 1)
+        return "runs", (0, _UNROLL if run >= 2 * _UNROLL * vector else 1, vector)
+
+    @staticmethod
+    def _repeats(inner: _Axis, itemsize: int) -> int:
+        """How often each of the elements that follow each other is read; 0 for no such row."""
+        count = len(inner.at)
+        for times in _REPEATS:
+            if inner.y == itemsize and count % times == 0 and count >= 2 * times:
+                expected = inner.at[0] + np.arange(count) // times * itemsize
+                if np.array_equal(inner.at, expected):
+                    return times
+        return 0

@@ -1,0 +1,167 @@
+"""Planned interpolation along one axis, or two that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import NARROW
+from qrun.native.errors import Declined
+from qrun.native.kernels.copy import OperandStrides
+from qrun.native.kernels.strided import Loop, merged, outer_words
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+
+_KINDS = {"float32": "f", "float64": "d", "uint8": "u", "int8": "s"}
+_OUT = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "s8"}
+_NEAR = 1 << 16
+"""Bytes of a row of sums that stay in a cache near."""
+_FAR = 1 << 23
+"""Bytes of the longest row of sums."""
+_TAPS = 8
+_OUTER = 2
+
+
+@frozen
+class Taps:
+    """What an axis is interpolated of: indices and float64 weights, both [out, taps]. None of the taps is all 0."""
+
+    index: Ints
+    weights: Array
+
+    @classmethod
+    def of(cls, index: Ints, weights: Array) -> Taps:
+        """Without taps that no element weighs. Raises Declined if none is left, or too many."""
+        used = weights.any(axis=0)
+        if not 0 < np.count_nonzero(used) <= _TAPS:
+            raise Declined("no weights, or more than eight, for an element")
+        return cls(index[:, used], weights[:, used])
+
+    def table(self, step: int) -> Ints:
+        """[taps][out], the indices times so many bytes."""
+        return np.ascontiguousarray(self.index.T * step)
+
+    def weighed(self) -> Array:
+        """float64 [taps][out]."""
+        return np.ascontiguousarray(self.weights.T, np.float64)
+
+
+_WHOLE = Taps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
+"""Of an axis of one element, which stays."""
+
+
+class Resample(Planned):
+    """y = sum of x at the indices of taps times their weights along an axis, then along the next one, all in float64:
+    each sum in order from 0 on, rounded once, to dtype. Integers are rounded to even, or cut off with `cut`, and saturate.
+
+    taps: by axis, one or two that follow each other. x: float32, float64, uint8 or int8.
+    lies: how both lie; ``any`` where the last axis is interpolated, of three or more, and neither of the first two is.
+    """
+
+    def __init__(
+        self, engine: Engine, x: Operand, taps: Mapping[int, Taps], dtype: Any, lies: Order = "plain", cut: bool = False
+    ) -> None:
+        super().__init__()
+        dtype = np.dtype(dtype)
+        if x.dtype.name not in _KINDS or dtype.name not in _OUT:
+            raise Declined(f"no native sums of {x.dtype.name}")
+        axes = sorted(taps)
+        if not 1 <= len(axes) <= 2 or axes[-1] - axes[0] != len(axes) - 1:
+            raise ValueError(f"axes {axes} are not one, or two that follow each other")
+        for axis in axes:
+            index = taps[axis].index
+            if index.size and not 0 <= int(index.min()) <= int(index.max()) < x.shape[axis]:
+                raise ValueError(f"indices from {index.min()} to {index.max()} of {x.shape[axis]}")
+        self.engine, self.taps, self.lies, self.cut = engine, dict(taps), lies, cut
+        self.out = _OUT[dtype.name]
+        shape = tuple(len(taps[axis].index) if axis in taps else n for axis, n in enumerate(x.shape))
+        self.operands = (x, Operand(shape, dtype))
+
+    @property
+    def order(self) -> Order:  # type: ignore[override]
+        return self.lies
+
+    def lying(self, order: Order) -> Resample:
+        made = Resample(self.engine, self.operands[0], self.taps, self.result.dtype, order, self.cut)
+        made.out = self.out
+        return made
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Resample:
+        made = self.again()
+        if self.out == "f32":
+            made.out = NARROW[dtype.name]
+        return made
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if not size(self.result.shape):
+            return ()
+        x, y = (OperandStrides.of(o, self.lies, s) for o, s in zip(self.operands, strides, strict=True))
+        shape = self.result.shape
+        stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
+        axes = sorted(self.taps)
+        place = [stored.index(axis) for axis in axes]
+        last = len(stored) - 1
+        first, second = (
+            (axes[0], axes[-1]) if len(axes) == 2 else (None, axes[0]) if place[0] == last else (axes[0], None)
+        )
+        outer = merged(Loop(shape[axis], (x.steps[axis], y.steps[axis])) for axis in stored[: place[0]])
+        columns = size([shape[axis] for axis in stored[place[-1] + 1 :]])
+        return (self._call(first, second, outer, columns, (x, y)),)
+
+    def _call(
+        self,
+        first: int | None,
+        second: int | None,
+        outer: Sequence[Loop],
+        columns: int,
+        places: tuple[OperandStrides, OperandStrides],
+    ) -> KernelCall:
+        """The call for an axis and the next one, either of which may be missing; columns: elements inside of both."""
+        if len(outer) > _OUTER:
+            raise Declined("axes that do not follow each other")
+        x, y = places
+        lines, rows = (_WHOLE if axis is None else self.taps[axis] for axis in (first, second))
+        size_x, size_y = (operand.dtype.itemsize for operand in self.operands)
+        line = (0, 0) if first is None else (x.steps[first], y.steps[first])
+        row = (0, 0) if second is None else (x.steps[second], y.steps[second])
+        length = 1 if second is None else self.operands[0].shape[second]
+        lanes = self.engine.isa.lanes // 2
+        neighbours = columns == 1 and second is not None and row == (size_x, size_y)
+        if neighbours:
+            pitch, chunks, own, span = 0, (1, length), (1, length), length
+        else:
+            most = max(_NEAR // (8 * length) // lanes, 2) * lanes
+            pitch = min(columns, most)
+            chunks, own, span = (-(-columns // pitch), pitch), (length, columns), pitch * length
+        if 8 * span > _FAR:
+            raise Declined(f"rows of more than {_FAR // 8} elements")
+        count, taps = len(rows.index), rows.index.shape[1]
+        loops = [*outer, Loop(len(lines.index), (0, line[1]))]
+        words = outer_words(("x", "y"), loops, chunks, max(own[1], count) * size_y, self.engine.threads)
+        words |= {"lines": len(lines.index), "pitch": pitch, "length": own[0], "count": count, "columns": own[1]}
+        words |= {"x_row": row[0], "y_row": row[1]}
+        arrays: dict[str, Array] = {
+            "line_at*": lines.table(line[0]),
+            "line_weights*": lines.weighed(),
+            "at*": rows.table(8 if neighbours else 8 * pitch),
+            "weights*": rows.weighed(),
+        }
+        ends = [sum((loop.count - 1) * loop.steps[n] for loop in outer) for n in (0, 1)]
+        extents = (
+            ends[0] + int(lines.index.max()) * line[0] + (length - 1) * row[0] + columns * size_x,
+            ends[1] + (len(lines.index) - 1) * line[1] + (count - 1) * row[1] + columns * size_y,
+        )
+        form = ("neighbours" if neighbours else "columns") + ("+cut" if self.cut else "")
+        block = (lanes, lines.index.shape[1], taps)
+        spec = KernelSpec(
+            "resample",
+            self.engine.isa.name,
+            *block,
+            form,
+            self.out,
+            False,
+            operands=_KINDS[self.operands[0].dtype.name],
+        )
+        return self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays, scratch=8 * span)
