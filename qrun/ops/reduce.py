@@ -226,11 +226,33 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
         return convert(made, data.dtype, True, "up", Context()) if is_integer(data.dtype) else narrow(made, data.dtype)
 
 
-def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
+@arg_max.native
+def _lower_arg_max(site: LoweringContext) -> NativeKernel:
+    return _lower_place(site, "max")
+
+
+@arg_min.native
+def _lower_arg_min(site: LoweringContext) -> NativeKernel:
+    return _lower_place(site, "min")
+
+
+def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
+    from qrun.ops._native_arg import arg_kernel
+
+    return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
+
+
+def _searched(data: Array, axis: int) -> int:
+    """The axis, counted from the front; refuses one without elements."""
     place = axis_in(axis, data.ndim)
-    length = data.shape[place]
-    if not length:
+    if not data.shape[place]:
         raise refuse("the axis has no elements", "data", f"one or more along axis {place}", data)
+    return place
+
+
+def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
+    place = _searched(data, axis)
+    length = data.shape[place]
     with np.errstate(all="ignore"):
         found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)
