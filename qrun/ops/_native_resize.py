@@ -49,7 +49,7 @@ def resize_kernel(
 
 def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
     """The kernel of sums along these axes, in their order: one operation for each but the last two if they are neighbours."""
-    from qrun.native.kernels.resample import Resample, Taps
+    from qrun.native.kernels.resample import Resample, WeighedTaps
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
@@ -59,7 +59,7 @@ def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarra
     for axis, (index, weights) in tables.items():
         if weights is None or not in_order(weights):
             raise declined("its sums are in no one order")
-        taps[axis] = Taps.of(index, weights)
+        taps[axis] = WeighedTaps.of(index, weights)
     axes = list(taps)
     last = 2 if len(axes) > 1 and axes[-2] + 1 == axes[-1] else 1
     groups = [[axis] for axis in axes[:-last]] + [axes[-last:]]

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels.indexed import Indexed
-from qrun.native.kernels.resample import Resample, Taps
+from qrun.native.kernels.resample import Resample, WeighedTaps
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -109,7 +109,7 @@ def test_sums_of_elements(isa: str, seed: int, threads: int) -> None:
         if made.kind in "iu":
             want = np.clip(np.rint(want), np.iinfo(made).min, np.iinfo(made).max)
         operation = Resample(
-            native, Operand(shape, np.dtype(dtype)), {a: Taps.of(*t) for a, t in taps.items()}, made, order
+            native, Operand(shape, np.dtype(dtype)), {a: WeighedTaps.of(*t) for a, t in taps.items()}, made, order
         )
         strides = tuple(gap(rng, operand, order) for operand in operation.operands)
         case = f"{isa} {np.dtype(dtype)} {shape} {made} {order} {strides} {list(taps)}"

@@ -25,14 +25,14 @@ _OUTER = 2
 
 
 @frozen
-class Taps:
+class WeighedTaps:
     """What an axis is interpolated of: indices and float64 weights, both [out, taps]. None of the taps is all 0."""
 
     index: Ints
     weights: Array
 
     @classmethod
-    def of(cls, index: Ints, weights: Array) -> Taps:
+    def of(cls, index: Ints, weights: Array) -> WeighedTaps:
         """Without taps that no element weighs. Raises Declined if none is left, or too many."""
         used = weights.any(axis=0)
         if not 0 < np.count_nonzero(used) <= _TAPS:
@@ -48,7 +48,7 @@ class Taps:
         return np.ascontiguousarray(self.weights.T, np.float64)
 
 
-_WHOLE = Taps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
+_WHOLE = WeighedTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
 """Of an axis of one element, which stays."""
 
 
@@ -61,7 +61,13 @@ class Resample(Planned):
     """
 
     def __init__(
-        self, engine: Engine, x: Operand, taps: Mapping[int, Taps], dtype: Any, lies: Order = "plain", cut: bool = False
+        self,
+        engine: Engine,
+        x: Operand,
+        taps: Mapping[int, WeighedTaps],
+        dtype: Any,
+        lies: Order = "plain",
+        cut: bool = False,
     ) -> None:
         super().__init__()
         dtype = np.dtype(dtype)
