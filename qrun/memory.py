@@ -157,8 +157,11 @@ class Budget:
 
     def hold_fed(self, array: Any, what: str) -> None:
         """Count what the caller handed over: of a view no more than it shows, as the rest is not the run's."""
-        owner = array if array.base is None else _owner(array)
-        self._hold(id(owner), min(array.nbytes, owner.nbytes), array, what)
+        nbytes, owner = array.nbytes, array
+        if array.base is not None:
+            owner = _owner(array)
+            nbytes = min(nbytes, owner.nbytes)
+        self._hold(id(owner), nbytes, array, what)
         for element in getattr(array, "elements", ()):
             self.hold_fed(element, what)
 

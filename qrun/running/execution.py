@@ -20,7 +20,7 @@ from qrun.running.plan import Plan
 from qrun.running.programs import Compiled
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import NodeEvent, Run, run_step
-from qrun.running.times import Clock, Inside, InsideEvent
+from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
 
 
 @frozen
@@ -136,10 +136,11 @@ def run_program(
     begin = now()
     plan = compiled.plan
     hold_feeds(plan.model, feeds, budget)
-    inside = Inside(timed)
+    inside = Inside() if timed else UNTIMED
     ran = compiled.run(feeds, budget, inside, observer, timed)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
-    outputs = own_outputs(made, feeds, plan.model, budget)
+    kept = ran.lent or len(made) > len(ran.values)
+    outputs = own_outputs(made, feeds, plan.model, budget) if kept else made
     _check_outputs(plan.model, outputs)
     duration = now() - begin
     events = compiled.timed(ran) if timed else ()
@@ -167,14 +168,16 @@ def own_outputs(
     outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget
 ) -> dict[str, Array]:
     """The outputs as arrays of their own, which the caller may write to."""
-    seen = {id(_root(part)) for array in feeds.values() for part in parts(array)}
+    seen = {_root(part) for array in feeds.values() for part in parts(array)}
 
     def own(name: str, array: Array) -> Array:
         if isinstance(array, Compound):
             return array.holding(own(name, element) for element in array.elements)
-        if not array.flags.writeable or id(_root(array)) in seen:
+        root = _root(array)
+        if root in seen or not array.flags.writeable:
             array = _copied(name, array, model, budget)
-        seen.add(id(_root(array)))
+            root = id(array)
+        seen.add(root)
         return array
 
     return {name: own(name, array) for name, array in outputs.items()}
@@ -189,11 +192,11 @@ def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
     return array.copy()
 
 
-def _root(array: Array) -> Array:
-    """The array that owns the memory of this one."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+def _root(array: Array) -> int:
+    """The id of the array that owns the memory of this one."""
+    while (base := array.base) is not None and isinstance(base, np.ndarray):
+        array = base
+    return id(array)
 
 
 def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:

@@ -68,4 +68,8 @@ class Inside:
 
     @property
     def events(self) -> tuple[InsideEvent, ...]:
-        return tuple(self._found.values())
+        return tuple(self._found.values()) if self._found else ()
+
+
+UNTIMED = Inside(False)
+"""For runs of which nobody wants the events: it keeps none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter_ns
@@ -62,7 +63,11 @@ class Instance:
         self.rows: dict[int, int] = {}
         self.generation, self.sent = 0, 0
         self.alone = Alone(listing.counts[:, 0], listing.counts[:, 1])
-        self.unshared = frozenset[int]()
+        self.helped = (
+            frozenset(s.first for s in listing.segments if s.item < 0 and (not s.first or s.tiles >= _WORTH))
+            if listing.engine.pool
+            else frozenset[int]()
+        )
         self.lock = threading.Lock()
         self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.structs[...] = listing.structs
@@ -76,7 +81,7 @@ class Instance:
         self.doubts = self.structs[:walked, DOUBT // 8]
         self.measuring = listing.engine.threads > 1
         self.forget()
-        self.views: dict[Key, Array] = {}
+        self.known = {**listing.fixed}
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
     def move(self, key: Key | None, start: int) -> None:
@@ -114,9 +119,8 @@ class Instance:
         self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
-        values, copies, stamps = {**listing.fixed}, dict[Key, Array](), list[Stamp]()
-        measuring = self.measuring
-        timed = timed or measuring
+        values, copies, stamps = dict[Key, Array](), dict[Key, Array](), list[Stamp]()
+        timed = timed or self.measuring
 
         def take(key: Key, array: Array) -> None:
             values[key] = array
@@ -130,7 +134,7 @@ class Instance:
         for segment in listing.segments:
             begin = now() if timed else 0
             if segment.item < 0:
-                if (not segment.first or segment.tiles >= _WORTH) and segment.first not in self.unshared:
+                if segment.first in self.helped:
                     self._call_helpers()
                 for piece in self._pieces(segment, looks) if looks else (segment,):
                     self._lead(piece)
@@ -153,9 +157,10 @@ class Instance:
                 budget.release(values.pop(key))
                 if key in copies:
                     budget.release(copies.pop(key))
-        if measuring:
+        if self.measuring:
             self._measure(stamps)
-        return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps))
+        lent = not values.keys().isdisjoint(listing.wanted)
+        return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps), lent)
 
     def _measure(self, stamps: Sequence[Stamp]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
@@ -165,7 +170,9 @@ class Instance:
             self.measuring = False
             self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()
             segments = (segment for segment in self.listing.segments if segment.item < 0)
-            self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
+            self.helped = frozenset(
+                s.first for s in segments if s.first in self.helped and not (flags[s.first : s.end] & SKIP).all()
+            )
 
     def _pieces(self, segment: Segment, looks: Looks) -> Iterator[Segment]:
         """A segment's calls, cut behind items that somebody looks at: those are items of their pieces."""
@@ -184,22 +191,23 @@ class Instance:
         return Stamp(Segment(piece.first, piece.end), begin, end, ticks)
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
-        """A value as an array: a view of the arena, of another array, or that array."""
-        found = self.views.get(key)
+        """A value as an array: that array, a view of the arena, or of another array."""
+        found = values.get(key)
+        if found is None:
+            found = self.known.get(key)
         if found is not None:
             return found
-        if key in values:
-            return values[key]
         view = self.listing.views[key]
         if view.key is None:
-            found = self.views[key] = view.of(self.memory)
+            found = self.known[key] = view.of(self.memory)
             return found
-        return view.of(np.ascontiguousarray(values[view.key]))
+        return view.of(np.ascontiguousarray(self._value(view.key, values)))
 
     def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
-        value = self._value(key, values)
-        if value is values.get(key) and key not in self.listing.fixed and value.flags.c_contiguous:
+        value = values.get(key)
+        if value is not None and value.flags.c_contiguous:
             return value
+        value = self._value(key, values)
         budget.reserve(value.nbytes, str(key))
         return value.copy()
 
@@ -208,8 +216,7 @@ class Instance:
         plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
-        failed = self._doubt()
-        if failed is not None:
+        if self.doubtful.size and (failed := self._doubt()) is not None:
             raise failed
 
     def repeat(self, segment: Segment, most: int, turns: Ints) -> int:
@@ -217,7 +224,7 @@ class Instance:
 
         Raises what was to be raised while a call decided its results, other than Undecided: less turns are made then.
         """
-        if segment.first not in self.unshared:
+        if segment.first in self.helped:
             self._call_helpers()
         plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
@@ -230,7 +237,7 @@ class Instance:
 
     def _doubt(self) -> BaseException | None:
         """What is to be raised if a call could not decide its results; it is forgotten."""
-        if not self.doubtful.size or not np.count_nonzero(self.doubts):
+        if not np.count_nonzero(self.doubts):
             return None
         first = int(self.doubts.argmax())
         self.doubts[...] = 0
@@ -239,8 +246,7 @@ class Instance:
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""
         pool = self.listing.engine.pool
-        if pool is None:
-            return
+        assert pool is not None
         present = self.sent - int(self.state[_GONE])
         for _ in range(self.listing.helpers - present):
             self.sent += 1
@@ -264,8 +270,7 @@ class Program:
 
     def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
         self.listing, self.schedule, self.nbytes = listing, schedule, listing.nbytes
-        self._free: list[Instance] = []
-        self._lock = threading.Lock()
+        self._free: deque[Instance] = deque()
 
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
@@ -292,12 +297,14 @@ class Program:
 
     def take(self, budget: Budget) -> Instance:
         """Memory of a run, for one thread, until it is given back."""
-        with self._lock:
-            instance = self._free.pop() if self._free else None
-        budget.reserve(self.nbytes, "native program", there=instance is not None)
-        return instance or Instance(self.listing)
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            budget.reserve(self.nbytes, "native program")
+            return Instance(self.listing)
+        budget.reserve(self.nbytes, "native program", there=True)
+        return instance
 
     def give(self, instance: Instance) -> None:
         """Another run may have this memory."""
-        with self._lock:
-            self._free.append(instance)
+        self._free.append(instance)

@@ -62,10 +62,11 @@ class Stamp:
 
 @frozen
 class StampedResult:
-    """Values asked for, and what the time was spent on."""
+    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
+    lent: bool
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:
