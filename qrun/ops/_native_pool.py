@@ -31,14 +31,9 @@ def taps_of(site: LoweringContext, size: Sequence[int], win: SlidingWindow) -> T
     from qrun.native.kernels.layout import Taps
 
     entries = math.prod(win.out) * math.prod(win.kernel)
-    if entries > _ENTRIES:
-        raise declined("the table of offsets would be too large")
-    site.afford(entries * 40)
-    places = []
-    for n, k, s, d, b, o in zip(size, win.kernel, win.strides, win.dilations, win.begin, win.out, strict=True):
-        place = np.arange(o, dtype=np.int64)[:, None] * s - b + np.arange(k, dtype=np.int64) * d
-        places.append(np.where((place >= 0) & (place < n), place, -1))
-    return Taps(tuple(size), tuple(places))
+    if entries <= _ENTRIES:
+        site.afford(entries * 40)
+    return Taps.of(size, win.kernel, win.strides, win.dilations, win.begin, win.out)
 
 
 def image_taps(site: LoweringContext, size: Sequence[int]) -> Taps:

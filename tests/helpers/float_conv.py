@@ -34,7 +34,8 @@ def assert_placed(
     for threads in (1, 2):
         operation = plan(threads)
         top, left, bottom, right = operation.operands[0].border
-        padded = np.pad(x, [(0, 0), (0, 0), *[(top, bottom), (left, right)][4 - x.ndim :]])
+        sides = [(top, bottom), (left, right)][4 - x.ndim :] if x.ndim <= 4 else [(0, 0)] * (x.ndim - 2)
+        padded = np.pad(x, [(0, 0), (0, 0), *sides])
         if wide := getattr(operation, "widen", None):
             padded = run_placed(engine(isa, threads), wide, [x], (room[0], 0), at_end)
         apart = (0, room[1]) if operation.operands[0].tight else room

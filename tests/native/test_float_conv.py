@@ -129,9 +129,29 @@ def test_grouped_sums_beside_ties(isa: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_declined() -> None:
-    for x, w in (((1, 2, 3, 3, 3), (1, 2, 1, 1, 1)), ((1, 0, 3), (2, 0, 1))):
-        with pytest.raises(Declined):
+    for x, w, why in (((1, 2, 3, 1, 3), (1, 2, 1, 2, 1), "larger than"), ((1, 0, 3), (2, 0, 1), "sums of nothing")):
+        with pytest.raises(Declined, match=why):
             made("", np.zeros(x, F), np.zeros(w, F), None)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 4, 4), (1, 3, 0, 4, 4), (2, 3, 4, 4, 0)])
+def test_three_spatial_axes_without_elements(shape: tuple[int, ...]) -> None:
+    x, w, bias = np.ones(shape, F), np.ones((4, 3, 2, 2, 2), F), np.arange(4, dtype=F)
+    for constants in ((1, 2), (2,)):
+        model, feeds = node_model("Conv", [x, w, bias], {"pads": (1,) * 6}, constants=constants)
+        assert same_everywhere(model, feeds).events[0].backend == ("native" if constants == (1, 2) else "reference")
+
+
+def test_volumes_of_several_shapes_in_one_session() -> None:
+    rng = np.random.default_rng(9)
+    w = rng.normal(size=(8, 6, 3, 3, 3)).astype(F)
+    model, _ = node_model("Conv", [np.ones((1, 6, 4, 5, 6), F), w], {"pads": (1,) * 6}, constants=(1,))
+    for axis in (0, 2, 3, 4):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+    session, reference = qrun.Session(model, cache=OBJECTS, threads=2), qrun.Session(model, backend="reference")
+    for sizes in ((1, 4, 5, 6), (2, 1, 3, 9), (1, 4, 5, 6), (1, 4, 5, 6), (2, 1, 3, 9)):
+        feeds = {"i0": rng.normal(size=(sizes[0], 6, *sizes[1:])).astype(F)}
+        assert_bits(session.run(feeds)["y0"], reference.run(feeds)["y0"], f"{sizes}")
 
 
 @pytest.mark.parametrize("number", range(len(edges.FLOAT_CONV)))

@@ -16,7 +16,7 @@ from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatProduct, FloatStack, FloatTerms, product_call
-from qrun.native.kernels.layout import Window
+from qrun.native.kernels.layout import Taps, Window
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 
 _FLOAT = np.dtype(np.float32)
@@ -33,12 +33,12 @@ _LINE = 8
 
 @frozen
 class _Geometry:
-    """How a convolution's rows become sums. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
+    """How a convolution's rows become sums. places: what each reads, a Window where it has one or two spatial axes. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
     result has one of its own, so that images follow each other; wide: whether the image is float64 already;
     depthwise: whether a channel of the result is made of one, or of a few at its own place; patches: whether neighbours
     are made together (float_winograd.py)."""
 
-    window: Window
+    places: Window | Taps
     group: int
     lines: bool
     plain: bool
@@ -46,11 +46,32 @@ class _Geometry:
     wide: bool
     patches: bool
 
+    @property
+    def window(self) -> Window:
+        assert isinstance(self.places, Window)
+        return self.places
+
+
+def _places(
+    image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+) -> Window | Taps:
+    """From ONNX's lists; empty lists are ONNX's defaults. Raises Declined."""
+    axes = len(image)
+    if axes < 3:
+        return Window.of(image, kernel, strides, dilations, pads)
+    strides, dilations, pads = strides or [1] * axes, dilations or [1] * axes, pads or [0] * (2 * axes)
+    begin, ends = pads[:axes], pads[axes:]
+    spare = [n + b + e - (k - 1) * d - 1 for n, k, d, b, e in zip(image, kernel, dilations, begin, ends, strict=True)]
+    if min(spare) < 0:
+        raise Declined("the kernel is larger than the padded image")
+    out = [n // s + 1 for n, s in zip(spare, strides, strict=True)]
+    return Taps.of(image, kernel, strides, dilations, begin, out)
+
 
 class FloatConv(FloatProduct):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    One or two spatial axes. exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
+    exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
     that differ in x_shape. widen: what makes the operand of x, if that is not x itself. Raises Declined.
     """
 
@@ -73,21 +94,24 @@ class FloatConv(FloatProduct):
         super().__init__()
         self._memo = memo or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
-        window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
+        places = _places(x_shape[2:], w.shape[2:], strides, dilations, pads)
+        window = places if isinstance(places, Window) else None
         outputs, depth = w.shape[:2]
-        taps = size(window.kernel)
+        taps = size(w.shape[2:])
         if not depth * taps:
             raise Declined("sums of nothing")
-        lines = group == 1 and depth < _FEW_CHANNELS and window.kernel[1] > 1 and window.dilations[1] == 1
+        few = group == 1 and depth < _FEW_CHANNELS
+        lines = window is not None and few and window.kernel[1] > 1 and window.dilations[1] == 1
         each = outputs // group
-        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
-        plain = not depthwise and taps == 1 and not any(window.pads) and window.strides == (1, 1)
-        patches = not lines and not depthwise and worthwhile(engine.isa, window, depth, each) and _finite(w)
-        again = size(window.out) * taps >= _REUSE * size(window.image)
+        depthwise = bool(window) and depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
+        plain = not depthwise and taps == 1 and not any(pads) and places.out == places.image
+        patches = window is not None and not lines and not depthwise and worthwhile(engine.isa, window, depth, each)
+        patches = patches and bool(np.isfinite(w).all())
+        again = size(places.out) * taps >= _REUSE * size(places.image)
         wide = again and not (lines or depthwise or patches)
-        self.geometry = _Geometry(window, group, lines, plain, depthwise, wide, patches)
-        border = window.pads if lines else (0, 0, 0, 0)
-        y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
+        self.geometry = _Geometry(places, group, lines, plain, depthwise, wide, patches)
+        border = window.pads if window and lines else (0, 0, 0, 0)
+        y_shape = (self.shape[0], outputs, *_out(places, len(self.shape)))
         self.widen = WideImage(engine, self.shape, group) if wide else None
         x = self.widen.result if self.widen else Operand(self.shape, _FLOAT, border, 0, lines)
         self.operands = (x, Operand(y_shape, _FLOAT))
@@ -142,13 +166,14 @@ class FloatConv(FloatProduct):
         return (product_call(self.engine, *given, ("a*", "y*"), extents, weights=self.weights),)
 
     def _left(self, pixel: int) -> LeftRows:
-        window, depth = self.geometry.window, self.depth
+        places, depth = self.geometry.places, self.depth
         if self.geometry.plain:
-            return LeftRows(self.shape[0] * size(window.out), depth, pixel)
+            return LeftRows(self.shape[0] * size(places.out), depth, pixel)
         if self.geometry.lines:
+            window = self.geometry.window
             offsets, depth = window.line_offsets(pixel), depth * window.kernel[1]
         else:
-            offsets = window.offsets(pixel)
+            offsets = places.offsets(pixel)
         if offsets.max(initial=0) > _LIMIT:
             raise Declined("one image is larger than 2 GB")
         taps = offsets.shape[1]
@@ -159,8 +184,9 @@ class FloatConv(FloatProduct):
         )
 
 
-def _finite(w: Array) -> bool:
-    return bool(np.isfinite(w).all())
+def _out(places: Window | Taps, rank: int) -> tuple[int, ...]:
+    """Sizes of the spatial axes of a result of this rank: a Window has two axes also for one."""
+    return places.out[4 - rank :] if isinstance(places, Window) else places.out
 
 
 def _spreads(isa: Isa, depth: int) -> bool:
@@ -203,7 +229,7 @@ class WideImage(Planned):
 class FloatConvOfRun(FloatProduct):
     """y = sum x * w + bias of float32 x [N, C, spatial...], w as `matrix` has it, and bias [M] if there is one.
 
-    w_shape: [M, C/group, kernel...]. One or two spatial axes. exact: makes elements that the kernel does not decide.
+    w_shape: [M, C/group, kernel...]. exact: makes elements that the kernel does not decide.
     Raises Declined.
     """
 
@@ -224,12 +250,12 @@ class FloatConvOfRun(FloatProduct):
     ) -> None:
         super().__init__()
         self.engine, self.exact, self.group = engine, exact, group
-        self.window = Window.of(x_shape[2:], w_shape[2:], strides, dilations, pads)
+        self.places = _places(x_shape[2:], w_shape[2:], strides, dilations, pads)
         outputs, self.depth = (int(n) for n in w_shape[:2])
-        self.each, self.taps = outputs // group, size(self.window.kernel)
+        self.each, self.taps = outputs // group, size(w_shape[2:])
         if not self.depth * self.taps:
             raise Declined("sums of nothing")
-        y_shape = (int(x_shape[0]), outputs, *self.window.out[2 - (len(x_shape) - 2) :])
+        y_shape = (int(x_shape[0]), outputs, *_out(self.places, len(x_shape)))
         shapes = [tuple(x_shape), (group * self.taps * self.depth, self.each), *([(outputs,)] if bias else []), y_shape]
         self.operands = tuple(Operand(shape, _FLOAT, tight=place == 1) for place, shape in enumerate(shapes))
         self.terms = FloatTerms("bias" if bias else "sum")
@@ -237,8 +263,8 @@ class FloatConvOfRun(FloatProduct):
     def matrix(self, w_shape: Sequence[int]) -> tuple[Copy, Copy, Copy]:
         """What makes the second operand of w, one after the other: rows are taps of a group, then its channels; columns
         are results."""
-        apart = (self.group, self.each, self.depth, *self.window.kernel)
-        turned = transposed(self.engine, apart, _FLOAT, (0, 3, 4, 2, 1))
+        apart = (self.group, self.each, self.depth, self.taps)
+        turned = transposed(self.engine, apart, _FLOAT, (0, 3, 2, 1))
         last = view(self.engine, turned.result.shape, self.operands[1].shape, _FLOAT)
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
 
@@ -247,7 +273,7 @@ class FloatConvOfRun(FloatProduct):
             return ()
         (images, channels, *spatial), outputs = self.operands[0].shape, self.result.shape[1]
         pixel, row = strides[0] or 4 * channels, strides[-1] or 4 * outputs
-        offsets = self.window.offsets(pixel)
+        offsets = self.places.offsets(pixel)
         if offsets.max(initial=0) > _LIMIT:
             raise Declined("one image is larger than 2 GB")
         held = np.ascontiguousarray(offsets, np.int32)

@@ -216,6 +216,25 @@ class Taps:
     image: tuple[int, ...]
     places: tuple[Ints, ...]
 
+    @classmethod
+    def of(
+        cls,
+        image: Sequence[int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        begin: Sequence[int],
+        out: Sequence[int],
+    ) -> Taps:
+        """Of windows with one value per axis. begin: pads before the image; out: windows. Raises Declined."""
+        if size(out) * size(kernel) > _ENTRIES:
+            raise Declined("the table of offsets would be too large")
+        places = []
+        for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
+            place = np.arange(o, dtype=np.int64)[:, None] * s - b + np.arange(k, dtype=np.int64) * d
+            places.append(np.where((place >= 0) & (place < n), place, -1))
+        return cls(tuple(image), tuple(places))
+
     def __post_init__(self) -> None:
         for n, places in zip(self.image, self.places, strict=True):
             if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
