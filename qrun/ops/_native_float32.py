@@ -32,8 +32,8 @@ from qrun.ops._native_turned import turned_kernel
 from qrun.ops._op import Array, Context
 
 FLOAT = np.dtype(np.float32)
-_CAST_TYPES = (np.float32, np.int64, np.int32, np.uint16, np.int16, np.uint8, np.int8, np.bool_)
-_CAST = (*(np.dtype(t) for t in _CAST_TYPES), *NARROW)
+_CAST_TYPES = "float32 float64 int64 uint64 int32 uint32 int16 uint16 int8 uint8 bool"
+_CAST = (*map(np.dtype, _CAST_TYPES.split()), *NARROW)
 
 
 def function(name: str, *attributes: str) -> Lowering:

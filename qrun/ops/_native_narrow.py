@@ -61,7 +61,7 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    exact = (_FLOAT, *NARROW, *map(np.dtype, (np.int8, np.uint8, np.bool_)))
+    exact = (_FLOAT, *NARROW, *map(np.dtype, (np.int16, np.uint16, np.int8, np.uint8, np.bool_)))
     if x.dtype not in exact and not (dtype == np.float16 and x.dtype in (np.int32, np.int64)):
         raise declined(f"{type_name(x.dtype)} to {type_name(dtype)}")
     wide = Elementwise(site.engine, "cast", [Operand(x.shape, x.dtype)])

@@ -7,9 +7,8 @@ import numpy as np
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import FLOAT, function_kernel
-from qrun.ops._native_narrow import NARROW, narrowing_kernel
+from qrun.ops._native import EveryType
+from qrun.ops._native_cast import cast_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 
 
@@ -43,16 +42,7 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
 
 
-def _lower_cast(site: LoweringContext) -> NativeKernel:
-    to = DTYPES.get(site.attributes["to"])
-    if to in NARROW:
-        return narrowing_kernel(site, to)
-    if to != FLOAT:
-        raise declined("not to a float of 16 or 32 bits")
-    return function_kernel(site, "cast")
-
-
-cast.native(EveryType(_lower_cast))
+cast.native(EveryType(cast_kernel))
 
 
 @op("CastLike", since=15)

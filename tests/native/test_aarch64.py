@@ -18,9 +18,11 @@ from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, 
 from helpers.sums import operands
 from native.test_coded import planned as planned_in_codes
 from native.test_coded import reference as coded_reference
+from native.test_conversions import CAST, hard
 from native.test_digits import short
 from native.test_group_query import turned
 
+from qrun.ir.types import NUMBERS
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
@@ -196,6 +198,17 @@ def float_cases() -> Iterator[Case]:
     greatest = reduce_max(x, (1,), False)
     yield Case("greatest", lambda e: Reduction(e, "greatest", x.shape, 45, refused, (3,)), x, greatest)
     yield from product_cases()
+    yield from cast_cases()
+
+
+def cast_cases() -> Iterator[Case]:
+    for source, to in (("float32", "int64"), ("float32", "uint8"), ("float64", "uint64"), ("uint64", "float64")):
+        x, wanted = hard(np.dtype(source)), np.dtype(to)
+
+        def plan(engine: Engine, x: Array = x, to: str = to) -> Elementwise:
+            return Elementwise(engine, f"to_{to}", [Operand(x.shape, x.dtype)])
+
+        yield Case(f"{source} to {to}", plan, x, np.asarray(CAST(x, to=NUMBERS[wanted])))
 
 
 def rotary_cases() -> Iterator[Case]:

@@ -108,7 +108,7 @@ class _Block:
             return
         made = self._value(number)
         made = made.zext("i8") if made.element == "i1" else made
-        size = 4 if made.real else int(made.element[1:]) // 8
+        size = {"float": 4, "double": 8}.get(made.element) or int(made.element[1:]) // 8
         (k.starts["y"] + self.place * size).store(made, size)
 
     def _store_close(self, number: int, step: FunctionStep) -> None:

@@ -17,9 +17,15 @@ KINDS = {
     "t": ("i8", 1),
     "e": ("i16", 2),
     "v": ("i16", 2),
+    "m": ("i32", 4),
+    "q": ("i64", 8),
+    "d": ("double", 8),
 }
 """Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; uint16;
-bool, which is true where it is not 0; float16; bfloat16. A capital stands for one element for all of a row."""
+bool, which is true where it is not 0; float16; bfloat16; uint32; uint64; float64. A capital stands for one element for all
+of a row."""
+UNSIGNED = "utwmq"
+"""Kinds of integers of which none is negative."""
 SHORT = {"e": "f16", "v": "bf16"}
 """Kinds that are narrower than float32, by what narrow.py calls them. Only `cast` takes them, and only ``to_f16`` and
 ``to_bf16`` make them."""
@@ -36,13 +42,30 @@ CLOSE = frozenset((
 """Functions whose result float64 does not always decide."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
 """Functions that make codes of 16 bits, and the kinds of these."""
+CONVERSIONS = {
+    "to_int8": "b",
+    "to_int16": "h",
+    "to_int32": "i",
+    "to_int64": "l",
+    "to_uint8": "u",
+    "to_uint16": "w",
+    "to_uint32": "m",
+    "to_uint64": "q",
+    "to_bool": "t",
+    "to_float64": "d",
+}
+"""Functions that make elements of another type, and the kinds of these: Cast, but for float32, which ``cast`` makes, and
+narrower floats."""
+_ALL = "filubthwmqd"
 TYPES = {
-    **dict.fromkeys(("add", "sub", "mul"), "fil"),
-    **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
+    **dict.fromkeys(("add", "sub", "mul"), "filubhwmqd"),
+    "div": "fd",
+    **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filubhwmqd"),
     **dict.fromkeys(("and", "or", "xor", "not"), "t"),
-    **dict.fromkeys(("max", "min"), "filub"),
-    "equal": "filubt",
-    "cast": "filubtevhw",
+    **dict.fromkeys(("max", "min"), "filubhwmqd"),
+    "equal": _ALL,
+    "cast": f"{_ALL}ev",
+    **dict.fromkeys(CONVERSIONS, f"{_ALL}ev"),
     "dequantize": "hw",
 }
 """The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
@@ -121,5 +144,5 @@ def operand_names(count: int) -> tuple[str, ...]:
 
 def kind_of_result(function: str, last: str) -> str:
     """The kind of a function's result. last: the kind of its last operand."""
-    made = {**{f"to_{name}": kind for kind, name in SHORT.items()}, **QUANTIZED}.get(function, last)
+    made = {**{f"to_{name}": kind for kind, name in SHORT.items()}, **QUANTIZED, **CONVERSIONS}.get(function, last)
     return "t" if function in LOGICAL else "f" if function in ("cast", "dequantize") else made

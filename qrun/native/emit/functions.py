@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import angles, logarithms
+from qrun.native.emit import angles, expression, logarithms
+from qrun.native.emit.conversions import converted
 from qrun.native.emit.error_function import erf, gelu
-from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, SHORT, FunctionStep, kind_of_result
-from qrun.native.emit.narrow import FORMATS, narrowed, rounded, widened
+from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
+from qrun.native.emit.narrow import FORMATS, narrowed, rounded
 from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value, every
@@ -36,15 +37,11 @@ class FunctionCall:
 
     def floating(self, value: Value) -> Value:
         """The operand as float32 lanes."""
-        if self.kind == "f":
-            return value
-        if self.kind in SHORT:
-            return widened(value, SHORT[self.kind])
-        return value.uitofp("float") if self.kind in "utw" else value.sitofp("float")
+        return converted(value, self.kind, "f")
 
     def compared(self, how: str, values: list[Value]) -> Value:
         """Whether the comparison `how` holds for the two operands, i1 in each lane; false where one is NaN."""
-        sign = "o" if self.kind == "f" else "" if how == "eq" else "u" if self.kind == "u" else "s"
+        sign = "o" if self.kind in "fd" else "" if how == "eq" else "u" if self.kind in UNSIGNED else "s"
         return values[0].test(sign + how, values[1])
 
     def leaky(self, x: Value) -> Value:
@@ -79,7 +76,7 @@ class FunctionCall:
 
     def extreme(self, values: list[Value], name: str) -> Value:
         """The greatest or least of the operands, name: max or min. Of floats NaN if one is, and -0 is less than +0."""
-        how = {"f": f"{name}imum", "u": f"u{name}"}.get(self.kind, f"s{name}")
+        how = f"{name}imum" if self.kind in "fd" else f"u{name}" if self.kind in UNSIGNED else f"s{name}"
         return reduce(lambda a, b: a.intrinsic(how, b), values)
 
     def total(self, values: list[Value]) -> Value:
@@ -122,6 +119,12 @@ class FunctionCall:
 _WHOLE = 2.0**23
 """From here on float32 numbers are integers."""
 Write = Callable[[FunctionCall, list[Value]], Value]
+
+
+def _conversion(kind: str) -> Write:
+    return lambda call, values: converted(values[0], call.kind, kind)
+
+
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],
     "sub": lambda k, v: v[0] - v[1],
@@ -141,6 +144,7 @@ SINGLE: dict[str, Write] = {
     "cast": lambda k, v: k.floating(v[0]),
     "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,
     **dict.fromkeys(QUANTIZED, lambda k, v: k.quantized(v[0])),
+    **{name: _conversion(kind) for name, kind in expression.CONVERSIONS.items()},
     "where": lambda k, v: v[0].select(v[1], v[2]),
     "max": lambda k, v: k.extreme(v, "max"),
     "min": lambda k, v: k.extreme(v, "min"),

@@ -152,7 +152,7 @@ class Value:
         return self.bits().test("ne", 0)
 
     bitcast, trunc, sext, zext = _cast("bitcast"), _cast("trunc"), _cast("sext"), _cast("zext")
-    sitofp, uitofp, fptosi = _cast("sitofp"), _cast("uitofp"), _cast("fptosi")
+    sitofp, uitofp, fptosi, fptoui = _cast("sitofp"), _cast("uitofp"), _cast("fptosi"), _cast("fptoui")
     _fpext, _fptrunc = _cast("fpext"), _cast("fptrunc")
 
     def extended(self, element: str, signed: bool) -> Value:

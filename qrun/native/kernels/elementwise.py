@@ -40,6 +40,9 @@ _TYPES_BY_KIND: dict[str, Any] = {
     "t": np.bool_,
     "e": np.float16,
     "v": ml_dtypes.bfloat16,
+    "m": np.uint32,
+    "q": np.uint64,
+    "d": np.float64,
 }
 _KINDS = {np.dtype(dtype): kind for kind, dtype in _TYPES_BY_KIND.items()}
 _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
