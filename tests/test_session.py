@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.support import node_model
+from helpers.support import MS, node_model
 from onnx import TensorProto, helper
 
 import qrun
@@ -69,17 +69,23 @@ def test_a_symbol_has_one_value() -> None:
 
 
 def test_an_unsupported_operator_names_all_of_them() -> None:
-    nodes = [helper.make_node(op, ["x"], [f"y{i}"]) for i, op in enumerate(["Bernoulli", "Multinomial", "Bernoulli"])]
+    nodes = [
+        helper.make_node(op, ["x"], [f"y{i}"], domain=MS if op == "AttnLSTM" else "")
+        for i, op in enumerate(["ImageDecoder", "AttnLSTM", "ImageDecoder"])
+    ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     outs = [helper.make_tensor_value_info(f"y{i}", TensorProto.INT64, None) for i in range(3)]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], outs), opset_imports=[helper.make_opsetid("", 21)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], outs),
+        opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)],
+    )
     with pytest.raises(qrun.UnsupportedError) as caught:
         qrun.Session(model)
     text = str(caught.value)
     assert caught.value.exit_code == 4
     assert "cannot run 2 operators" in text
-    assert "Bernoulli   2 nodes, first Bernoulli_0" in text
-    assert "Multinomial 1 node, first Multinomial_1" in text
+    assert "ImageDecoder            2 nodes, first ImageDecoder_0" in text
+    assert "com.microsoft::AttnLSTM 1 node, first AttnLSTM_1" in text
 
 
 @pytest.mark.parametrize(

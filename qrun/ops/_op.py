@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 from qrun.declare.frozen import declared, frozen
 from qrun.declare.registry import Registry
@@ -98,6 +99,7 @@ class OpDef:
     form:  see Form.
     compounds: see Compounds.
     computes: the real operator, of a quantized one.
+    draws: whether it draws random numbers: a node without a seed has one of its own.
     like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
@@ -115,6 +117,7 @@ class OpDef:
         like: OpDef | None = None,
         graphs: Sequence[str] = (),
         compounds: Compounds = "",
+        draws: bool = False,
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -127,6 +130,7 @@ class OpDef:
         self.like = like
         self.graphs = tuple(graphs)
         self.compounds: Compounds = compounds
+        self.draws = draws
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -227,7 +231,9 @@ class OpDef:
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
         attributes = node.attributes.items()
-        if not all(type(value) in (int, str) for _, value in attributes):  # others may be equal, but not the same
+        if self.draws or not all(
+            type(value) in (int, str) for _, value in attributes
+        ):  # others may be equal, but not the same
             return self._bind(node)
         key = node.version, tuple(map(bool, node.inputs)), len(node.outputs), tuple(attributes)
         found = self._accepted.get(key)
@@ -246,6 +252,8 @@ class OpDef:
         known = schema(self.domain, self.op_type, node.version)
         check_places(node, self.inputs, known)
         given = attributes_given(node, self.attributes, self.graphs, known)
+        if self.draws and "seed" not in given:
+            given["seed"] = float(crc32(node.label.encode()))
         parameters = self.signature.parameters
         return {name if name in parameters else f"{name}_": value for name, value in given.items()}
 
@@ -272,17 +280,19 @@ def op(
     native: Lowering | None = None,
     graphs: Sequence[str] = (),
     compounds: Compounds = "",
+    draws: bool = False,
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
     receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
 
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
-    keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies."""
+    keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies.
+    draws: whether it has a seed and draws random numbers."""
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(
-            domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs, compounds
+            domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs, compounds, draws
         )
         definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])

@@ -175,6 +175,8 @@ def _refuse_unsupported(model: Model) -> None:
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
     """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at which
     qrun runs them, or another runtime if that knows them all."""
+    from qrun.ops._without import instead
+
     nodes = list(nodes)
     strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]
     near = {n.op_type: names[0] for n in strange if n.domain in DOMAINS and (names := near_operators(n.op_type, 0.8))}
@@ -183,7 +185,9 @@ def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
     fixes += [f"import opset {first} or later, which has {name}" for name, first in list(later.items())[:2]]
     if any(not n.domain and find("", n.op_type, OPSETS[-1]) for n in nodes):
         fixes.append("onnx.version_converter.convert_version(model, 21) rewrites most older models")
-    if not strange:
+    advice = [text for node in nodes if (text := instead(node))]
+    fixes += advice[:1]
+    if not strange and not advice:
         fixes.append("--backend ort runs the model with ONNX Runtime")
     return [*fixes, "qrun ops lists what runs"]
 

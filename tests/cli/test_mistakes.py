@@ -67,7 +67,8 @@ def test_unknown_operator(folder: Path) -> None:
     failed(4, "QR201", "qrun cannot run 1 operator of this model", "MaxPoolX 1 node, first add0",
            "did you mean MaxPool instead of MaxPoolX?")  # fmt: skip
     assert "--backend ort" not in call("m.onnx").err
-    model.graph.node[0].op_type = "Bernoulli"
+    model.graph.node[0].op_type = "AttnLSTM"
+    model.graph.node[0].domain = "com.microsoft"
     save(model, folder / "m.onnx")
     failed(4, "QR201", "--backend ort")
 

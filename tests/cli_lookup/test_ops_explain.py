@@ -60,9 +60,9 @@ def test_unknown_operators(capsys: pytest.CaptureFixture[str]) -> None:
     text, error = run(capsys, "ops", "QLinearCnov", code=1)
     assert text == f"0 of {len(REGISTRY)} operators\n"
     assert "did you mean QLinearConv" in error
-    for name in ("Bernoulli", "bernoulli"):
-        assert "Bernoulli is an ai.onnx operator that qrun does not run" in run(capsys, "ops", name, code=1)[1]
-        assert "Bernoulli is an ai.onnx operator that qrun does not run" in run(capsys, "explain", name, code=2)[1]
+    for name in ("ImageDecoder", "imagedecoder"):
+        assert "ImageDecoder is an ai.onnx operator that qrun does not run" in run(capsys, "ops", name, code=1)[1]
+        assert "ImageDecoder is an ai.onnx operator that qrun does not run" in run(capsys, "explain", name, code=2)[1]
 
 
 def test_ops_cuts_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

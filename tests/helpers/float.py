@@ -37,7 +37,8 @@ def qrun_node(
     **options: Any,
 ) -> Any:
     """The outputs of qrun for one node (see support.node_model); the first input's type unless `outputs` is given."""
-    options.setdefault("outputs", (np.asarray(inputs[0]).dtype,))
+    if "outputs" not in options:
+        options["outputs"] = (np.asarray(inputs[0]).dtype,)
     made = run_qrun(*node_model(op_type, inputs, attributes, **options), max_memory=max_memory)
     return made[0] if len(made) == 1 else made
 
