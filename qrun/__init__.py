@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         OperatorError,
         QrunError,
         RunError,
+        TimeLimitError,
         UnsupportedError,
     )
     from qrun.evaluating.setup import evaluate
@@ -83,6 +84,7 @@ __all__ = [
     "RunResult",
     "Session",
     "TensorType",
+    "TimeLimitError",
     "UnsupportedError",
     "check",
     "compare",
@@ -93,7 +95,16 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(
-        ("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError", "UnsupportedError"),
+        (
+            "CallError",
+            "MemoryLimitError",
+            "ModelError",
+            "OperatorError",
+            "QrunError",
+            "RunError",
+            "TimeLimitError",
+            "UnsupportedError",
+        ),
         "qrun.errors",
     ),
     "Model": "qrun.ir",

@@ -23,6 +23,7 @@ NAMES = {
     "QR013": "backend-refused",
     "QR014": "native-unavailable",
     "QR015": "backend-crashed",
+    "QR016": "time-limit",
     "QR101": "not-a-model",
     "QR102": "invalid-graph",
     "QR103": "bad-tensor",
@@ -133,13 +134,27 @@ class UnsupportedError(QrunError):
 
 
 class RunError(QrunError):
-    """The run failed: a node refused its values, or the memory limit was reached (exit code 5)."""
+    """The run failed: a node refused its values, or a limit of memory or time was reached (exit code 5)."""
 
     exit_code = 5
 
 
-class MemoryLimitError(RunError):
+class LimitError(RunError):
+    """A run reached a limit that the caller has set."""
+
+
+class MemoryLimitError(LimitError):
     """A tensor would exceed the memory limit."""
+
+
+class TimeLimitError(LimitError):
+    """The run takes longer than it may."""
+
+    def in_turn(self, number: int) -> None:
+        """Add which run of a graph inside a node it came to, counted from 1; the innermost one first."""
+        turns = dict(self.facts).get("turn", "")
+        others = [fact for fact in self.facts if fact[0] != "turn"]
+        self.facts = (("turn", f"{turns}, in turn {number} of the one around it" if turns else f"{number}"), *others)
 
 
 class OperatorError(RunError):

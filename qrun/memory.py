@@ -1,4 +1,4 @@
-"""The memory guard: how much a run may use, and the account of what it uses."""
+"""The guard of memory and time: how much a run may use, and the account of what it uses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
-from qrun.errors import MemoryLimitError
+from qrun.errors import MemoryLimitError, TimeLimitError
 
 UNITS = {
     "": 1,
@@ -109,11 +110,45 @@ def _rounded_up(nbytes: int) -> str:
     raise AssertionError
 
 
+class Deadline:
+    """When a run must be over: so many seconds after this is made.
+
+    It is looked at between nodes, and between turns of a graph inside a node: what is at work is not cut off.
+    """
+
+    __slots__ = ("_end", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = perf_counter_ns() + int(seconds * 1e9)
+
+    @property
+    def passed(self) -> bool:
+        return perf_counter_ns() >= self._end
+
+    def check(self) -> None:
+        """Raise TimeLimitError if the time is over."""
+        if self.passed:
+            raise out_of_time(self.seconds)
+
+
+def out_of_time(seconds: float) -> TimeLimitError:
+    """The error of a run that takes longer than so many seconds."""
+    enough = max(2 * seconds, 1)
+    return TimeLimitError(
+        "QR016",
+        "this run takes longer than allowed",
+        facts=[("allowed", f"{seconds:g} s")],
+        fixes=[f"--max-time {enough:g}s, or none, if this is meant"],
+        calls=[f"Session(model, max_time={enough:g}), or None, if this is meant"],
+    )
+
+
 class Budget:
-    """What a run may hold at once, in bytes, and what it holds now.
+    """What a run may hold at once, in bytes, and what it holds now; and how long it may take.
 
     limit: None means no limit; a function is asked when the account first passes SMALL, and what it says is then
-    allowed beyond what is held at that time.
+    allowed beyond what is held at that time. deadline: None means no limit of time.
 
     A tensor counts from `hold` to `release`, and once, however many arrays view it, also as an element of sequences
     (`elements` of what is held); the model's own weights, which are
@@ -121,10 +156,10 @@ class Budget:
     model cannot take the machine down. Both raise MemoryLimitError.
     """
 
-    __slots__ = ("_ahead", "_ceiling", "_limit", "_views", "live", "peak")
+    __slots__ = ("_ahead", "_ceiling", "_limit", "_views", "deadline", "live", "peak")
 
-    def __init__(self, limit: int | Callable[[], int] | None = None) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | Callable[[], int] | None = None, deadline: Deadline | None = None) -> None:
+        self._limit, self.deadline = limit, deadline
         self._ceiling: int = SMALL if callable(limit) else ADDRESSABLE if limit is None else limit
         self._ahead: Callable[[int], None] | None = None
         self.live = 0
@@ -140,9 +175,18 @@ class Budget:
 
     def aside(self) -> Budget:
         """Another account that stands as this one does, for what is only tried, or is given back at the end."""
-        made = Budget(self._limit)
+        made = Budget(self._limit, self.deadline)
         made.live, made._ceiling = self.live, self._ceiling
         return made
+
+    def anew(self) -> Budget:
+        """An account of nothing yet, for another try of the same run."""
+        return Budget(self._limit, self.deadline)
+
+    def in_time(self) -> None:
+        """Raise TimeLimitError if the run takes longer than it may."""
+        if self.deadline is not None:
+            self.deadline.check()
 
     def look_ahead(self, look: Callable[[int], None]) -> None:
         """Call `look` with the limit, once, when the account first passes LARGE: it may raise MemoryLimitError for what

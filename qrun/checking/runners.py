@@ -15,7 +15,7 @@ from qrun.running.plan import BACKENDS
 from qrun.running.session import Session
 
 
-def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> MakeRunner:
+def runner_maker(backend: str, arith: str, max_memory: int | None = None, max_time: float | None = None) -> MakeRunner:
     """How vectors are run: by qrun, the graph as written, or in another runtime.
 
     Raises CallError if the two choices do not go together, UnsupportedError if the other runtime is not installed.
@@ -27,8 +27,15 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
         if backend not in BACKENDS:
             from qrun.peers import Peer
 
-            return Peer(model, backend, max_memory=max_memory)
-        return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)  # type: ignore[arg-type]
+            return Peer(model, backend, max_memory=max_memory, max_time=max_time)
+        return Session(
+            model,
+            backend=backend,
+            arith=arith,  # type: ignore[arg-type]
+            fuse=False,
+            max_memory=max_memory,
+            max_time=max_time,
+        )
 
     return make
 
@@ -36,7 +43,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
 def check_in_processes(
     paths: Sequence[Path],
     settings: Settings,
-    backend: tuple[str, str, int | None],
+    backend: tuple[str, str, int | None, float | None],
     jobs: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[Checked]:
@@ -54,7 +61,9 @@ def check_in_processes(
     return [found[path] for path in paths]
 
 
-def _checker(settings: Settings, backend: tuple[str, str, int | None], threads: int) -> Callable[[Path], Checked]:
+def _checker(
+    settings: Settings, backend: tuple[str, str, int | None, float | None], threads: int
+) -> Callable[[Path], Checked]:
     make = runner_maker(*backend)
     return lambda path: check_model(path, settings.of(path), make)
 

@@ -18,7 +18,7 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, integral
 from qrun.declare.frozen import changeable, keys
-from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
+from qrun.errors import CallError, LimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.compound import tensors
@@ -78,7 +78,7 @@ class Vector:
     def refuse(self, error: QrunError) -> None:
         """The vector was not replayed, because of this error. It is a finding too if it is about more than qrun's limits."""
         self.reason, self.refusal = error.message, as_finding(error)
-        if isinstance(error, (MemoryLimitError, UnsupportedError)):
+        if isinstance(error, (LimitError, UnsupportedError)):
             self.status = "skipped"
         else:
             self.status = "failed"

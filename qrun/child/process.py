@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from queue import SimpleQueue
-from threading import Lock, RLock, Thread
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, Lock, RLock, Thread
 from typing import IO, Any
 
 from qrun.child.limit import out_of_memory
@@ -53,6 +53,10 @@ class Crash(Exception):
         return out_of_memory(self.last)
 
 
+class Slow(Exception):
+    """The child did not answer in time. It has been ended."""
+
+
 class Child:
     """A process that runs other runtimes. It ends when this one does, however that ends. Raises Crash if it cannot start."""
 
@@ -82,15 +86,20 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered.
+    def ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
+        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered, Slow
+        if there is none after so many seconds.
 
         Ctrl-C while it waits leaves the child at work; that answer is then passed over.
         """
         with self._lock:
             number = self._send(name, arguments)
             while True:
-                answer = self._answers.get()
+                try:
+                    answer = self._answers.get(timeout=None if seconds is None else min(seconds, TIMEOUT_MAX))
+                except Empty:
+                    self.close()
+                    raise Slow from None
                 if answer is None:
                     raise self._ended()
                 if answer[0] == number:

@@ -136,7 +136,14 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     start_other(against)
     model, data = _model(options)
     feeds = read_feeds(model, options, out)
-    a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
+    a, b = sides(
+        model,
+        against,
+        data=data,
+        arith=options["arith"] or "exact",
+        max_memory=options["max_memory"],
+        max_time=options["max_time"],
+    )
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
@@ -159,6 +166,7 @@ def _accuracy(first: Model, second: Model, feeds: Any, seconds: float, options: 
             tolerance=_tolerance(options),
             min_sqnr=options["min_sqnr"],
             max_memory=options["max_memory"],
+            max_time=options["max_time"],
             progress=progress,
             seconds=seconds,
         )
@@ -247,7 +255,9 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
     model, data = _model(options)
     feeds = read_feeds(model, options, out)
     arith: Any = options["arith"] or "exact"
-    pair = sides(model, against or "", data=data, arith=arith, max_memory=options["max_memory"])
+    pair = sides(
+        model, against or "", data=data, arith=arith, max_memory=options["max_memory"], max_time=options["max_time"]
+    )
     return pair[1 if against or options["arith"] else 0], feeds
 
 

@@ -168,6 +168,7 @@ def _session(
             threads=options["threads"],
             fuse=options["fuse"],
             max_memory=options["max_memory"],
+            max_time=options["max_time"],
             cache=not options["no_cache"],
         )
         return made, ""
@@ -188,5 +189,6 @@ def _session(
         outputs=names,
         threads=options["threads"],
         max_memory=options["max_memory"],
+        max_time=options["max_time"],
     )
     return peer, peer.label

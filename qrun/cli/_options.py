@@ -164,6 +164,10 @@ def memory_option(group: str, help: str = "Stop before a tensor would take more,
     )
 
 
+def time_option(group: str, help: str = "Stop a run that takes longer, e.g. 90s or 10m.") -> Options:
+    return option(group, "--max-time TIME", help, type=Seconds(), show_default="none")
+
+
 def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
     """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
     about = f"tolerance of floating-point {what}."
@@ -204,6 +208,7 @@ run_options = stacked(
         is_flag=True,
     ),
     memory_option("Run"),
+    time_option("Run"),
     own_backends,
 )
 

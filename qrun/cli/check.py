@@ -12,7 +12,15 @@ import click
 
 from qrun.cli._base import Call, WholeNumber, argument, define, format_options, option
 from qrun.cli._flow import start_other
-from qrun.cli._options import BACKENDS, arith_option, general_options, memory_option, own_backends, tolerance_options
+from qrun.cli._options import (
+    BACKENDS,
+    arith_option,
+    general_options,
+    memory_option,
+    own_backends,
+    time_option,
+    tolerance_options,
+)
 from qrun.cli._targets import targets, write_reports
 from qrun.report.formats import suffixes
 
@@ -67,6 +75,7 @@ if TYPE_CHECKING:
     default=1,
 )
 @memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
+@time_option("Vectors", "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
 @option(
     "Output",
     "-o, --output [FORMAT=]FILE",
@@ -87,7 +96,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
     found = targets(options["output"], suffixes(), {str(path): "a model of this call" for path in models})
-    make = runner_maker(options["backend"], options["arith"], options["max_memory"])
+    make = runner_maker(*_backend(options))
     report = _checked(models, settings, make, options, out)
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
     print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
@@ -134,11 +143,15 @@ def _checked(
             progress(done, len(models), None)
 
         if jobs > 1:
-            backend = options["backend"], options["arith"], options["max_memory"]
-            checked = check_in_processes(models, settings, backend, jobs, told)
+            checked = check_in_processes(models, settings, _backend(options), jobs, told)
         else:
             checked = check_models(models, settings, make, progress=told)
     return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
+
+
+def _backend(options: Mapping[str, Any]) -> tuple[str, str, int | None, float | None]:
+    """The arguments of `runner_maker`."""
+    return options["backend"], options["arith"], options["max_memory"], options["max_time"]
 
 
 def _append_summary(text: str, out: Out) -> None:

@@ -13,6 +13,7 @@ from qrun.cli._options import (
     general_options,
     input_options,
     memory_option,
+    time_option,
     tolerance_options,
 )
 from qrun.cli.profile import Top
@@ -81,6 +82,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     show_default="60s",
 )
 @memory_option("Run")
+@time_option("Run")
 @tolerance_options(
     "Tolerance",
     "tensors",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, option, places, print_json
-from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option
+from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option, time_option
 from qrun.declare.frozen import frozen
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class Gate:
 )
 @arith_option("Run")
 @memory_option("Run")
+@time_option("Run")
 @option("Output", "-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
 @option("Output", "--resume", "Continue with what the folder of --output holds.", is_flag=True)
 @format_options("text", "json", "markdown", "csv")

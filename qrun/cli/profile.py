@@ -130,7 +130,12 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
         own = ready.session if isinstance(ready.session, Session) else None
         peer = ready.session if isinstance(ready.session, Peer) else None
         peer = peer or Peer(
-            ready.model, "ort", data=ready.data, threads=options["threads"], max_memory=options["max_memory"]
+            ready.model,
+            "ort",
+            data=ready.data,
+            threads=options["threads"],
+            max_memory=options["max_memory"],
+            max_time=options["max_time"],
         )
         macs = None if own else _counted(ready, options)
         found = ort_profiles(
@@ -155,7 +160,11 @@ def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
 
     try:
         session = Session(
-            ready.model, backend="native", cache=not options["no_cache"], max_memory=options["max_memory"]
+            ready.model,
+            backend="native",
+            cache=not options["no_cache"],
+            max_memory=options["max_memory"],
+            max_time=options["max_time"],
         )
         return multiply_adds(session.execute(ready.feeds.arrays, observe=False))
     except QrunError:

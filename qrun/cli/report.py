@@ -135,7 +135,12 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
         own = (
             ready.session
             if isinstance(ready.session, Session)
-            else Session(ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])
+            else Session(
+                ready.model,
+                max_memory=options["max_memory"],
+                max_time=options["max_time"],
+                cache=not options["no_cache"],
+            )
         )
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not checked: {error.message}")
@@ -167,7 +172,9 @@ def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     from qrun.report.progress import Progress
 
     against = options["against"]
-    own, other = sides(ready.model, against, data=ready.data, max_memory=options["max_memory"])
+    own, other = sides(
+        ready.model, against, data=ready.data, max_memory=options["max_memory"], max_time=options["max_time"]
+    )
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:

@@ -107,6 +107,7 @@ def accuracy(
     tolerance: Tolerance = Tolerance(),  # noqa: B008
     min_sqnr: float | None = None,
     max_memory: int | None = None,
+    max_time: float | None = None,
     seconds: float = SECONDS,
     progress: Progress | None = None,
 ) -> Accuracy:
@@ -115,13 +116,16 @@ def accuracy(
     feeds:      at least one set of arrays by input name; one at a time is in memory with all its tensors.
     min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
+    max_time:   seconds that a run of the first inputs may take; None: any time.
     seconds:    for measuring what nodes do to the outputs, all feeds together; inf for no limit. See `Effects` for what is
                 left out where that does not suffice.
     Raises CallError if the inputs differ or no feed is given, RunError if a run fails, UnsupportedError.
     """
     _check(reference, quantized, feeds)
-    session = Session(quantized, fuse=False, max_memory=max_memory)
-    for ready in (Session(reference, fuse=False, max_memory=max_memory), session):
+    session, other = (
+        Session(model, fuse=False, max_memory=max_memory, max_time=max_time) for model in (quantized, reference)
+    )
+    for ready in (other, session):
         ready.run(feeds[0])
     a, b = (Reals(replace(model, defaults=_fed(model, feeds))) for model in (reference, quantized))
     found = match(a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
@@ -38,19 +39,26 @@ def tolerance(
 
 
 def sides(
-    model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", max_memory: int | None = None
+    model: Model,
+    against: str,
+    *,
+    data: bytes | None = None,
+    arith: Arith = "exact",
+    max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 
     against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
              qrun.
              "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others, both emulated.
-    data:    the bytes of a model that was not read from a path.
+    data:    the bytes of a model that was not read from a path. max_memory, max_time: of each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, max_memory=max_memory)
-    peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, max_memory=max_memory)
-    emulated: Callable[..., EmulatedSide] = partial(EmulatedSide, model, max_memory=max_memory)
+    limits: Any = {"max_memory": max_memory, "max_time": max_time}
+    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)
+    peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
+    emulated: Callable[..., EmulatedSide] = partial(EmulatedSide, model, **limits)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
         "ort": lambda: (own(), peer("ort")),

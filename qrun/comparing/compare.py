@@ -36,6 +36,7 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> Comparison: ...
 @overload
 def compare(
@@ -49,6 +50,7 @@ def compare(
     min_sqnr: float | None = None,
     budget: float | None = SECONDS,
     max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> Accuracy: ...
 def compare(
     model: Source,
@@ -64,6 +66,7 @@ def compare(
     min_sqnr: float | None = None,
     budget: float | None = SECONDS,
     max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> Comparison | Accuracy:
     """Where a model's results differ on another side and why, or what quantization costs, node by node.
 
@@ -76,7 +79,7 @@ def compare(
     lsb, rtol, atol: what counts as equal, in steps and as numpy.isclose has it; None: as ``qrun compare``.
     min_sqnr:   dB that each output must reach, in place of rtol and atol.
     budget:     seconds for measuring what each node costs; None for no limit.
-    max_memory: bytes that a run may hold; None: 80 % of what is free.
+    max_memory: bytes that a run may hold; None: 80 % of what is free. max_time: seconds that it may take; None: any time.
 
     A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
     `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.
@@ -101,6 +104,7 @@ def compare(
             tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol),
             min_sqnr=min_sqnr,
             max_memory=max_memory,
+            max_time=max_time,
             seconds=math.inf if budget is None else budget,
         )
     for name, value, allowed in (("against", against, AGAINST), ("arith", arith, get_args(Arith))):
@@ -118,5 +122,5 @@ def compare(
         if isinstance(model, (str, Path, Model))
         else model.SerializeToString()
     )
-    a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory)
+    a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory, max_time=max_time)
     return compare_runtimes(a, b, several[0], tolerance(against, lsb=lsb, rtol=rtol, atol=atol), isolate=isolate)

@@ -25,13 +25,14 @@ class EmulatedSide:
 
     saturating: are uint8 * int8 products added in saturating pairs, as by vpmaddubsw on x86 CPUs without VNNI? Else sums are
                 exact, as on all other CPUs.
-    max_memory: bytes that all tensors may take.
+    max_memory: bytes that all tensors may take. max_time: seconds that a node may take.
     """
 
     model: Model
     saturating: bool
     name: str
     max_memory: int | None = None
+    max_time: float | None = None
 
     @property
     def label(self) -> str:
@@ -51,29 +52,40 @@ class EmulatedSide:
         model, _ = self._ran
         known = set(self.model.producers)
         names = [name for node in model.nodes for name in node.outputs if name in known]
-        return run_emulated(model, feeds, names, saturating=self.saturating, max_memory=self.max_memory)
+        return self._run(model, feeds, names)
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         part = extract(model, [n for n in model.nodes if wanted >= set(groups.get(n.index, (n.index,)))], values)
         made = [name for node in part.nodes for name in node.outputs if name]
-        return run_emulated(part, values, made, saturating=self.saturating, max_memory=self.max_memory)
+        return self._run(part, values, made)
+
+    def _run(self, model: Model, feeds: Values, wanted: Iterable[str]) -> dict[str, Array]:
+        return run_emulated(
+            model, feeds, wanted, saturating=self.saturating, max_memory=self.max_memory, max_time=self.max_time
+        )
 
 
 def run_emulated(
-    model: Model, feeds: Values, wanted: Iterable[str], *, saturating: bool = True, max_memory: int | None = None
+    model: Model,
+    feeds: Values,
+    wanted: Iterable[str],
+    *,
+    saturating: bool = True,
+    max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> dict[str, Array]:
     """The tensors asked for, every node in onnxruntime's arithmetic.
 
     saturating: add uint8 * int8 products in saturating pairs. Depthwise convolutions have kernels of their own there, which
                 are exact.
-    Raises QrunError if a node cannot run, or the tensors take more than `max_memory`.
+    Raises QrunError if a node cannot run, or takes more than `max_time`, or the tensors take more than `max_memory`.
     """
     values: dict[str, Array] = {**model.constants, **feeds}
     budget = Budget(default_limit if max_memory is None else max_memory)
     for node in model.nodes:
-        made = run_alone(model, (_softmax(model, node) or node,), values, "reference", "ort", max_memory)
+        made = run_alone(model, (_softmax(model, node) or node,), values, "reference", "ort", max_memory, max_time)
         name = node.outputs[0] if node.outputs else ""
         if saturating and name in made and not _is_depthwise(node, values):
             suspect = Suspect(model, Unit(node, (node,)), name, values, made[name], None)

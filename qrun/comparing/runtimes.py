@@ -15,7 +15,7 @@ from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
-from qrun.errors import MemoryLimitError, QrunError
+from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import form_difference, numbers
 
@@ -46,7 +46,7 @@ def compare_runtimes(
     theirs: Mapping[str, Array | None] | None
     try:
         theirs = b.run(feeds)
-    except MemoryLimitError:
+    except LimitError:
         raise
     except QrunError as error:
         if error.code in ABSENT:
@@ -132,7 +132,7 @@ class _Work:
         made: Mapping[str, Array | None] = {}
         try:
             made = self.b.alone(unit, inputs or {})
-        except MemoryLimitError:
+        except LimitError:
             raise
         except QrunError as raised:
             error = raised
@@ -197,7 +197,7 @@ class _Work:
     def _anew(self, unit: Unit, inputs: Values) -> Mapping[str, Array | None] | None:
         try:
             return self.a.alone(unit, inputs)
-        except MemoryLimitError:
+        except LimitError:
             raise
         except (QrunError, KeyError):
             return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.comparing.differences import same
 from qrun.declare.frozen import frozen
-from qrun.errors import MemoryLimitError, QrunError
+from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize
@@ -85,7 +85,7 @@ class QrunSide:
     """qrun itself.
 
     backend: reference or native. fuse: run integer operators in place of QDQ groups. arith: as in Session.
-    max_memory: bytes a run may hold.
+    max_memory: bytes a run may hold. max_time: seconds it may take.
     """
 
     model: Model
@@ -93,6 +93,7 @@ class QrunSide:
     fuse: bool = False
     arith: Arith = "exact"
     max_memory: int | None = None
+    max_time: float | None = None
     name: str = "qrun"
 
     @property
@@ -124,10 +125,10 @@ class QrunSide:
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
-        return run_alone(model, nodes, values, self.backend, self.arith, self.max_memory)
+        return run_alone(model, nodes, values, self.backend, self.arith, self.max_memory, self.max_time)
 
     def _session(self, model: Model) -> Session:
-        return _session(model, self.backend, self.arith, self.max_memory)
+        return _session(model, self.backend, self.arith, self.max_memory, self.max_time)
 
 
 def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
@@ -149,11 +150,13 @@ def run_alone(
     backend: str | None,
     arith: Arith,
     max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> dict[str, Array]:
     """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
     made = [name for node in part.nodes for name in node.outputs if name]
-    return _session(part, backend, arith, max_memory).values({v.name: values[v.name] for v in part.inputs}, made)
+    session = _session(part, backend, arith, max_memory, max_time)
+    return session.values({v.name: values[v.name] for v in part.inputs}, made)
 
 
 def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
@@ -181,8 +184,10 @@ def _reads(node: Node) -> Iterable[str]:
         yield from (value.name for value in graph.outputs if value.name not in inner)
 
 
-def _session(model: Model, backend: str | None, arith: Arith, max_memory: int | None) -> Session:
-    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)
+def _session(
+    model: Model, backend: str | None, arith: Arith, max_memory: int | None, max_time: float | None
+) -> Session:
+    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory, max_time=max_time)
 
 
 class PeerSide:
@@ -200,9 +205,10 @@ class PeerSide:
         data: bytes | None = None,
         optimize: bool = False,
         max_memory: int | None = None,
+        max_time: float | None = None,
     ) -> None:
         self.model = model
-        self._limit = max_memory
+        self._limits = max_memory, max_time
         self.backend = backend
         self.name = f"{backend}-optimized" if optimize else backend
         self._optimize = optimize
@@ -215,15 +221,23 @@ class PeerSide:
         self._seen = set(self._names)
         self.refused: QrunError | None = None
         try:
-            self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize, max_memory=max_memory)
-        except MemoryLimitError:
+            self._peer = Peer(
+                model,
+                backend,
+                data=data,
+                outputs=self._names,
+                optimize=optimize,
+                max_memory=max_memory,
+                max_time=max_time,
+            )
+        except LimitError:
             raise
         except QrunError as error:
             if error.code in ABSENT:
                 raise
             self.refused = error
         if optimize and self._peer is not None:
-            self._inner = optimized_peer(model, data, self._names, max_memory)
+            self._inner = optimized_peer(model, data, self._names, max_memory, max_time)
 
     @property
     def label(self) -> str:
@@ -256,7 +270,7 @@ class PeerSide:
             return {}
         try:
             found = {name: _given(array) for name, array in self._inner.execute(feeds).outputs.items()}
-        except MemoryLimitError:
+        except LimitError:
             raise
         except QrunError:
             return {}
@@ -270,7 +284,7 @@ class PeerSide:
         made: dict[str, Array | None] = {}
         for node in unit.group:
             inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
-            outputs = self._nodes.alone(node, inputs, self.backend, self._limit)
+            outputs = self._nodes.alone(node, inputs, self.backend, *self._limits)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
 

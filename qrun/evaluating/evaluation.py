@@ -212,7 +212,7 @@ class _Walk:
     def _health(self, place: int, counts: InnerCounts) -> Health:
         model, feed = self._setup.models[place], self._source.good()
         job = self._setup.job
-        session = Session(model, backend=job.backend, arith=job.arith, max_memory=job.max_memory)
+        session = Session(model, backend=job.backend, arith=job.arith, max_memory=job.max_memory, max_time=job.max_time)
         return health(model, counts, session.execute(fitting_feed(model, feed)))
 
     def _done(self) -> Generator[Done]:

@@ -134,6 +134,7 @@ def _setup(
         wishes.backend,
         wishes.arith,
         wishes.max_memory,
+        wishes.max_time,
     )
     return Setup(job, tuple(known), tuple(rows), tuple(to), against, wishes, order, labels)
 

@@ -35,6 +35,7 @@ class Wishes:
     backend: str | None = None
     arith: Arith = "exact"
     max_memory: int | None = None
+    max_time: float | None = None
 
 
 @frozen

@@ -51,6 +51,7 @@ class Job:
     backend: str | None = None
     arith: Arith = "exact"
     max_memory: int | None = None
+    max_time: float | None = None
 
 
 @frozen
@@ -178,14 +179,13 @@ class _Run:
     @cached_property
     def _session(self) -> Session | Peer:
         job, side = self._job, self._side
+        limits: Any = {"max_memory": job.max_memory, "max_time": job.max_time}
         if side.runtime:
             from qrun.peers import Peer
 
             data = side.model if isinstance(side.model, bytes) else None
-            return Peer(self.model, side.runtime, data=data, threads=self._threads, max_memory=job.max_memory)
-        return Session(
-            self.model, backend=job.backend, arith=job.arith, threads=self._threads, max_memory=job.max_memory
-        )
+            return Peer(self.model, side.runtime, data=data, threads=self._threads, **limits)
+        return Session(self.model, backend=job.backend, arith=job.arith, threads=self._threads, **limits)
 
     def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
         """The outputs of each feed, by name and with a batch axis of one; or why there are none."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.errors import TimeLimitError
 from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body, Round, Turns
@@ -75,13 +76,22 @@ class Rounds:
     stacks: of its scan outputs. certain: whether all runs that are asked for follow, if nothing fails.
     """
 
-    def __init__(self, body: Body, stacks: Sequence[ScanOutput], certain: bool) -> None:
-        self._body, self._stacks, self._certain = body, stacks, certain
+    def __init__(self, body: Body, stacks: Sequence[ScanOutput], ctx: Context, certain: bool) -> None:
+        self._body, self._stacks, self._ctx, self._certain = body, stacks, ctx, certain
         self._worked = False
 
     def due(self, number: int, left: int) -> bool:
         """Whether to try it before run `number`, as so many are left: where it worked, and else ever more seldom."""
         return left > 1 and (self._worked or number < _TRIES or not number & (number - 1))
+
+    def alone(self, number: int, args: Sequence[Array]) -> Sequence[Array]:
+        """What run `number`, counted from 0, makes. Raises TimeLimitError, which tells the number."""
+        try:
+            self._ctx.budget.in_time()
+            return self._body.run(args)
+        except TimeLimitError as error:
+            error.in_turn(number + 1)
+            raise
 
     def run(self, args: Sequence[Array], scanned: tuple[int, ...], most: int, until: bool) -> Turns | None:
         """As the body's `repeat`; None where the next run has to be alone. What it makes for scan outputs is added."""

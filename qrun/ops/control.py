@@ -61,7 +61,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
     going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
-    number, rounds = 0, Rounds(body, stacks, certain=False)
+    number, rounds = 0, Rounds(body, stacks, ctx, certain=False)
     while going and (most is None or number < most):
         left = AT_ONCE if most is None else min(most - number, AT_ONCE)
         condition = _as(body, 1, np.array(going))
@@ -71,7 +71,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
             shape = _as(body, 0, numbers[:1].reshape(())).shape
             turns = rounds.run([numbers.reshape(left, *shape), condition, *state], (0,), left, until=True)
         if turns is None:
-            made = body.run([_as(body, 0, np.array(number, np.int64)), condition, *state])
+            made = rounds.alone(number, [_as(body, 0, np.array(number, np.int64)), condition, *state])
             turns = Turns(1, made[: 1 + len(state)], ())
             for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
                 stack.add(element)
@@ -209,7 +209,11 @@ def _scan(
 ) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
     stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
-    step, rounds, places = 0, Rounds(body, stacks, certain=True), tuple(range(len(states), len(states) + len(scanned)))
+    step, rounds, places = (
+        0,
+        Rounds(body, stacks, ctx, certain=True),
+        tuple(range(len(states), len(states) + len(scanned))),
+    )
     rows: list[Array] = []
     while step < length:
         left = min(length - step, AT_ONCE)
@@ -221,7 +225,7 @@ def _scan(
             elements = (
                 x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True)
             )
-            made = body.run([*states, *map(np.asarray, elements)])
+            made = rounds.alone(step, [*states, *map(np.asarray, elements)])
             turns = Turns(1, made[: len(states)], ())
             for stack, element in zip(stacks, made[len(states) :], strict=True):
                 stack.add(element)

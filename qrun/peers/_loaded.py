@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
-from qrun.child import Crash, Failed, RemoteObject, alone, running
+from qrun.child import Crash, Failed, RemoteObject, Slow, alone, running
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
-from qrun.memory import human
+from qrun.memory import human, out_of_time
 from qrun.peers._common import cut, instead
 from qrun.running.profiling import TimedRunner
 from qrun.running.session import RunResult
@@ -21,19 +21,22 @@ FORMS = 4
 STACK = 16 * 2**20
 """Bytes for each thread."""
 
+Limits = tuple[int | None, float | None]
+"""Bytes that a run may take on top of what the runtime has, and seconds; None for any."""
+
 
 @frozen
 class Loaded:
     """A model loaded by a runtime in the child process.
 
-    label:  the runtime, for messages. limit: bytes that a run may take on top of what the runtime has, None for any.
+    label:  the runtime, for messages. limits: of a run.
     remote: what the child keeps. how: the last arguments of a request to run it.
     encode: feeds as they are sent. decode: outputs as they come back.
     """
 
     model: Model
     label: str
-    limit: int | None
+    limits: Limits
     remote: RemoteObject
     how: tuple[Any, ...]
     encode: Callable[[Mapping[str, Array]], Any]
@@ -79,13 +82,18 @@ class Loaded:
 
     def _ask(self, given: Callable[[], Any], fetch: bool) -> tuple[Any, int]:
         """given: feeds, or the number of feeds that are held."""
+        memory, seconds = self.limits
         with alone():
             try:
                 handle = self.remote.handle
             except (Failed, Crash) as error:
-                load_failed(self.label, self.model, error, self.limit)
+                load_failed(self.label, self.model, error, memory)
             try:
-                made, duration = running().ask("run", handle, self.limit, given(), fetch, *self.how)
+                made, duration = running().ask("run", handle, memory, given(), fetch, *self.how, seconds=seconds)
+            except Slow:
+                late = out_of_time(seconds or 0)
+                late.where = (self.model.label, f"in {self.label}")
+                raise late from None
             except (Failed, Crash) as error:
                 if error.memory:
                     self.remote.forget()
@@ -94,7 +102,7 @@ class Loaded:
 
     def _run_failed(self, error: Failed | Crash) -> NoReturn:
         """Raise RunError in the runtime's own words, or because it crashed; MemoryLimitError."""
-        _stop(self.label, "running", self.model, error, self.limit)
+        _stop(self.label, "running", self.model, error, self.limits[0])
         raise RunError(
             "QR011",
             f"{self.label} failed on this model",

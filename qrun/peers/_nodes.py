@@ -30,7 +30,12 @@ class Nodes:
         return {name for node in self._nodes.values() for name in node.output if name}
 
     def alone(
-        self, node: Node, values: Mapping[str, Array], backend: str, max_memory: int | None = None
+        self,
+        node: Node,
+        values: Mapping[str, Array],
+        backend: str,
+        max_memory: int | None = None,
+        max_time: float | None = None,
     ) -> tuple[Array, ...]:
         """What the runtime makes of one node.
 
@@ -52,7 +57,7 @@ class Nodes:
         proto.ir_version = self._proto.ir_version
         lone = replace(self.model, path=None, source=f"{self.model.label}, node {node.index} {node.label}")
         data = proto.SerializeToString()
-        peer = Peer(lone, backend, data=data, outputs=names, optimize=False, max_memory=max_memory)
+        peer = Peer(lone, backend, data=data, outputs=names, optimize=False, max_memory=max_memory, max_time=max_time)
         return tuple(peer.execute(feeds).outputs.values())
 
 

@@ -10,7 +10,7 @@ from pickle import PickleBuffer
 import onnx
 
 from qrun.child import Crash, Failed, RemoteObject
-from qrun.errors import MemoryLimitError, QrunError
+from qrun.errors import LimitError, QrunError
 from qrun.ir import Model
 from qrun.peers._common import proto_of
 from qrun.peers._loaded import loading
@@ -18,7 +18,9 @@ from qrun.peers._ort import external_settings
 from qrun.peers._peer import Peer
 
 
-def optimized_peer(model: Model, data: bytes | None, outputs: Sequence[str], max_memory: int | None) -> Peer | None:
+def optimized_peer(
+    model: Model, data: bytes | None, outputs: Sequence[str], max_memory: int | None, max_time: float | None
+) -> Peer | None:
     """A peer that runs the optimized graph as it is, with all tensors of the model that onnxruntime has left in it.
 
     outputs: the graph's. None if it leaves none, or the graph cannot be had (it is larger than a file may be, or is
@@ -31,8 +33,16 @@ def optimized_peer(model: Model, data: bytes | None, outputs: Sequence[str], max
         if not kept:
             return None
         written = found.SerializeToString()
-        return Peer(model, "ort", data=written, outputs=[*outputs, *kept], optimize=False, max_memory=max_memory)
-    except MemoryLimitError:
+        return Peer(
+            model,
+            "ort",
+            data=written,
+            outputs=[*outputs, *kept],
+            optimize=False,
+            max_memory=max_memory,
+            max_time=max_time,
+        )
+    except LimitError:
         raise
     except (QrunError, Failed, Crash, OSError, ValueError):
         return None

@@ -15,7 +15,7 @@ from qrun.ir import Array, Model
 from qrun.ir.compound import is_compound, unwrapped
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.peers._common import bytes_of, proto_of, runtime_label, unfit
-from qrun.peers._loaded import Loaded, load_failed, loading
+from qrun.peers._loaded import Limits, Loaded, load_failed, loading
 
 ORT_TYPES = {
     np.dtype(t)
@@ -41,10 +41,10 @@ _WIDE = "__float32"
 
 
 def load_ort(
-    model: Model, data: bytes | None, outputs: Sequence[str], threads: int | None, optimize: bool, limit: int | None
+    model: Model, data: bytes | None, outputs: Sequence[str], threads: int | None, optimize: bool, limits: Limits
 ) -> Loaded:
     """Raises UnsupportedError, RunError if onnxruntime crashes."""
-    label = runtime_label("ort", optimize)
+    label, (limit, _) = runtime_label("ort", optimize), limits
     options = {"optimize": optimize, "threads": threads or 0, "settings": external_settings(model)}
 
     def remote(others: Mapping[str, Any]) -> RemoteObject:
@@ -65,7 +65,7 @@ def load_ort(
         load_failed(label, model, error, limit)
     plain = all(name in others or types[name] is None or types[name] in ORT_TYPES for name in outputs)
     wanted = [others.get(name) for name in outputs]
-    return Loaded(model, label, limit, session, (names, plain), encode_feeds, partial(_decoded, wanted))
+    return Loaded(model, label, limits, session, (names, plain), encode_feeds, partial(_decoded, wanted))
 
 
 def external_settings(model: Model) -> dict[str, str]:

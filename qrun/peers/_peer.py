@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 
@@ -23,10 +24,11 @@ class Peer:
     outputs:  names of any tensors that nodes make, besides the graph's outputs.
     optimize: let onnxruntime rewrite the graph as it does by default, or run it node by node as written.
     max_memory: bytes that loading, and each run, may take on top of what the runtime has (on Linux); None: no limit.
+    max_time: seconds that a run may take; None: any time.
     label:    the runtime with its version, for the header of a report. load_ns: how long it took to load the model.
 
     Raises UnsupportedError if the runtime is not installed or refuses the model, RunError (QR015) if it crashes,
-    MemoryLimitError.
+    MemoryLimitError. A run also raises TimeLimitError.
     """
 
     def __init__(
@@ -39,15 +41,16 @@ class Peer:
         threads: int | None = None,
         optimize: bool = True,
         max_memory: int | None = None,
+        max_time: float | None = None,
     ) -> None:
         self.model = model
         self.backend = backend
         self.outputs = tuple(dict.fromkeys(outputs)) or tuple(v.name for v in model.outputs)
-        self.max_memory = max_memory
+        self.limits = max_memory, None if max_time == math.inf else max_time
         self._loaded = (
-            load_ort(model, data, self.outputs, threads, optimize, max_memory)
+            load_ort(model, data, self.outputs, threads, optimize, self.limits)
             if backend == "ort"
-            else load_reference(model, data, self.outputs, max_memory)
+            else load_reference(model, data, self.outputs, self.limits)
         )
         self.label = self._loaded.label
         self.load_ns = int(self._loaded.remote.answer["ns"])

@@ -10,11 +10,11 @@ from qrun.child import Crash, Failed, RemoteObject
 from qrun.ir import Array, Model
 from qrun.ir.compound import unwrapped
 from qrun.peers._common import bytes_of, runtime_label
-from qrun.peers._loaded import Loaded, load_failed, loading
+from qrun.peers._loaded import Limits, Loaded, load_failed, loading
 
 
-def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limit: int | None) -> Loaded:
-    label = runtime_label("onnx-ref")
+def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limits: Limits) -> Loaded:
+    label, (limit, _) = runtime_label("onnx-ref"), limits
     folder = str(model.path.parent.resolve()) if model.path is not None and model.external_files else ""
 
     def arguments() -> tuple[object, ...]:
@@ -24,7 +24,7 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
         remote = RemoteObject("load", arguments)
     except (Failed, Crash) as error:
         load_failed(label, model, error, limit)
-    return Loaded(model, label, limit, remote, (list(outputs),), _encoded, list)
+    return Loaded(model, label, limits, remote, (list(outputs),), _encoded, list)
 
 
 def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:

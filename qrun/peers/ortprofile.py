@@ -19,7 +19,7 @@ from qrun.child import RemoteObject
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
-from qrun.peers import Loaded, Peer, encode_feeds, external_settings, loading, proto_of
+from qrun.peers import Limits, Loaded, Peer, encode_feeds, external_settings, loading, proto_of
 from qrun.peers.ortnodes import OptimizedNode, covers, unmarked, with_marks
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult, Session
@@ -39,7 +39,7 @@ class Profiler:
     """
 
     def __init__(
-        self, model: Model, *, data: bytes | None = None, threads: int | None = None, max_memory: int | None = None
+        self, model: Model, *, data: bytes | None = None, threads: int | None = None, limits: Limits = (None, None)
     ) -> None:
         self.model = model
         self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
@@ -57,7 +57,7 @@ class Profiler:
             }
             marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
             remote = RemoteObject(
-                "load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options)
+                "load", lambda: ("ort", loading(limits[0], model, threads), PickleBuffer(marked), options)
             )
             optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
         except Exception as error:
@@ -67,7 +67,7 @@ class Profiler:
                 "QR013", "onnxruntime's profiler cannot load this model", where=[model.label], facts=facts
             ) from error
         self.nodes = covers(model, list(optimized.graph.node))
-        self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, remote, (), encode_feeds, list)
+        self._loaded = Loaded(model, "onnxruntime's profiler", limits, remote, (), encode_feeds, list)
 
     def __enter__(self) -> Profiler:
         return self
@@ -164,9 +164,7 @@ def ort_profiles(
         profiler = None
         if all(array.dtype.kind != "V" for array in feeds.values()):
             with suppress(UnsupportedError):
-                profiler = stack.enter_context(
-                    Profiler(peer.model, data=data, threads=threads, max_memory=peer.max_memory)
-                )
+                profiler = stack.enter_context(Profiler(peer.model, data=data, threads=threads, limits=peer.limits))
         if profiler is not None:
             runners.append(profiler.runner(feeds, settle))
         found = measure_in_turns(runners, runs, warmup, seconds * len(runners), progress)

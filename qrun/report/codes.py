@@ -25,6 +25,7 @@ _TEXTS = {
     "QR013": "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown.",
     "QR014": "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results.",
     "QR015": "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in a process of its own, so qrun goes on: qrun compare runs the nodes one by one and shows which of them it is. The signal is shown, or the exit code, and the last line that the runtime printed.",
+    "QR016": "The run takes longer than --max-time allows. The message names the node that it came to, and in a Loop or Scan the turn. A run is ended between nodes and between turns of a loop; one node is not cut off, but another runtime is. Raise the limit, or see whether the condition of the Loop ever becomes false.",
     "QR101": "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which.",
     "QR102": "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle.",
     "QR103": "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, stand in two fields, or are numbers that the type has not; or the type does not exist.",
@@ -39,7 +40,7 @@ _TEXTS = {
     "QR502": "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly.",
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it.",
-    "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, the memory limit, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
+    "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
 }  # fmt: skip
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Code to name and explanation."""
@@ -80,7 +81,7 @@ Pickled arrays are never loaded.""",
     2  the call is wrong: unknown option, no such file, missing input
     3  the model cannot be read: not ONNX, cut off, external data missing
     4  the model is fine, but qrun cannot run it: operator, opset or type
-    5  the run failed: memory limit, or a node failed on these values
+    5  the run failed: a limit of memory or time, or a node failed on these values
    70  a bug in qrun
   130  interrupted with Ctrl-C
   141  the reader of stdout went away""",

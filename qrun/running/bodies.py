@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from qrun.errors import MemoryLimitError
+from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import NativeKernels, undecided
@@ -42,6 +42,8 @@ class BodyPrograms:
         compiled, budget = again.compiled, run.budget.aside()
         try:
             ran = compiled.run(given, budget, run.inside, None, run.inside.timed)
+        except TimeLimitError:
+            raise
         except Exception as error:  # step by step it either succeeds, or fails with the words of the reference
             if not undecided(error):
                 self._last = None

@@ -9,14 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from qrun.declare.frozen import frozen
+from qrun.errors import TimeLimitError
 from qrun.ir import Array
-from qrun.memory import Budget
+from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step, moving
 from qrun.running.pythonsteps import BoundStep, Observing
-from qrun.running.steps import NodeEvent, TensorInfo
+from qrun.running.steps import NodeEvent, TensorInfo, placed
 from qrun.running.times import Inside
 
 if TYPE_CHECKING:
@@ -66,15 +67,26 @@ class Compiled:
         how long things took.
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
+        Raises TimeLimitError.
         """
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
             step = self._elsewhere.get(item)
             if step is None:
                 step = self._elsewhere[item] = BoundStep(self.plan, item, self.bounds[item], self.arith, self.natives)
-            return step.run(arrays, budget, inside, observer)
+            try:
+                return step.run(arrays, budget, inside, observer)
+            except TimeLimitError as error:
+                raise placed(error, self.plan.model, step.step.node) from None
 
-        return self.program.run(feeds, elsewhere, budget, observer, timed)
+        from qrun.native.errors import Late
+
+        try:
+            return self.program.run(feeds, elsewhere, budget, observer, timed)
+        except Late as late:
+            assert budget.deadline is not None
+            node = self.plan.steps[late.item].node
+            raise placed(out_of_time(budget.deadline.seconds), self.plan.model, node) from None
 
     def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +12,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import CallError, UnsupportedError
+from qrun.errors import CallError, TimeLimitError, UnsupportedError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import unwrapped
-from qrun.memory import Budget, default_limit
+from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.bodies import BodyPrograms
@@ -68,6 +69,8 @@ class Session:
     max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its results;
                 not the weights, which the model holds. None: 80 % of what is free. A run that would need more is
                 refused with MemoryLimitError, before it takes much if shapes tell.
+    max_time:   seconds that a run may take, kernels that it has to have compiled among them; None: any time. One that takes
+                longer ends with TimeLimitError, after the node or the turn of a loop that it is at.
     cache:      where compiled native kernels are kept: True for the folder in the environment variable
                 QRUN_CACHE_DIR, or the user's private cache folder, False for nowhere, or a directory. It must be this
                 user's alone.
@@ -85,6 +88,7 @@ class Session:
         fuse: bool | None = None,
         threads: int | None = None,
         max_memory: int | None = None,
+        max_time: float | None = None,
         cache: str | os.PathLike[str] | bool = True,
         isa: str = "",
     ) -> None:
@@ -92,6 +96,8 @@ class Session:
         _choose("arith", arith, ARITHMETICS)
         if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
             raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
+        if max_time is not None and (not isinstance(max_time, (int, float)) or not max_time >= 0):
+            raise _bad_argument("max_time", "a number of seconds, or None", max_time)
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise _bad_argument("threads", "at least 1, or None", threads)
         if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
@@ -100,12 +106,13 @@ class Session:
         self.model = model if isinstance(model, Model) else load_kept(model, backend != "reference" and cache)
         self._settled = self.model.settled()
         self._like = partial(Session, backend=backend, arith=arith, fuse=fuse, threads=threads, max_memory=max_memory,
-                             cache=cache, isa=isa)  # fmt: skip
+                             max_time=max_time, cache=cache, isa=isa)  # fmt: skip
         self._defaults = frozenset(value.name for value in self.model.defaults)
         self._replacing: dict[frozenset[str], Session] = {}
         self.arith: Arith = arith
         self.threads = threads or usable_cpus()
         self.max_memory = max_memory
+        self.max_time = None if max_time == math.inf else max_time
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
@@ -244,6 +251,8 @@ class Session:
         if last is not None and outputs is None and not observe and last.takes(feeds):
             try:
                 return run_program(last.compiled, feeds, self._budget(), timed)
+            except TimeLimitError:
+                raise
             except Exception:  # as if it were the first time
                 self._again = None
         if (other := self._of(feeds, outputs)) is not self:
@@ -258,9 +267,11 @@ class Session:
                 result = run_program(kept.compiled, values, budget, timed)
                 self._remember(kept.compiled, values, outputs)
                 return result
+            except TimeLimitError:
+                raise
             except Exception:  # step by step it either succeeds, or fails with the words of the reference
                 self._kept.drop(keep, observe, values)
-                budget = Budget(budget.limit)
+                budget = budget.anew()
         chosen = self._prepared(keep, observe)
         opening = self._kept is not None and self._kept.opens(keep, values)
         begun = self._begun(chosen, keep, values, observe) if opening else None
@@ -281,8 +292,10 @@ class Session:
                     self._keep_program(compiled, keep, values, result)
                     self._remember(compiled, values, outputs)
                 return result
+            except TimeLimitError:
+                raise
             except Exception as error:
-                failed, budget = error, Budget(budget.limit)
+                failed, budget = error, budget.anew()
         result = self._step_by_step(chosen, values, budget, observe)
         if failed is not None and not expected_failure(failed):
             raise failed
@@ -324,6 +337,8 @@ class Session:
             return None
         try:
             result = run_observed(made, values, self._budget())
+        except TimeLimitError:
+            raise
         except Exception:  # a run step by step either succeeds, or fails with the words of the reference
             return None
         self._kept.put(keep, True, values, made)
@@ -354,7 +369,8 @@ class Session:
         return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
     def _budget(self) -> Budget:
-        return Budget(default_limit if self.max_memory is None else self.max_memory)
+        deadline = None if self.max_time is None else Deadline(self.max_time)
+        return Budget(default_limit if self.max_memory is None else self.max_memory, deadline)
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""

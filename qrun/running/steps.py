@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
+from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
@@ -125,6 +125,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     if step.bodies:
         ctx.bodies = run.bodies(step, values)
     try:
+        run.budget.in_time()
         check_types(step, args)
         bound = bind(step, args, run)
         start = run.clock.now()
@@ -135,7 +136,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
                 observe(step, args, bound, result, ctx)
     except OperatorError as error:
         raise error if error.where else located(error, model, node, step.definition) from None
-    except MemoryLimitError as error:
+    except LimitError as error:
         raise placed(error, model, node) from None
     except REFUSALS as error:
         raise _failed(error, model, step, args) from error
@@ -262,9 +263,9 @@ def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array]
     return made
 
 
-def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitError:
+def placed(error: LimitError, model: Model, node: Node) -> LimitError:
     """The error with file and node in it, unless it names them: what was foreseen is a later node's, or one inside."""
-    if not error.where[0].startswith(model.label):
+    if not error.where or not error.where[0].startswith(model.label):
         error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
     return error
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
-from qrun.native.errors import Undecided, Unplanned
+from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.plan.listing import Listing
@@ -132,11 +132,12 @@ class Instance:
         for key, array in arrays.items():
             take(key, array)
         for segment in listing.segments:
+            self._in_time(segment, budget)
             begin = now() if timed else 0
             if segment.item < 0:
                 if segment.first in self.helped:
                     self._call_helpers()
-                for piece in self._pieces(segment, looks) if looks else (segment,):
+                for piece in self._pieces(segment, looks, budget) if looks or budget.deadline else (segment,):
                     self._lead(piece)
                     if timed:
                         stamps.append(self._stamp(piece, begin, now()))
@@ -174,16 +175,16 @@ class Instance:
                 s.first for s in segments if s.first in self.helped and not (flags[s.first : s.end] & SKIP).all()
             )
 
-    def _pieces(self, segment: Segment, looks: Looks) -> Iterator[Segment]:
-        """A segment's calls, cut behind items that somebody looks at: those are items of their pieces."""
-        first, item_of = segment.first, self.listing.counts[:, 3]
-        for item in looks.items:
-            end = int(np.searchsorted(item_of, item, "right"))
-            if first < end <= segment.end and item_of[end - 1] == item:
-                yield Segment(first, end, item)
-                first = end
-        if first < segment.end:
-            yield Segment(first, segment.end)
+    def _in_time(self, segment: Segment, budget: Budget) -> None:
+        if budget.deadline is not None and budget.deadline.passed:
+            raise Late(segment.item if segment.item >= 0 else int(self.listing.counts[segment.first, 3]))
+
+    def _pieces(self, segment: Segment, looks: Looks | None, budget: Budget) -> Iterator[Segment]:
+        """A segment's calls, cut where somebody looks at what they made, or at the time."""
+        cut = segment.cut(looks.items, self.listing.counts[:, 3]) if looks else None
+        for piece in cut or ((segment,) if budget.deadline is None else segment.parts()):
+            self._in_time(piece, budget)
+            yield piece
 
     def _stamp(self, piece: Segment, begin: int, end: int) -> Stamp:
         """What these calls, which have just run, noted."""
@@ -287,7 +288,7 @@ class Program:
         """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
         timed: whether the result has stamps.
 
-        Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
+        Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide, Late.
         """
         instance = self.take(budget)
         try:

@@ -4,7 +4,7 @@ take less time than it costs to share them: these helpers leave to the leader.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ _SMALL = 3000
 of memory between their caches, each some hundred nanoseconds."""
 _RUNS = 4
 """Runs in which calls are measured. The shortest time counts, which depends least on what else the machine does."""
+_PART = 16
+"""Calls of a part of a segment, between which somebody looks at the time."""
 
 
 @frozen
@@ -33,6 +35,22 @@ class Segment:
     item: int = -1
     frees: tuple[Key, ...] = ()
     tiles: int = 0
+
+    def cut(self, items: Sequence[int], item_of: Ints) -> Iterator[Segment]:
+        """The calls, cut behind some items, in order, which are those of their pieces. item_of: each call's item."""
+        first = self.first
+        for item in items:
+            end = int(np.searchsorted(item_of, item, "right"))
+            if first < end <= self.end and item_of[end - 1] == item:
+                yield Segment(first, end, item)
+                first = end
+        if first < self.end:
+            yield Segment(first, self.end)
+
+    def parts(self) -> Iterator[Segment]:
+        """The calls, a few in each part."""
+        for first in range(self.first, self.end, _PART):
+            yield Segment(first, min(first + _PART, self.end))
 
 
 @frozen

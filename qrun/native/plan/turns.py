@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.memory import Budget
+from qrun.memory import Budget, Deadline
 from qrun.native.emit.spec import AFTER, BEFORE, DOUBTFUL, DOUBTS, GOING, MOST, MOVE, MOVES, SPANS, TICKS, TURNS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, address, aligned, forget
@@ -108,7 +108,7 @@ class Turning:
 
         values: what is carried at first; what is scanned, contiguous, an element of each turn along a first axis; and all
         else that the program reads. None is made where a kernel cannot decide what the first one gives, and until it is known
-        which calls threads are to share. Raises MemoryLimitError.
+        which calls threads are to share. It ends when the budget allows no more time. Raises MemoryLimitError.
         """
         most = min(most, max(room // max(self.element, 1), 1))
         memory = sum(self._sizes.values()) + sum(self._passing.values())
@@ -123,7 +123,7 @@ class Turning:
             for key in self._read:
                 instance.move(key, address(buffers[key]))
             moves, before = self._moves(instance, {**values, **held}, buffers, stacked)
-            count, spans = self._repeat(instance, moves, before, most, buffers)
+            count, spans = self._repeat(instance, moves, before, most, buffers, budget.deadline)
         finally:
             self.program.give(instance)
         carried = tuple(
@@ -180,7 +180,13 @@ class Turning:
         return np.array(rows, np.int64).reshape(-1, MOVE // 8), len(before)
 
     def _repeat(
-        self, instance: Instance, moves: Array, before: int, most: int, buffers: Mapping[Key, Array]
+        self,
+        instance: Instance,
+        moves: Array,
+        before: int,
+        most: int,
+        buffers: Mapping[Key, Array],
+        deadline: Deadline | None,
     ) -> tuple[int, tuple[int, ...]]:
         """How many turns were made, and the ns that they took by item."""
         going = buffers[self.carried[0][1]] if self.until else None
@@ -191,7 +197,7 @@ class Turning:
         for word, value in words.items():
             turns[word // 8] = value
         done, size, spent, ticks = 0, _FIRST, 0, 0
-        while done < most:
+        while done < most and not (deadline is not None and deadline.passed):
             turns[MOST // 8] = asked = min(size, most - done)
             begin = perf_counter_ns()
             made = instance.repeat(self.listing.segments[0], asked, turns)

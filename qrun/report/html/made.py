@@ -88,13 +88,14 @@ def report(
     runs: int | None = None,
     threads: int | None = None,
     max_memory: int | None = None,
+    max_time: float | None = None,
 ) -> str:
     """One self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes; its text is returned.
 
     feeds:   arrays by input name, for the runs. output: a file to write, too.
     against: also compare every tensor with another runtime, see `qrun.compare`.
     runs:    timed runs; None for as many as fit in 3 s.
-    threads, max_memory: as for Session.
+    threads, max_memory, max_time: as for Session.
     Raises QrunError as Session does, and OSError if the file cannot be written.
     """
     if not isinstance(feeds, Mapping):
@@ -104,7 +105,7 @@ def report(
             facts=[("expected", "a dict of arrays by input name"), ("got", type(feeds).__name__)],
             fixes=["qrun.report(model, {name: array})"],
         )
-    session = Session(model, threads=threads, max_memory=max_memory)
+    session = Session(model, threads=threads, max_memory=max_memory, max_time=max_time)
     documents, _, _ = observed(session.model, session, feeds)
     profile, given = session.profile(feeds, runs=runs), Feeds(dict(feeds))
     machine, threads = judged_by(profile, session.threads), session.threads
@@ -116,7 +117,8 @@ def report(
         from qrun.comparing.compare import compare
 
         source = model if isinstance(model, (str, Path, bytes)) or hasattr(model, "graph") else session.model
-        documents.append(compared(compare(source, feeds=feeds, against=against, max_memory=max_memory), given))
+        found = compare(source, feeds=feeds, against=against, max_memory=max_memory, max_time=max_time)
+        documents.append(compared(found, given))
     text = html(page_of(documents, [], today()))
     if output is not None:
         from qrun.io.files import replacing
