@@ -14,6 +14,7 @@ from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Compiled, Forms, Programs, forms
 from qrun.running.steps import NodeEvent, Run
+from qrun.running.times import Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.turns import Turning
@@ -39,9 +40,9 @@ class BodyPrograms:
         again = self._known(plan, given)
         if again is None:
             return None
-        compiled, budget = again.compiled, run.budget.aside()
+        compiled, budget, inside = again.compiled, run.budget.aside(), Inside(run.inside.timed)
         try:
-            ran = compiled.run(given, budget, run.inside, None, run.inside.timed)
+            ran = compiled.run(given, budget, inside, None, inside.timed, run.path)
         except TimeLimitError:
             raise
         except Exception as error:  # step by step it either succeeds, or fails with the words of the reference
@@ -53,8 +54,10 @@ class BodyPrograms:
             return None
         self._last = again
         run.budget.peak = max(run.budget.peak, budget.peak)
-        for event in compiled.timed(ran) if run.inside.timed else ():
-            run.tell(event, event.duration_ns)
+        if inside.timed:
+            for event in compiled.timed(ran):
+                run.tell(event, event.duration_ns)
+            run.inside.add_all(inside)
         constants = plan.model.constants
         return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
 
@@ -97,9 +100,7 @@ class BodyPrograms:
         return last[2]
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[NodeEvent]) -> None:
-        """It ran step by step, with these events. Graphs with graphs inside are left to their steps."""
-        if any(step.bodies for step in plan.steps):
-            return
+        """It ran step by step, with these events."""
         key = forms(given)
         with self._lock:
             while key not in self._runs and len(self._runs) >= KEPT:

@@ -62,9 +62,10 @@ class Compiled:
         inside: Inside,
         observer: Observing | None = None,
         timed: bool = True,
+        path: str = "",
     ) -> StampedResult:
         """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is to tell
-        how long things took.
+        how long things took. path: of the plan's graph, as a Run has it.
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
         Raises TimeLimitError.
@@ -75,7 +76,7 @@ class Compiled:
             if step is None:
                 step = self._elsewhere[item] = BoundStep(self.plan, item, self.bounds[item], self.arith, self.natives)
             try:
-                return step.run(arrays, budget, inside, observer)
+                return step.run(arrays, budget, inside, observer, path)
             except TimeLimitError as error:
                 raise placed(error, self.plan.model, step.step.node) from None
 

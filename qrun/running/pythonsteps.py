@@ -45,14 +45,15 @@ class BoundStep:
         self._kernel, self._claims = (bound.kernel, bound.claims) if bound else (None, ())
 
     def run(
-        self, given: Sequence[Array], budget: Budget, inside: Inside, observer: Observing | None
+        self, given: Sequence[Array], budget: Budget, inside: Inside, observer: Observing | None, path: str = ""
     ) -> Sequence[Array]:
-        """The outputs that have names. given: what it reads that is not constant, in the order of `moving`."""
+        """The outputs that have names. given: what it reads that is not constant, in the order of `moving`. path: of the graph
+        that it is a node of, as a Run has it."""
         args = self._known.copy()
         for at, place in self._read:
             args[at] = given[place]
         if self._kernel is None:
-            made = self._reference(args, given, budget, inside, observer)
+            made = self._reference(args, given, budget, inside, observer, path)
         else:
             for shape, itemsize, what in self._claims:
                 budget.claim(shape, itemsize, what)
@@ -67,11 +68,12 @@ class BoundStep:
         budget: Budget,
         inside: Inside,
         observer: Observing | None,
+        path: str,
     ) -> Any:
         step, wanted = self.step, self._wanted
         ctx = Context(self._arith, step.node.version, len(wanted), wanted, observer is not None, budget)
         if step.bodies:
-            run = Run(self._arith, budget, False, self._natives, Clock(), {}, inside=inside)
+            run = Run(self._arith, budget, False, self._natives, Clock(), {}, inside=inside, path=path)
             ctx.bodies = run.bodies(step, {**self._constants, **dict(zip(self._moving, given, strict=True))})
         made = reference(step, args, ctx)
         if observer is not None:

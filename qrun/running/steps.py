@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -220,18 +219,23 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
 
     outside = {name: around[name] for name in plan.model.captured if name in around}
 
-    @cache
+    made: Run | None = None
+
     def own() -> Run:
-        natives = run.natives.inside(step, attribute) if run.natives else None
-        path = f"{run.path}{step.node.label}/{attribute}/"
-        return Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path)
+        nonlocal made
+        if made is None:
+            natives = run.natives.inside(step, attribute) if run.natives else None
+            path = f"{run.path}{step.node.label}/{attribute}/"
+            made = Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path)
+        return made
 
     def start(args: Sequence[Array]) -> Sequence[Array]:
         return _run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
 
     def repeat(args: Sequence[Array], how: Round) -> Turns | None:
-        natives = own().natives
-        return natives.bodies.repeat(plan, outside, args, how, own()) if natives and natives.bodies else None
+        inner = own()
+        bodies = inner.natives.bodies if inner.natives else None
+        return bodies.repeat(plan, outside, args, how, inner) if bodies else None
 
     return Body(inputs, plan.model.outputs, start, repeat)
 

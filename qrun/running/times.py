@@ -66,6 +66,11 @@ class Inside:
         runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
         self._found[path] = InsideEvent(path, op, runs + more, spent + duration_ns, backend, why)
 
+    def add_all(self, other: Inside) -> None:
+        """What happened elsewhere too."""
+        for event in other._found.values():
+            self.add(event.path, event.op, event.duration_ns, event.backend, event.why, event.runs)
+
     @property
     def events(self) -> tuple[InsideEvent, ...]:
         return tuple(self._found.values()) if self._found else ()

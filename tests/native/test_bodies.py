@@ -55,6 +55,17 @@ def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProt
     return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
+def inner(op: str) -> onnx.GraphProto:
+    """The body of a loop: a function of what goes around, whose absolute value is a scan output."""
+    nodes = [node("Identity", "e", "q"), node(op, "v", "u"), node("Abs", "u", "b")]
+    inputs = [value("j", I64, []), value("e", BOOL, []), value("v", F32)]
+    return helper.make_graph(nodes, "inner", inputs, [value("q", BOOL, []), value("u", F32), value("b", F32)])
+
+
+def branch(op: str) -> onnx.GraphProto:
+    return helper.make_graph([node(op, "p", f"b_{op}")], op, [], [value(f"b_{op}", F32)])
+
+
 LOOPS: dict[str, Callable[[], onnx.ModelProto]] = {
     "a product and functions": lambda: loop(
         [node("MatMul", "s w", "m"), node("Tanh", "m", "t"), node("Add", "t r", "s2"), node("Sigmoid", "s2", "o")],
@@ -73,6 +84,19 @@ LOOPS: dict[str, Callable[[], onnx.ModelProto]] = {
         [node("Cast", "i", "f", to=F32), node("Sub", "r f", "d"), node("Relu", "d", "e"), node("NonZero", "e", "z"),
          node("Shape", "z", "k"), node("Cast", "k", "l", to=F32), node("ReduceSum", "l", "q", keepdims=0),
          node("Add", "s q", "s2")], ["s2"], ["s"], {},
+    ),
+    "a loop inside": lambda: loop(
+        [node("Relu", "s", "p"), helper.make_node("Loop", ["two", "", "p"], ["l", "a"], body=inner("Tanh")),
+         node("Add", "l r", "s2"), node("ReduceSum", "a", "o", keepdims=0)], ["s2", "o"], ["s"], {"two": np.array(2)},
+    ),
+    "a choice inside": lambda: loop(
+        [node("Mod", "i two", "m"), node("Cast", "m", "d", to=BOOL), node("Neg", "s", "p"),
+         helper.make_node("If", ["d"], ["t"], then_branch=branch("Tanh"), else_branch=branch("Sigmoid")),
+         node("Add", "t r", "s2")], ["s2", "t"], ["s"], {"two": np.array(2)},
+    ),
+    "a loop inside that grows with the turn": lambda: loop(
+        [helper.make_node("Loop", ["i", "", "s"], ["l", "a"], body=inner("Tanh")), node("Add", "l r", "s2"),
+         node("ReduceSum", "a", "o", keepdims=0)], ["s2", "o"], ["s"], {},
     ),
 }  # fmt: skip
 
@@ -131,6 +155,27 @@ def test_events_tell_of_every_turn() -> None:
         assert {event.backend for event in inside if event.op != "Identity"} == {"native"}
         assert sum(event.duration_ns for event in inside) > 0
         assert all(event.path.startswith("Loop_1/body/") for event in inside)
+
+
+def test_events_tell_of_graphs_inside_graphs() -> None:
+    """Each time that they ran, also where a program that was to run them failed, and their steps ran again."""
+    feeds = {"x": X, "turns": np.array(TURNS)}
+    counts = {"a loop inside": 2 * TURNS, "a loop inside that grows with the turn": TURNS * (TURNS - 1) // 2}
+    for name, count in counts.items():
+        session = qrun.Session(LOOPS[name](), backend="native", threads=1)
+        for _ in range(4):
+            inside = {event.path: event for event in session.execute(feeds, observe=False).inside}
+            (tanh,) = (event for path, event in inside.items() if "Tanh" in path)
+            assert tanh.path.startswith("Loop_1/body/Loop_")
+            assert tanh.runs == count, name
+            (add,) = (event for path, event in inside.items() if event.op == "Add")
+            assert (add.runs, add.path.rpartition("/")[0]) == (TURNS, "Loop_1/body")
+    session = qrun.Session(LOOPS["a choice inside"](), backend="native", threads=1)
+    for _ in range(4):
+        inside = {event.op: event for event in session.execute(feeds, observe=False).inside}
+        assert (inside["Tanh"].runs, inside["Sigmoid"].runs) == (TURNS // 2, TURNS // 2)
+        assert inside["Tanh"].path.startswith("Loop_1/body/If_")
+        assert inside["Tanh"].path.split("/")[3] == "then_branch"
 
 
 @pytest.mark.parametrize("failure", [Undecided, ValueError])
