@@ -48,6 +48,10 @@ def _has_constant_nodes(model: Model) -> bool:
     return any(known.issuperset(node.inputs) for node in model.nodes)
 
 
+def _folds(model: Model) -> bool:
+    return _has_constant_nodes(model) or _has_bodies(model)
+
+
 def _quantizes_twice(model: Model) -> bool:
     read = [node.inputs[:1] for node in model.nodes if node.op_type == "QuantizeLinear"]
     return len(set(read)) < len(read)
@@ -88,8 +92,12 @@ def _is_elementwise(node: Node) -> bool:
     return definition is not None and definition.form in ("pointwise", "broadcast")
 
 
-_INTEGERS = _Pass("fold_constants", _has_constant_nodes, {"dequantize": False})
-_FLOATS = _Pass("fold_constants", _has_constant_nodes)
+def _has_bodies(model: Model) -> bool:
+    return not model.op_types.isdisjoint(("If", "Loop", "Scan")) and any(True for n in model.nodes for _ in n.subgraphs)
+
+
+_INTEGERS = _Pass("fold_constants", _folds, {"dequantize": False})
+_FLOATS = _Pass("fold_constants", _folds)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
 _TABULATE, _FUSE = _Pass("tabulate", _has_chains), _Pass("fuse_qdq", _has_float_nodes)
 _FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})

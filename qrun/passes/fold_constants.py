@@ -1,4 +1,4 @@
-"""Nodes that only read constants become constants.
+"""Nodes that only read constants become constants, in the graphs inside nodes too.
 
 The reference kernels compute them, in the session's arithmetic, so the values are those of a run. Nodes with
 subgraphs stay, those that refuse their inputs (they will fail when run, with their own message), those that have
@@ -8,10 +8,11 @@ something to report about their values (a run will), and those whose results wou
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Rewritten
 from qrun.passes._evaluate import evaluate
@@ -30,9 +31,12 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
     left = LIMIT + sum(array.nbytes for array in model.constants.values())
     known = {"", *model.constants}.difference(v.name for v in model.defaults)
     for node in model.nodes:
-        if not known.issuperset(node.inputs):
+        if any(node.subgraphs):
+            folded = _inside(node, draft, dequantize)
+            if folded is not node:
+                draft.put(node.index, (folded, (node.index,)))
             continue
-        if (node.op_type == "DequantizeLinear" and not dequantize) or any(node.subgraphs):
+        if not known.issuperset(node.inputs) or (node.op_type == "DequantizeLinear" and not dequantize):
             continue
         args = [draft.value(name) if name else None for name in node.inputs]
         given = sum({id(a): a.nbytes for a in args if a is not None}.values())
@@ -50,6 +54,27 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
         known.update(named)
         draft.put(node.index)
     return draft.finish()
+
+
+def _inside(node: Node, draft: Draft, dequantize: bool) -> Node:
+    """The node with the graphs inside it folded."""
+    graphs = {name: graph for name, graph in node.attributes.items() if isinstance(graph, Model)}
+    made = {name: _body(graph, draft, dequantize) for name, graph in graphs.items()}
+    same = all(made[name] is graphs[name] for name in made)
+    return node if same else replace(node, attributes={**node.attributes, **made})
+
+
+def _body(graph: Model, draft: Draft, dequantize: bool) -> Model:
+    """The graph, whose nodes keep their numbers; constants of the graphs around it stay there."""
+    taken = {name: array for name in graph.captured if (array := draft.value(name)) is not None}
+    place = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(graph.nodes))
+    own = replace(graph, nodes=place, constants={**taken, **graph.constants})
+    done = fold_constants(own, (), draft.arith, dequantize=dequantize)
+    if done.model is own:
+        return graph
+    origins = (graph.nodes[first].index for first, *_ in done.origins)
+    nodes = tuple(replace(node, index=index) for node, index in zip(done.model.nodes, origins, strict=True))
+    return replace(graph, nodes=nodes, constants={n: a for n, a in done.model.constants.items() if n not in taken})
 
 
 def _share(made: Array, given: Array | None) -> bool:
