@@ -1,4 +1,4 @@
-"""Normalization by the statistics of the input itself: Instance-, Layer-, Group-, RMS-, MeanVariance-, LpNormalization."""
+"""Normalization by the statistics of the input itself: Layer-, RMS-, MeanVariance-, LpNormalization."""
 
 from __future__ import annotations
 
@@ -14,46 +14,11 @@ from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
-from qrun.ops._op import Array, Context, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, one_of, op, require
+from qrun.ops._standardized import affine, mean_over, misfit, standardized
 
 _TYPES = "float16 float double bfloat16"
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
-
-
-@op("InstanceNormalization", since=6)
-def instance_normalization(input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5, ctx: Context) -> Array:
-    """scale * (input - mean) / sqrt(var + epsilon) + B, mean and var over the spatial axes of each channel.
-
-    input [N,C,spatial...], scale and B [C], floating point. In float64 and rounded once; float64 stays float64.
-    Raises OperatorError for other shapes.
-    """
-    ctx.claim(input.shape, 16)
-    x = _grouped(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
-    weights = [_per_channel(p, input, name) for name, p in (("scale", scale), ("B", B))]
-    return _affine(_standardized(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
-
-
-@op("GroupNormalization", since=21)
-def group_normalization(
-    X: Array,
-    scale: Array,
-    bias: Array,
-    *,
-    epsilon: float = 1e-5,
-    num_groups: int,
-    stash_type: int = 1,
-    ctx: Context,
-) -> Array:
-    """scale * (X - mean) / sqrt(var + epsilon) + bias, mean and var over each of num_groups groups of channels.
-
-    X [N,C,spatial...], scale and bias [C], floating point; num_groups divides C.
-    In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
-    Raises OperatorError for other shapes and numbers of groups.
-    """
-    ctx.claim(X.shape, 16)
-    x = _grouped(X, num_groups, "X")
-    weights = [_per_channel(p, X, name) for name, p in (("scale", scale), ("bias", bias))]
-    return _affine(_standardized(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
 
 
 @op("LayerNormalization", since=17)
@@ -80,10 +45,10 @@ def layer_normalization(
     weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
     x = np.asarray(X, order="C")
-    y, mean, inverse = _standardized(x, axes, epsilon)
+    y, mean, inverse = standardized(x, axes, epsilon)
     single_type = X.dtype == FLOAT and Scale.dtype == FLOAT
     made = (
-        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if single_type else _affine(y, weights, Scale.dtype)
+        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if single_type else affine(y, weights, Scale.dtype)
     )
     return made, narrow(mean, kind), narrow(inverse, kind)
 
@@ -143,8 +108,8 @@ def rms_normalization(
     ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
         wide = widen(X)
-        y = wide / np.sqrt(_mean(np.square(wide), axes) + single(epsilon))
-    return _affine(y, [weight], scale.dtype)
+        y = wide / np.sqrt(mean_over(np.square(wide), axes) + single(epsilon))
+    return affine(y, [weight], scale.dtype)
 
 
 @rms_normalization.native
@@ -182,7 +147,7 @@ def simplified_layer_normalization(
     y: Array = rms_normalization(X, scale, axis=axis, epsilon=epsilon, ctx=ctx)
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     with np.errstate(all="ignore"):
-        inverse = 1.0 / np.sqrt(_mean(np.square(widen(X)), axes) + single(epsilon))
+        inverse = 1.0 / np.sqrt(mean_over(np.square(widen(X)), axes) + single(epsilon))
     return y, narrow(inverse, kind)
 
 
@@ -195,8 +160,8 @@ def mean_variance_normalization(X: Array, *, axes: tuple[int, ...] = (0, 2, 3), 
     places = axes_in(axes, X.ndim)
     ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
-        centred = widen(X) - _mean(X, places)
-        return narrow(centred / (np.sqrt(_mean(np.square(centred), places)) + single(1e-9)), X.dtype)
+        centred = widen(X) - mean_over(X, places)
+        return narrow(centred / (np.sqrt(mean_over(np.square(centred), places)) + single(1e-9)), X.dtype)
 
 
 @op("LpNormalization", since=1)
@@ -210,20 +175,10 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     place = axis_in(axis, input.ndim)
     ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
-        wide = widen(input)
+        wide = np.asarray(widen(input), order="C")
         total = np.sum(np.abs(wide) if p == 1 else np.square(wide), axis=place, keepdims=True)
         norm = total if p == 1 else np.sqrt(total)
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
-
-
-def _standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon), in float64."""
-    with np.errstate(all="ignore"):
-        mean = _mean(x, axes)
-        y = np.subtract(x, mean, dtype=np.float64)
-        inverse = 1.0 / np.sqrt(_mean(np.square(y), axes) + single(epsilon))
-        y *= inverse
-    return y, mean, inverse
 
 
 def _rounded_once(
@@ -243,44 +198,11 @@ def _rounded_once(
     return made.reshape(x.shape)
 
 
-def _mean(x: Array, axes: Sequence[int]) -> Array:
-    count = np.float64(math.prod(x.shape[a] for a in axes))
-    return np.asarray(np.sum(x, axis=tuple(axes), dtype=np.float64, keepdims=True) / count)
-
-
-def _affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
-    """y * weights[0] + weights[1], in place, rounded to the type."""
-    with np.errstate(all="ignore"):
-        y *= weights[0]
-        for bias in weights[1:]:
-            y += bias
-    return narrow(y, dtype)
-
-
-def _grouped(x: Array, groups: int, name: str) -> Array:
-    """x [N,C,spatial...] as [N,groups,C / groups * spatial]."""
-    if x.ndim < 2:
-        raise _misfit(name, "[N,C,spatial...]", x)
-    channels = x.shape[1]
-    require("num_groups", groups > 0 and not channels % groups, f"a divisor of {channels}, the channels", groups)
-    return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-
-
-def _per_channel(p: Array, x: Array, name: str) -> Array:
-    if p.shape != x.shape[1:2]:
-        raise _misfit(name, f"{shape_text(x.shape[1:2])}, one number for each channel", p)
-    return widen(p).reshape(-1, *(1,) * (x.ndim - 2))
-
-
 def _fitting(p: Array, x: Array, name: str) -> Array:
     lead = x.ndim - p.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(p.shape, x.shape[lead:], strict=True)):
-        raise _misfit(name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
+        raise misfit(name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
     return widen(p)
-
-
-def _misfit(name: str, expected: str, got: Array) -> Exception:
-    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208")
 
 
 def _stash(stash_type: int) -> Any:

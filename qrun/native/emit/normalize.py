@@ -27,7 +27,7 @@ _SURE = 2.0**-55
 class LayerNormEmitter(RowwiseEmitter):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias."""
 
-    own = STANDARDIZE
+    own: tuple[str, ...] = STANDARDIZE
 
     def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
         """Several rows at once: while one waits for its mean, or for its deviation, the others go on."""

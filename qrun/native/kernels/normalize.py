@@ -12,7 +12,7 @@ from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
-from qrun.native.machine.call import Recheck
+from qrun.native.machine.call import Recheck, Rechecker
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
 from qrun.native.machine.memory import Array, aligned_copy
 
@@ -33,7 +33,7 @@ class FloatRows(Planned):
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
                both are within a reach of each other that grows with the additions that follow each other in a sum.
     source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
-    together:  rows that a kernel makes at once if they are short.
+    together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
     """
 
     order: Order = "plain"
@@ -41,6 +41,7 @@ class FloatRows(Planned):
     reduces = False
     together = 1
     source: Expression | None = None
+    words: Mapping[str, int] = {}
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class FloatRows(Planned):
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length = engine, length
-        self.reference, self.recheck, self.out = reference, Recheck(reference), "f32"
+        self.reference, self.out = reference, "f32"
+        self.recheck: Rechecker = Recheck(reference)
         # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
         self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
         self.numbers, self.arrays = self._constants()
@@ -77,13 +79,14 @@ class FloatRows(Planned):
 
     def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
         """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if that
-        is not one axis, or rows are short."""
+        is not one axis, or rows are short, or parts of an axis."""
         source = self.source
         if source is None:
             return None
         loops, split = source.axes(), _split(source.result.shape, self.length)
         inner, outer = merged(loops[split:]), merged(loops[:split])
-        if len(inner) != 1 or len(outer) > OUTER or self.length < self.engine.isa.lanes:
+        whole = size(source.result.shape[split:]) == self.length >= self.engine.isa.lanes
+        if not whole or len(inner) != 1 or len(outer) > OUTER:
             return None
         padding = Loop(1, (0,) * len(source.operands))
         return (*[padding] * (OUTER - len(outer)), *outer), inner[0]
@@ -132,7 +135,7 @@ class FloatRows(Planned):
         isa = engine.isa
         chunk = share(rows, 32 * self.length, engine.threads)
         words = {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length}
-        words["recheck*"] = self.recheck.address
+        words |= {"recheck*": self.recheck.address, **self.words}
         arrays = {"numbers*": self.numbers, **self.arrays}
         form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
         if found and self.source:

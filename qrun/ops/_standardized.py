@@ -1,0 +1,42 @@
+"""Means, deviations from them, scales and biases, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ops._float import narrow, single
+from qrun.ops._op import Array, refuse
+
+
+def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon), in float64."""
+    with np.errstate(all="ignore"):
+        mean = mean_over(x, axes)
+        y = np.subtract(x, mean, dtype=np.float64)
+        inverse = 1.0 / np.sqrt(mean_over(np.square(y), axes) + single(epsilon))
+        y *= inverse
+    return y, mean, inverse
+
+
+def mean_over(x: Array, axes: Sequence[int]) -> Array:
+    """The mean over axes, which stay; the order of additions does not depend on how x lies."""
+    count = np.float64(math.prod(x.shape[a] for a in axes))
+    rows = np.asarray(x, order="C")
+    return np.asarray(np.sum(rows, axis=tuple(axes), dtype=np.float64, keepdims=True) / count)
+
+
+def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """y * weights[0] + weights[1], in place, rounded to the type."""
+    with np.errstate(all="ignore"):
+        y *= weights[0]
+        for bias in weights[1:]:
+            y += bias
+    return narrow(y, dtype)
+
+
+def misfit(name: str, expected: str, got: Array) -> Exception:
+    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208")

@@ -1,0 +1,122 @@
+"""Native InstanceNormalization and GroupNormalization have the bits of the reference, on every instruction set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, assert_left, every_isa
+from helpers.placed import same_everywhere, same_refusal
+from helpers.support import assert_equal, node_model, run_ort
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native.kernels.channel_norm import GroupRecheck
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+SHAPES: list[tuple[tuple[int, ...], int]] = [
+    ((1, 2, 3), 2),
+    ((2, 6, 5, 7), 3),
+    ((3, 4, 1), 2),
+    ((2, 8, 33, 31), 1),
+    ((1, 12, 3, 4, 5), 4),
+    ((2, 3), 3),
+    ((1, 1, 1, 700), 1),
+]
+
+
+def case(shape: tuple[int, ...], groups: int, dtype: Any, group: bool) -> tuple[Any, dict[str, Array]]:
+    rng = np.random.default_rng(len(shape) + groups)
+    x = rng.normal(0.3, 2, shape).astype(dtype)
+    if x.size > 300:
+        x[:, -1] = rng.choice([0.5, 0.5, np.inf, np.nan, -0.0], x[:, -1].shape)
+        x[0, 0] = 3
+    scale, bias = (rng.normal(0, 1, shape[1]).astype(dtype) for _ in range(2))
+    scale[0], bias[-1] = -0.0, 0
+    options = {"epsilon": 1e-3} | ({"num_groups": groups} if group else {})
+    name = "GroupNormalization" if group else "InstanceNormalization"
+    return node_model(name, [x, scale, bias], options, outputs=[dtype], constants=[1, 2])
+
+
+@every_isa
+@pytest.mark.parametrize("group", [False, True])
+def test_results_are_those_of_the_reference(isa: str, group: bool) -> None:
+    for shape, groups in SHAPES:
+        for threads in (1, 2):
+            model, feeds = case(shape, groups, np.float32, group)
+            ran = same_everywhere(model, feeds, isa=isa, threads=threads)
+            assert [event.backend for event in ran.events] == ["native"], (shape, ran.events[0].why)
+
+
+@pytest.mark.parametrize(("dtype", "group"), [(np.float16, False), (np.float16, True), (ml_dtypes.bfloat16, True)])
+def test_narrow_types(dtype: Any, group: bool) -> None:
+    for shape, groups in SHAPES:
+        ran = same_everywhere(*case(shape, groups, dtype, group))
+        assert ran.events[0].backend == "native"
+
+
+def test_rows_in_doubt_are_those_of_their_own_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of units in the last place, which float64 leaves in doubt, in all channels but one."""
+    asked: list[int] = []
+    make = GroupRecheck.make
+
+    def noted(self: GroupRecheck, entries: Array, x: int, y: int) -> None:
+        asked.append(len(entries))
+        make(self, entries, x, y)
+
+    monkeypatch.setattr(GroupRecheck, "make", noted)
+    x = np.tile(np.array([1, -1], np.float32), (2, 70, 5, 4))
+    scale = np.float32(1) + np.arange(70, dtype=np.float32) * np.float32(2.0**-23)
+    bias = np.full(70, 2.0**-24, np.float32)
+    scale[3], bias[3] = 1.5, 0
+    for op_type, more in (("InstanceNormalization", {}), ("GroupNormalization", {"num_groups": 35})):
+        model, feeds = node_model(op_type, [x, scale, bias], {"epsilon": 0.0, **more}, constants=[1, 2])
+        ran = same_everywhere(model, feeds)
+        assert sum(asked) >= 60
+        asked.clear()
+        y = ran.outputs["y0"]
+        want = run_ort(model, feeds)[0] if op_type == "InstanceNormalization" else y
+        np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+def test_behind_what_a_chain_makes_and_for_other_shapes() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["a", "two"], ["m"]),
+        helper.make_node("InstanceNormalization", ["m", "s", "b"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("GroupNormalization", ["d", "s", "b"], ["y"], num_groups=3),
+    ]
+    rng = np.random.default_rng(4)
+    stored = [
+        numpy_helper.from_array(rng.normal(0, 1, shape).astype(np.float32), name)
+        for name, shape in (("w", (6, 3, 3, 3)), ("s", 6), ("b", 6), ("two", (6, 1, 1)))
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    sessions = [qrun.Session(model, backend="native", cache=OBJECTS, threads=threads) for threads in (1, 2)]
+    reference = qrun.Session(model, backend="reference")
+    for shape in ((1, 3, 20, 24), (2, 3, 5, 5), (1, 3, 20, 24)):
+        feeds = {"x": rng.normal(0, 1, shape).astype(np.float32)}
+        want = reference.run(feeds)["y"]
+        for session in sessions:
+            for _ in range(3):
+                assert_equal(session.run(feeds)["y"], want, str(shape))
+
+
+def test_what_is_declined_and_refused() -> None:
+    x, one = np.ones((1, 2, 3)), np.ones(2)
+    for inputs, constants, why in (
+        ([x, one, one], [1, 2], "no native kernel for float64"),
+        ([x.astype(np.float32)] + [one.astype(np.float32)] * 2, [1], "B is not constant"),
+        ([x[:, :, :0].astype(np.float32)] + [one.astype(np.float32)] * 2, [1, 2], "no elements"),
+    ):
+        model, feeds = node_model("InstanceNormalization", inputs, outputs=[inputs[0].dtype], constants=constants)
+        assert_left(model, feeds, why)
+    same_refusal(
+        *node_model("GroupNormalization", [x, one, one], {"num_groups": 3}, outputs=[x.dtype], constants=[1, 2])
+    )
+    same_refusal(*node_model("InstanceNormalization", [x, one[:1], one], outputs=[x.dtype], constants=[1, 2]))
