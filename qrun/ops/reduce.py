@@ -147,16 +147,16 @@ def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Arr
     return _rounded(lambda x: total(np.square(x), axes, keepdims), data)
 
 
-@reduction("ReduceLogSum")
+@reduction("ReduceLogSum", native="log_sum")
 def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The logarithm of the sum over `axes`, in float64 and rounded once; -inf over no elements.
 
     Integers, until version 18: toward zero.
     """
-    return _rounded(lambda x: np.log(np.sum(x, axis=axes, keepdims=keepdims)), data)
+    return _rounded(lambda x: np.log(total(x, axes, keepdims)), data)
 
 
-@reduction("ReduceLogSumExp")
+@reduction("ReduceLogSumExp", native="log_sum_exp")
 def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """log(sum(exp(data))) over `axes` without overflow, in float64 and rounded once; -inf over no elements.
 
@@ -166,8 +166,8 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
     def wide(x: Array) -> Array:
         top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0.0)
-        total = np.sum(np.exp(x - top), axis=axes, keepdims=keepdims)
-        return np.asarray(np.log(total) + top.reshape(total.shape))
+        made = np.log(total(np.exp(x - top), axes, keepdims))
+        return np.asarray(made + top.reshape(made.shape))
 
     return _rounded(wide, data)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import OBJECTS, Array, assert_left, engine, every_isa
+from helpers.native import OBJECTS, Array, assert_left, engine, every_isa, nearest32
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 
@@ -25,10 +27,13 @@ KINDS: dict[str, Callable[..., Array]] = {
     "sum_abs": reduce.reduce_l1,
     "sum_square": reduce.reduce_sum_square,
     "norm": reduce.reduce_l2,
+    "log_sum": reduce.reduce_log_sum,
+    "log_sum_exp": reduce.reduce_log_sum_exp,
     "greatest": reduce.reduce_max,
     "least": reduce.reduce_min,
 }
-OPERATORS = ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMax", "ReduceMin")
+OPERATORS = ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMax", "ReduceMin",
+             "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
 
 
 def rows(rng: np.random.Generator, count: int, length: int) -> Array:
@@ -93,6 +98,25 @@ def test_ties_are_the_references(isa: str) -> None:
     x = np.array([[2.0**24, 1, 0], [2.0**24, 1, 2.0**-60], [2.0**24, -1, 2.0], [2.0**24, 3, 0]], F)
     operation = Reduction(engine(isa), "sum", x.shape, 3, lambda x: reduce.reduce_sum(x, (1,), True), (4,))
     assert engine(isa).run(operation, [x]).tolist() == [2.0**24, 2.0**24, 2.0**24, 2.0**24 + 4]
+
+
+@every_isa
+def test_logarithms_of_sums_are_the_correctly_rounded_real_values(isa: str) -> None:
+    """By an oracle of its own, in 60 digits; sums of exponentials that are near 1 over the greatest are no exception."""
+    rng = np.random.default_rng(43)
+    x = rng.normal(0, 3, (40, 37)).astype(F)
+    x[10:20] *= 40
+    x[20:, 5:9] = -np.inf
+    for kind, made in (("log_sum_exp", x), ("log_sum", np.abs(x[:20]))):
+        operation = Reduction(
+            engine(isa), kind, made.shape, 37, lambda x, k=kind: KINDS[k](x, (1,), True), (len(made),)
+        )
+        with localcontext() as context:
+            context.prec = 60
+            numbers = [[Decimal(float(value)) for value in row] for row in made]
+            sums = [sum((n.exp() if kind == "log_sum_exp" else n for n in row), Decimal(0)) for row in numbers]
+            want = [nearest32(Fraction(total.ln())) for total in sums]
+        assert_equal(engine(isa).run(operation, [made]), np.array(want, F), kind)
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (-1, 0), (0, 2), (1, 2), (2, 3), (3, 1, 2), (0, 1, 2, 3)])

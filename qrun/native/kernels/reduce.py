@@ -15,7 +15,7 @@ class Reduction(FloatRows):
     """What a row of `length` elements comes to, of shape y_shape.
 
     kind: ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
-          ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
+          ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum), ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
     reference: makes rows' results [count, ...] of their elements [count, length].
     """
 
@@ -34,4 +34,5 @@ class Reduction(FloatRows):
         super().__init__(engine, shape, length, reference, y_shape)
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 16) * UNIT]), {}
+        more = 80 if self.kind == "log_sum_exp" else 16
+        return np.array([(2 * self.additions + more) * UNIT, 2.0**-47]), {}
