@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, ker
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
+
+if TYPE_CHECKING:
+    from qrun.native.kernels.float_conv import FloatConv
 
 _FLOAT = np.dtype(np.float32)
 
@@ -119,6 +122,11 @@ def float_conv_kernel(
     )
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")
+    return _with_image(site, operation)
+
+
+def _with_image(site: LoweringContext, operation: FloatConv) -> NativeKernel:
+    """The kernel of a convolution, with what converts its image."""
     if operation.widen is None:
         return kernel_of(site, operation, (0,), ALWAYS)
     stages = Stage(operation.widen, (0,), "image"), Stage(operation, ("image",))
@@ -167,5 +175,31 @@ def float_conv_transpose_kernel(
     if not np.isfinite(w).all():
         raise declined("a weight is not finite")
     site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
+    if x.ndim > 4:
+        return _conv_transpose_of_taps(site, x, w, bias, y_shape, **geometry)
     operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, exact_sums(), bias=bias, **geometry)
     return kernel_of(site, operation, (0,), ALWAYS)
+
+
+def _conv_transpose_of_taps(
+    site: LoweringContext,
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    y_shape: Sequence[int],
+    *,
+    group: int,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    begin: Sequence[int],
+) -> NativeKernel:
+    """As a convolution whose results read what is added to them, and zeros where a tap meets nothing."""
+    from qrun.native.kernels.float_conv import FloatConv
+    from qrun.native.kernels.taps import transposed_places
+
+    site.afford(math.prod(y_shape[2:]) * math.prod(w.shape[2:]) * 40)
+    places = transposed_places(x.shape[2:], w.shape[2:], strides, dilations, begin, y_shape[2:])
+    apart = w.reshape(group, -1 if w.size else 0, *w.shape[1:])
+    turned = np.moveaxis(apart, 1, 2).reshape(y_shape[1], -1 if w.size else 0, *w.shape[2:])
+    operation = FloatConv(site.engine, x.shape, turned, exact_sums(), bias=bias, group=group, reads=places)
+    return _with_image(site, operation)

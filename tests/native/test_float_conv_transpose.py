@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.float_conv import assert_placed, filled
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import ISAS, Array, engine, every_isa, thin
 from helpers.placed import same_everywhere
 from helpers.sums import SPECIAL, assert_bits
 from helpers.support import node_model
@@ -85,6 +85,31 @@ def test_kinds_of_numbers(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(floats.FloatTerms, "numbers", terms)
             got = engine(isa).run(planned(isa, x, w, bias, **geometry), [x])
             assert_bits(got, want, f"{kind} {CASES[number]}")
+
+
+VOLUMES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((1, 3, 3, 2, 4), (3, 5, 2, 3, 2), {}),
+    ((2, 4, 3, 2, 3), (4, 3, 3, 2, 3), {"strides": (2, 1, 3), "group": 2, "pads": (1, 0, 1, 0, 1, 0)}),
+    ((1, 6, 2, 3, 2), (6, 1, 2, 2, 2), {"strides": (2, 2, 2), "output_padding": (1, 0, 1), "group": 6}),
+    ((1, 2, 3, 2, 2), (2, 9, 1, 1, 1), {}),
+    ((1, 2, 3, 2, 2), (2, 3, 1, 1, 1), {"strides": (3, 2, 1), "output_padding": (2, 0, 0)}),
+    ((2, 3, 2, 2, 2), (3, 2, 2, 2, 2), {"dilations": (2, 1, 3), "output_padding": (1, 0, 2)}),
+    ((1, 2, 2, 2, 2, 2), (2, 3, 2, 1, 2, 1), {"strides": (2, 1, 1, 1)}),
+    ((0, 2, 3, 2, 2), (2, 3, 2, 2, 2), {}),
+)
+
+
+@pytest.mark.parametrize("number", range(len(VOLUMES)))
+@pytest.mark.parametrize("isa", sorted({"generic", ISAS[0]}))
+def test_three_spatial_axes(isa: str, number: int) -> None:
+    rng = np.random.default_rng(number)
+    x_shape, w_shape, geometry = VOLUMES[number]
+    for kind in ("normal", "ties", "special") if x_shape[0] else ("normal",):
+        x, w, bias = filled(kind, rng, x_shape, w_shape, w_shape[1] * geometry.get("group", 1))
+        w = np.nan_to_num(w, nan=2, posinf=3, neginf=-3)
+        for inputs in ([x, w, bias], [x, w]):
+            model, feeds = node_model("ConvTranspose", inputs, geometry, constants=(1, 2))
+            assert same_everywhere(model, feeds, isa=isa, threads=1 + number % 2).events[0].backend == "native"
 
 
 def test_what_is_declined() -> None:

@@ -16,7 +16,8 @@ from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatProduct, FloatStack, FloatTerms, product_call
-from qrun.native.kernels.layout import Taps, Window
+from qrun.native.kernels.layout import Window
+from qrun.native.kernels.taps import Taps, out_of, read_places
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 
 _FLOAT = np.dtype(np.float32)
@@ -52,26 +53,11 @@ class _Geometry:
         return self.places
 
 
-def _places(
-    image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
-) -> Window | Taps:
-    """From ONNX's lists; empty lists are ONNX's defaults. Raises Declined."""
-    axes = len(image)
-    if axes < 3:
-        return Window.of(image, kernel, strides, dilations, pads)
-    strides, dilations, pads = strides or [1] * axes, dilations or [1] * axes, pads or [0] * (2 * axes)
-    begin, ends = pads[:axes], pads[axes:]
-    spare = [n + b + e - (k - 1) * d - 1 for n, k, d, b, e in zip(image, kernel, dilations, begin, ends, strict=True)]
-    if min(spare) < 0:
-        raise Declined("the kernel is larger than the padded image")
-    out = [n // s + 1 for n, s in zip(spare, strides, strict=True)]
-    return Taps.of(image, kernel, strides, dilations, begin, out)
-
-
 class FloatConv(FloatProduct):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
+    reads: what results are made of, if that is not what strides, dilations and pads say. exact: makes elements that the kernel does
+    not decide. memo: weights in order, for convolutions
     that differ in x_shape. widen: what makes the operand of x, if that is not x itself. Raises Declined.
     """
 
@@ -89,12 +75,13 @@ class FloatConv(FloatProduct):
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
+        reads: Taps | None = None,
         memo: Memo | None = None,
     ) -> None:
         super().__init__()
         self._memo = memo or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
-        places = _places(x_shape[2:], w.shape[2:], strides, dilations, pads)
+        places: Window | Taps = reads or read_places(x_shape[2:], w.shape[2:], strides, dilations, pads)
         window = places if isinstance(places, Window) else None
         outputs, depth = w.shape[:2]
         taps = size(w.shape[2:])
@@ -104,14 +91,14 @@ class FloatConv(FloatProduct):
         lines = window is not None and few and window.kernel[1] > 1 and window.dilations[1] == 1
         each = outputs // group
         depthwise = bool(window) and depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
-        plain = not depthwise and taps == 1 and not any(pads) and places.out == places.image
+        plain = not depthwise and places.plain
         patches = window is not None and not lines and not depthwise and worthwhile(engine.isa, window, depth, each)
         patches = patches and bool(np.isfinite(w).all())
         again = size(places.out) * taps >= _REUSE * size(places.image)
         wide = again and not (lines or depthwise or patches)
         self.geometry = _Geometry(places, group, lines, plain, depthwise, wide, patches)
         border = window.pads if window and lines else (0, 0, 0, 0)
-        y_shape = (self.shape[0], outputs, *_out(places, len(self.shape)))
+        y_shape = (self.shape[0], outputs, *out_of(places, len(self.shape)))
         self.widen = WideImage(engine, self.shape, group) if wide else None
         x = self.widen.result if self.widen else Operand(self.shape, _FLOAT, border, 0, lines)
         self.operands = (x, Operand(y_shape, _FLOAT))
@@ -184,11 +171,6 @@ class FloatConv(FloatProduct):
         )
 
 
-def _out(places: Window | Taps, rank: int) -> tuple[int, ...]:
-    """Sizes of the spatial axes of a result of this rank: a Window has two axes also for one."""
-    return places.out[4 - rank :] if isinstance(places, Window) else places.out
-
-
 def _spreads(isa: Isa, depth: int) -> bool:
     """Whether groups of so many channels are made together, each channel spread over the lanes of its group."""
     return depth <= _NARROW and isa.lanes // 2 % depth == 0
@@ -250,12 +232,12 @@ class FloatConvOfRun(FloatProduct):
     ) -> None:
         super().__init__()
         self.engine, self.exact, self.group = engine, exact, group
-        self.places = _places(x_shape[2:], w_shape[2:], strides, dilations, pads)
+        self.places = read_places(x_shape[2:], w_shape[2:], strides, dilations, pads)
         outputs, self.depth = (int(n) for n in w_shape[:2])
         self.each, self.taps = outputs // group, size(w_shape[2:])
         if not self.depth * self.taps:
             raise Declined("sums of nothing")
-        y_shape = (int(x_shape[0]), outputs, *_out(self.places, len(x_shape)))
+        y_shape = (int(x_shape[0]), outputs, *out_of(self.places, len(x_shape)))
         shapes = [tuple(x_shape), (group * self.taps * self.depth, self.each), *([(outputs,)] if bias else []), y_shape]
         self.operands = tuple(Operand(shape, _FLOAT, tight=place == 1) for place, shape in enumerate(shapes))
         self.terms = FloatTerms("bias" if bias else "sum")

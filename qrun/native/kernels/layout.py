@@ -13,9 +13,8 @@ from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned_copy
 from qrun.native.machine.operation import size
-from qrun.shapes import MOST_AXES
 
-_ENTRIES = 1 << 26
+ENTRIES = 1 << 26
 """Offsets of a table, int32: 256 MB."""
 
 
@@ -54,7 +53,7 @@ class Window:
         window = cls(a, b, c, d, (int(pads[0]), int(pads[1]), int(pads[2]), int(pads[3])))
         if min(window.spare) < 0:
             raise Declined("the kernel is larger than the padded image")
-        if window.out[0] * window.out[1] * b[0] * b[1] > _ENTRIES:
+        if window.out[0] * window.out[1] * b[0] * b[1] > ENTRIES:
             raise Declined("the table of offsets would be too large")
         return window
 
@@ -64,6 +63,11 @@ class Window:
         h, w = ((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
         top, left, bottom, right = self.pads
         return self.image[0] + top + bottom - h, self.image[1] + left + right - w
+
+    @property
+    def plain(self) -> bool:
+        """Whether each output pixel reads the one at its own place, and no other."""
+        return self.kernel == self.strides == (1, 1) and not any(self.pads)
 
     @cached_property
     def out(self) -> tuple[int, int]:
@@ -206,75 +210,3 @@ def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
         return groups // count * -(-outputs * count // lanes) * steps, -count
 
     return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)
-
-
-@frozen(slots=False)
-class Taps:
-    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
-    outside."""
-
-    image: tuple[int, ...]
-    places: tuple[Ints, ...]
-
-    @classmethod
-    def of(
-        cls,
-        image: Sequence[int],
-        kernel: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        begin: Sequence[int],
-        out: Sequence[int],
-    ) -> Taps:
-        """Of windows with one value per axis. begin: pads before the image; out: windows. Raises Declined."""
-        if size(out) * size(kernel) > _ENTRIES:
-            raise Declined("the table of offsets would be too large")
-        places = []
-        for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
-            place = np.arange(o, dtype=np.int64)[:, None] * s - b + np.arange(k, dtype=np.int64) * d
-            places.append(np.where((place >= 0) & (place < n), place, -1))
-        return cls(tuple(image), tuple(places))
-
-    def __post_init__(self) -> None:
-        for n, places in zip(self.image, self.places, strict=True):
-            if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
-                raise ValueError("coordinates outside the image")
-        if 2 * len(self.places) > MOST_AXES:
-            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
-        if self.pixels * self.count > _ENTRIES:
-            raise Declined("the table of offsets would be too large")
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return tuple(len(places) for places in self.places)
-
-    @property
-    def pixels(self) -> int:
-        return size(self.out)
-
-    @property
-    def count(self) -> int:
-        """Taps of a window, those outside included."""
-        return size([places.shape[1] for places in self.places])
-
-    @cached_property
-    def inside(self) -> Ints:
-        """int64 [pixels]: taps that lie in the image."""
-        total = np.ones((), np.int64)
-        for places in self.places:
-            total = np.multiply.outer(total, (places >= 0).sum(axis=1))
-        return total.reshape(-1)
-
-    def offsets(self, pixel: int) -> Ints:
-        """int64 [pixels, taps]: bytes from the image's start, `pixel` bytes each; -1 outside."""
-        rank = len(self.places)
-        total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
-        for axis, places in enumerate(self.places):
-            shape = [1] * 2 * rank
-            shape[axis], shape[rank + axis] = places.shape
-            step = size(self.image[axis + 1 :]) * pixel
-            total = total + (places * step).reshape(shape)
-            inside = inside & (places >= 0).reshape(shape)
-        if total.size and total.max() > 2**31 - 1:
-            raise Declined("one image is larger than 2 GB")
-        return np.where(inside, total, -1).reshape(self.pixels, self.count)
