@@ -90,7 +90,7 @@ class FloatConv(FloatProduct):
         few = group == 1 and depth < _FEW_CHANNELS
         lines = window is not None and few and window.kernel[1] > 1 and window.dilations[1] == 1
         each = outputs // group
-        depthwise = bool(window) and depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
+        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
         plain = not depthwise and places.plain
         patches = window is not None and not lines and not depthwise and worthwhile(engine.isa, window, depth, each)
         patches = patches and bool(np.isfinite(w).all())
@@ -114,6 +114,8 @@ class FloatConv(FloatProduct):
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
+        steps = [int(n[-1]) if n else 1 for n in (strides, dilations)]
+        self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
@@ -145,7 +147,7 @@ class FloatConv(FloatProduct):
             own = stack, self.terms, self.exact, self.arrays, extents
             if self.depth > 1:
                 return (grouped_call(self.engine, *own),)
-            return (depthwise_call(self.engine, self.geometry.window, *own, pixel),)
+            return (depthwise_call(self.engine, self.geometry.places, self.line, *own, pixel),)
         given = stack, self.terms, self.exact, self.arrays
         if self.geometry.patches and self.weights:
             window = self.geometry.window

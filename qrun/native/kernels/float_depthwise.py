@@ -11,6 +11,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
 from qrun.native.kernels.layout import Window
+from qrun.native.kernels.taps import Taps
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 
 _NEIGHBOURS, _LINE = 8, 7
@@ -28,7 +29,8 @@ _TILES_PER_THREAD = 8
 
 def depthwise_call(
     engine: Engine,
-    window: Window,
+    places: Window | Taps,
+    line: tuple[int, int, int],
     stack: FloatStack,
     terms: FloatTerms,
     exact: Exact,
@@ -36,10 +38,11 @@ def depthwise_call(
     extents: Sequence[int],
     pixel: int,
 ) -> KernelCall:
-    """The call for channels of one. arrays: b*, weights [taps, channels], and addend*. pixel: bytes of one of the image."""
-    isa, columns, (height, width) = engine.isa, stack.columns, window.out
-    lines, (kernel, stride, dilation) = window.kernel[0], (window.kernel[1], window.strides[1], window.dilations[1])
-    offsets = window.offsets(pixel).reshape(height, width, lines, kernel)
+    """The call for channels of one. line: elements of a line of the kernel, and how far they are moved from result to result,
+    and are apart; 1 where neighbours along the last axis share nothing. arrays: b*, weights [taps, channels], and addend*. pixel: bytes of one of the image."""
+    isa, columns, width, (kernel, stride, dilation) = engine.isa, stack.columns, places.out[-1], line
+    offsets = places.offsets(pixel).reshape(-1, width, stack.left.taps // kernel, kernel)
+    height, _, lines, _ = offsets.shape
     if kernel > _LINE:  # each element is a line of its own
         offsets, lines, kernel = offsets.reshape(height, width, lines * kernel, 1), lines * kernel, 1
     parts = -(-width // _NEIGHBOURS)
