@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from qrun.declare.frozen import replace
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.execution import Repeatable
+from qrun.running.flattened import Flat, flattened
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Compiled, Forms, Programs, forms
-from qrun.running.steps import NodeEvent, Run
+from qrun.running.steps import NodeEvent, Run, TensorInfo, run_body
 from qrun.running.times import Inside
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many later
 it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
+Shapes = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
 
 class BodyPrograms:
@@ -33,6 +38,7 @@ class BodyPrograms:
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
         self._turning: tuple[Compiled, object, Turning | None] | None = None
+        self._flats: dict[Shapes, Flat | None] = {}
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
@@ -61,12 +67,39 @@ class BodyPrograms:
         constants = plan.model.constants
         return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
 
+    def run_flat(self, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
+        """What the graph makes, run without the Ifs whose conditions follow from shapes; None where it has none, or is to run
+        as it is."""
+        flat = self._flat_of({**outside, **fed}) if self._flats else None
+        if flat is None:
+            return None
+        own = replace(run, natives=flat.natives, infos={}, inside=Inside(run.inside.timed), budget=run.budget.aside())
+        try:
+            made = run_body(flat.plan, outside, fed, own)
+        except TimeLimitError:
+            raise
+        except Exception:  # as it is it either succeeds, or fails with the words of its own nodes
+            self._flats[_shapes({**outside, **fed})] = None
+            return None
+        _tell(flat, own, run, 1)
+        return made
+
+    def _flat_of(self, given: Mapping[str, Array]) -> Flat | None:
+        return self._flats.get(_shapes(given))
+
     def repeat(
         self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Run
     ) -> Turns | None:
         """Many runs in a row, as a Body's `repeat`; outside: what the graph takes from around it."""
         names = [value.name for value in plan.model.inputs]
         first = [a[:1].reshape(a.shape[1:]) if place in how.scanned else a for place, a in enumerate(args)]
+        flat = self._flat_of({**outside, **dict(zip(names, first, strict=True))}) if self._flats else None
+        if flat is not None and flat.natives.bodies is not None:
+            own = replace(run, natives=flat.natives, infos={}, inside=Inside(run.inside.timed))
+            turns = flat.natives.bodies.repeat(flat.plan, outside, args, how, own)
+            if turns is not None and turns.count:
+                _tell(flat, own, run, turns.count)
+            return turns
         again = self._known(plan, {**outside, **dict(zip(names, first, strict=True))})
         turning = None if again is None else self._turning_of(again.compiled, plan, how)
         if again is None or turning is None:
@@ -106,8 +139,37 @@ class BodyPrograms:
             while key not in self._runs and len(self._runs) >= KEPT:
                 del self._runs[next(iter(self._runs))]
             count = self._runs[key] = self._runs.get(key, 0) + 1
+        shapes = _shapes(given)
+        if count == 1 and shapes not in self._flats and any(step.bodies for step in plan.steps):
+            infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
+            infos |= {name: TensorInfo(name, array.dtype, array.shape) for name, array in given.items()}
+            flat = flattened(plan, self._programs.natives, infos, tuple(given))
+            if flat is not None:
+                flat.natives.of_bodies, flat.natives.bodies = BodyPrograms, BodyPrograms(flat.natives)
+                with self._lock:
+                    while len(self._flats) >= KEPT:
+                        del self._flats[next(iter(self._flats))]
+                    self._flats[shapes] = flat
+                return
         if count > 0 and count % AGAIN == OFTEN:
             self._programs.learn(plan, given, tuple(events))
+
+
+def _shapes(given: Mapping[str, Array]) -> Shapes:
+    """Of one graph these are always given in the same order."""
+    return tuple([(array.shape, array.dtype) for array in given.values()])
+
+
+def _tell(flat: Flat, ran: Run, run: Run, count: int) -> None:
+    """What happened at the nodes of so many runs, and at the Ifs that they stand for."""
+    run.budget.peak = max(run.budget.peak, ran.budget.peak)
+    run.inside.add_all(ran.inside)
+    if not run.inside.timed:
+        return
+    spans = {event.path: event.duration_ns for event in ran.inside.events}
+    for label, nodes in flat.choices.items():
+        spent = sum(spans.get(f"{run.path}{node}", 0) for node in nodes)
+        run.inside.add(f"{run.path}{label}", "If", spent, "reference", "its condition follows from shapes", count)
 
 
 def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:

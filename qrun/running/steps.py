@@ -230,7 +230,7 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
         return made
 
     def start(args: Sequence[Array]) -> Sequence[Array]:
-        return _run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
+        return run_body(plan, outside, {v.name: array for v, array in zip(inputs, args, strict=True)}, own())
 
     def repeat(args: Sequence[Array], how: Round) -> Turns | None:
         inner = own()
@@ -240,11 +240,13 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
     return Body(inputs, plan.model.outputs, start, repeat)
 
 
-def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
+def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
     """What a body makes of what it is fed with; `outside` has what it takes from around it."""
     model, budget, given = plan.model, run.budget, {**outside, **fed}
     programs = run.natives.bodies if run.natives else None
-    done = programs.run(plan, given, run) if programs else None
+    done = programs.run_flat(outside, fed, run) if programs else None
+    if done is None and programs:
+        done = programs.run(plan, given, run)
     if done is not None:
         return done
     run.infos.clear()

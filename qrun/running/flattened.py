@@ -1,0 +1,123 @@
+"""Graphs inside nodes with branches in place of the Ifs whose conditions follow from shapes, for inputs of known shapes.
+
+Exporters write such Ifs where a rank or a size decides what is to be done: they are no choice once shapes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen, replace
+from qrun.ir import Array, Model, Node
+from qrun.ir.schema import OPSETS, version
+from qrun.running.derived import TensorLike, derived_values
+from qrun.running.dispatch import NativeKernels
+from qrun.running.plan import Plan, Step, replanned
+
+
+@frozen
+class Flat:
+    """plan: without these Ifs; natives: its kernels. choices: by the Ifs' labels those of the nodes in their places."""
+
+    plan: Plan
+    natives: NativeKernels
+    choices: Mapping[str, tuple[str, ...]]
+
+
+def flattened(plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorLike], given: Sequence[str]) -> Flat | None:
+    """The graph without such Ifs; None where it has none. infos: types and shapes of all tensors of a run that was given these.
+
+    What a reference kernel makes may have another shape in the next run, so that nothing follows from that.
+    """
+    if not any(_is_choice(step.node) for step in plan.steps):
+        return None
+    model = plan.model
+    shapes = derived_values(model, plan.steps, natives.derived, infos, natives.arith)
+    certain = {"", *given, *model.constants}
+    nodes, constants, choices = list[Node](), dict(model.constants), dict[str, tuple[str, ...]]()
+    for step in plan.steps:
+        node = step.node
+        name = _chosen(step, shapes, model) if certain.issuperset(node.inputs) else ""
+        if name:
+            made = list(_branch(node, name, step.bodies[name].model, constants))
+            choices[node.label] = tuple(inner.label for inner in made)
+            nodes += made
+            continue
+        nodes.append(node)
+        if certain.issuperset(node.inputs) and _is_certain(step, natives, infos, shapes):
+            certain.update(node.outputs)
+    if not choices:
+        return None
+    numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
+    flat = replanned(plan, replace(model, nodes=numbered, constants=constants))
+    return Flat(flat, NativeKernels(flat.model, natives.engine, natives.arith), choices)
+
+
+def _is_choice(node: Node) -> bool:
+    return node.op_type == "If" and not node.domain
+
+
+def _is_certain(
+    step: Step, natives: NativeKernels, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]
+) -> bool:
+    """Whether the shapes of what the step makes follow from those of what it reads."""
+    if step.bodies:
+        return False
+    bound = natives.bound(step, infos, shapes)
+    return natives.derived.issuperset(filter(None, step.node.outputs)) or (
+        bound is not None and bound.kernel is not None
+    )
+
+
+def _chosen(step: Step, shapes: Mapping[str, Array], model: Model) -> str:
+    """The branch of an If whose condition is known; "" for others."""
+    if not _is_choice(step.node):
+        return ""
+    name = step.node.inputs[0]
+    condition = shapes.get(name, model.constant(name))
+    if condition is None or condition.dtype != np.bool_ or condition.size != 1:
+        return ""
+    branch = "then_branch" if condition.reshape(()) else "else_branch"
+    graph = step.bodies[branch].model
+    fits = not graph.inputs and not graph.defaults and len(graph.outputs) >= len(step.node.outputs)
+    return branch if fits else ""
+
+
+def _branch(node: Node, name: str, graph: Model, constants: dict[str, Array]) -> Iterator[Node]:
+    """The nodes of a branch, in place of its If. constants: gets those of the branch."""
+    start = f"{node.label}/{name}/"
+    own = dict.fromkeys((*graph.constants, *(made for inner in graph.nodes for made in inner.outputs if made)))
+    names = {inner: f"{start}{inner}" for inner in own}
+    produced = {made for inner in graph.nodes for made in inner.outputs}
+    copies = []
+    for stated, output in zip(graph.outputs, node.outputs, strict=False):
+        if output and stated.name in produced and names[stated.name].startswith(start):
+            names[stated.name] = output
+        elif output:
+            copies.append((stated.name, output))
+    constants.update((names[inner], array) for inner, array in graph.constants.items())
+    for inner in graph.nodes:
+        yield replace(_renamed(inner, names), name=f"{start}{inner.label}")
+    for source, output in copies:
+        latest = version("", "Identity", OPSETS[-1])
+        yield Node(0, f"{start}{output}", "", "Identity", latest, (names.get(source, source),), (output,))
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names of tensors, also where the graphs inside it take them from outside."""
+    attributes: dict[str, Any] = {
+        key: _regraphed(value, names) if isinstance(value, Model) else value for key, value in node.attributes.items()
+    }
+    inputs, outputs = (tuple([names.get(name, name) for name in part]) for part in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs, attributes=attributes)
+
+
+def _regraphed(graph: Model, names: Mapping[str, str]) -> Model:
+    taken = {name: names[name] for name in graph.captured if name in names}
+    if not taken:
+        return graph
+    outputs = tuple(replace(value, name=taken.get(value.name, value.name)) for value in graph.outputs)
+    return replace(graph, nodes=tuple(_renamed(node, taken) for node in graph.nodes), outputs=outputs)
