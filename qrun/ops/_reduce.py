@@ -17,16 +17,21 @@ def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
     return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
 
 
-def total(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def sum_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The sum of floating-point numbers in float64, of the elements over `axes` as one row: the order of additions does not
     depend on how the array lies. A sum of zeros is +0."""
     if not axes:
         return widen(data)
+    return folded(np.add, data, axes, keepdims) + 0.0
+
+
+def folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """numpy.add or numpy.multiply of floating-point numbers in float64, as `sum_over` takes them; over one axis or more."""
     perm = [*(axis for axis in range(data.ndim) if axis not in axes), *sorted(axes)]
     count, length = (math.prod(data.shape[axis] for axis in part) for part in (perm[: -len(axes)], perm[-len(axes) :]))
     rows = np.ascontiguousarray(data.transpose(perm)).reshape(count, length)
-    total = np.add.reduce(rows, axis=1, dtype=np.float64) + 0.0
-    return np.asarray(total).reshape(left(data, axes, keepdims))
+    made = np.asarray(function.reduce(rows, axis=1, dtype=np.float64))
+    return made.reshape(left(data, axes, keepdims))
 
 
 def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:

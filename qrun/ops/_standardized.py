@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.ops._float import narrow, single
 from qrun.ops._op import Array, refuse
+from qrun.ops._reduce import sum_over
 
 
 def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
@@ -23,10 +24,8 @@ def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, 
 
 
 def mean_over(x: Array, axes: Sequence[int]) -> Array:
-    """The mean over axes, which stay; the order of additions does not depend on how x lies."""
-    count = np.float64(math.prod(x.shape[a] for a in axes))
-    rows = np.asarray(x, order="C")
-    return np.asarray(np.sum(rows, axis=tuple(axes), dtype=np.float64, keepdims=True) / count)
+    """The mean over axes, which stay, in float64."""
+    return np.asarray(sum_over(x, tuple(axes), True) / np.float64(math.prod(x.shape[a] for a in axes)))
 
 
 def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:

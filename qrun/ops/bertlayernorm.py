@@ -14,6 +14,7 @@ from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, both_or_none, op, refuse
 from qrun.ops._quantize import note_scale, same_type, scalar
+from qrun.ops._reduce import sum_over
 from qrun.ops._signature import InputRecord
 
 _TYPES = "float float16 bfloat16"
@@ -103,7 +104,7 @@ def _lower_simplified(site: LoweringContext) -> NativeKernel:
 
 def _inverse(x: Array, epsilon: float) -> Array:
     with np.errstate(all="ignore"):
-        mean = np.mean(np.square(widen(x)), axis=-1, keepdims=True)
+        mean = sum_over(np.square(widen(x)), (x.ndim - 1,), True) / np.float64(x.shape[-1])
         return np.asarray(1.0 / np.sqrt(mean + single(epsilon))).astype(np.float32)
 
 

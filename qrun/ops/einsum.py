@@ -13,6 +13,7 @@ from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, product, widen
 from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
@@ -135,8 +136,11 @@ def _reduced(operand: _Operand, needed: set[str]) -> _Operand:
     if not gone:
         return operand
     with np.errstate(all="ignore"):
-        total = np.asarray(np.sum(operand.array, axis=gone, dtype=operand.array.dtype))
-    return _Operand(total, tuple(label for label in operand.labels if label in needed))
+        if is_integer(operand.array.dtype):
+            made = np.asarray(np.sum(operand.array, axis=gone, dtype=operand.array.dtype))
+        else:
+            made = sum_over(operand.array, gone, False)
+    return _Operand(made, tuple(label for label in operand.labels if label in needed))
 
 
 def _contract(a: _Operand, b: _Operand, needed: set[str], sizes: dict[str, int], ctx: Context) -> _Operand:

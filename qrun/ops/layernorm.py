@@ -15,6 +15,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, one_of, op, require
+from qrun.ops._reduce import sum_over
 from qrun.ops._standardized import affine, mean_over, misfit, standardized
 
 _TYPES = "float16 float double bfloat16"
@@ -175,9 +176,8 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
     place = axis_in(axis, input.ndim)
     ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
-        wide = np.asarray(widen(input), order="C")
-        total = np.sum(np.abs(wide) if p == 1 else np.square(wide), axis=place, keepdims=True)
-        norm = total if p == 1 else np.sqrt(total)
+        wide = widen(input)
+        norm = sum_over(np.abs(wide), (place,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (place,), True))
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import narrow, widen
 from qrun.ops._op import Array, Context, op, refuse, require
+from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim, ints
 from qrun.ops._window import PoolGeometry, check_rank, padded, patches
 
@@ -61,8 +62,8 @@ def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
         size = np.abs(widen(x))
         top = np.max(size, axis=axes, keepdims=True, initial=0.0)
         unit = np.where((top == 0) | ~np.isfinite(top), 1.0, 2.0 ** np.floor(np.log2(np.where(top > 0, top, 1.0))))
-        total = np.sum((size / unit) ** p, axis=axes)
-        root = total if p == 1 else np.sqrt(total) if p == 2 else total ** (1.0 / p)
+        added = sum_over((size / unit) ** p, axes, False)
+        root = added if p == 1 else np.sqrt(added) if p == 2 else added ** (1.0 / p)
         return narrow(root * unit.reshape(root.shape), x.dtype)
 
 

@@ -12,6 +12,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import Array, Context, bad_shape, op, refuse, require
+from qrun.ops._reduce import sum_over
 
 
 @op("BatchNormalization", since=7, form="pointwise")
@@ -92,8 +93,8 @@ def _normalize(
             axes = (0, *(range(2, x.ndim) if spatial else ()))
             count = np.float64(math.prod(x.shape[a] for a in axes))
             keep, kind = single(momentum), params[2].dtype
-            current_mean = np.sum(x, axis=axes, dtype=np.float64, keepdims=True) / count
-            current_var = np.sum(np.square(widen(x) - current_mean), axis=axes, keepdims=True) / count
+            current_mean = sum_over(x, axes, True) / count
+            current_var = sum_over(np.square(widen(x) - current_mean), axes, True) / count
             pairs = ((mean, current_mean), (var, current_var))
             running = [old * keep + new.reshape(shape) * (1 - keep) for old, new in pairs]
             mean, var = (np.asarray(v).reshape(shape) for v in (current_mean, current_var))

@@ -13,7 +13,7 @@ from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import reduction_kernel
 from qrun.ops._op import Array, Context, Lowering, op, refuse
-from qrun.ops._reduce import extreme, left, total
+from qrun.ops._reduce import extreme, folded, left, sum_over
 from qrun.ops._shape import scalar
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
@@ -87,7 +87,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     count = math.prod(data.shape[a] for a in axes)
     with np.errstate(all="ignore"):
         if not is_integer(data.dtype):
-            return narrow(total(data, axes, keepdims) / np.float64(count), data.dtype)
+            return narrow(sum_over(data, axes, keepdims) / np.float64(count), data.dtype)
         if not count:
             return _folded(np.add, data, axes, keepdims)
         # sum(data) = count * whole + rest, and neither can overflow
@@ -136,7 +136,7 @@ def reduce_l1(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 @reduction("ReduceL2", native="norm")
 def reduce_l2(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero."""
-    return _rounded(lambda x: np.sqrt(total(np.square(x), axes, keepdims)), data)
+    return _rounded(lambda x: np.sqrt(sum_over(np.square(x), axes, keepdims)), data)
 
 
 @reduction("ReduceSumSquare", native="sum_square")
@@ -144,7 +144,7 @@ def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Arr
     """The sum of squares over `axes`, as ReduceSum adds."""
     if is_integer(data.dtype):
         return _added(np.square(data), axes, keepdims)
-    return _rounded(lambda x: total(np.square(x), axes, keepdims), data)
+    return _rounded(lambda x: sum_over(np.square(x), axes, keepdims), data)
 
 
 @reduction("ReduceLogSum", native="log_sum")
@@ -153,7 +153,7 @@ def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Integers, until version 18: toward zero.
     """
-    return _rounded(lambda x: np.log(total(x, axes, keepdims)), data)
+    return _rounded(lambda x: np.log(sum_over(x, axes, keepdims)), data)
 
 
 @reduction("ReduceLogSumExp", native="log_sum_exp")
@@ -166,8 +166,8 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
     def wide(x: Array) -> Array:
         top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0.0)
-        made = np.log(total(np.exp(x - top), axes, keepdims))
-        return np.asarray(made + top.reshape(made.shape))
+        added = sum_over(np.exp(x - top), axes, keepdims)
+        return np.asarray(np.log(added) + top.reshape(added.shape))
 
     return _rounded(wide, data)
 
@@ -206,17 +206,17 @@ def _chosen(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
 
 def _folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """Integers in their own type, which wraps; others in float64, rounded once."""
-    wide = data.dtype if is_integer(data.dtype) else np.dtype(np.float64)
     with np.errstate(all="ignore"):
-        made = np.asarray(function.reduce(data, axis=axes, dtype=wide, keepdims=keepdims))
-    return made if is_integer(data.dtype) else narrow(made, data.dtype)
+        if is_integer(data.dtype):
+            return np.asarray(function.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims))
+        return narrow(folded(function, data, axes, keepdims) if axes else widen(data), data.dtype)
 
 
 def _added(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     if is_integer(data.dtype):
         return _folded(np.add, data, axes, keepdims)
     with np.errstate(all="ignore"):
-        return narrow(total(data, axes, keepdims), data.dtype)
+        return narrow(sum_over(data, axes, keepdims), data.dtype)
 
 
 def _rounded(function: Callable[[Array], Any], data: Array) -> Array:

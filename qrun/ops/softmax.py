@@ -14,6 +14,7 @@ from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import shares_kernel
 from qrun.ops._native_turned import between_turns
 from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._reduce import sum_over
 
 
 @op("Softmax", since=1)
@@ -175,8 +176,9 @@ def _loss(logs: Array, labels: Array, weight: Array | None, ignored: int | None,
         losses = np.where(kept, -picked * shares, 0.0)
         if reduction == "none":
             return losses
-        total = losses.sum()
-        return np.asarray(total if reduction == "sum" else total / shares.sum())
+        whole = tuple(range(losses.ndim))
+        added = sum_over(losses, whole, False)
+        return added if reduction == "sum" else np.asarray(added / sum_over(shares, whole, False))
 
 
 def _check(
