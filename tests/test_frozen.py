@@ -212,3 +212,32 @@ def test_a_class_that_extends_one_makes_its_objects_itself() -> None:
         made = Extended(3)
         assert (made.x, made.y, made.z) == (6, 2, 3)
     assert Base(1, 5) == Base(1, 5) != Base(1)
+
+
+def test_fields_of_a_base_come_first() -> None:
+    def classes(kind: Any) -> tuple[Any, Any]:
+        class Base:
+            x: int
+            names: tuple[str, ...] = ()
+
+        made = kind(Base)
+
+        class More(made):  # type: ignore[misc]
+            y: int = 3
+            names: tuple[str, ...] = ("a",)
+
+        return made, kind(More)
+
+    for base, more in map(classes, (frozen, partial(dataclass, frozen=True, slots=True))):
+        for _ in range(50):
+            one = more(1, y=5)
+        assert [f.name for f in fields(more)] == ["x", "names", "y"] == list(more.__match_args__)
+        assert [f.name for f in fields(base)] == ["x", "names"]
+        assert asdict(one) == {"x": 1, "names": ("a",), "y": 5}
+        assert one == replace(more(1), y=5) == copy.copy(one) != base(1, ("a",))
+        assert hash(one) == hash((1, ("a",), 5))
+        assert isinstance(one, base)
+        assert not hasattr(one, "__dict__")
+        assert base(1) == base(x=1, names=())
+        with pytest.raises(TypeError):
+            more()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from qrun.conform.suite import CaseHead
 from qrun.declare.frozen import frozen
 
 VERDICTS = ("exact", "choice", "wrong", "refused", "crashed", "hung", "unsupported")
@@ -26,7 +27,7 @@ class Element:
 
 
 @frozen
-class CaseResult:
+class CaseResult(CaseHead):
     """What one runtime did with one case.
 
     verdict: of VERDICTS. cause: why, a name of `qrun explain causes` or of docs/conformance.md; "" where there is none.
@@ -35,13 +36,6 @@ class CaseResult:
     differing, total: elements.
     """
 
-    id: str
-    op: str
-    domain: str
-    version: int
-    profile: str
-    clause: str
-    basis: str
     verdict: str
     cause: str = ""
     proved: bool = False

@@ -31,15 +31,13 @@ SPECIFICATION, DECISION = "specification", "decision"
 
 
 @frozen
-class CaseInfo:
-    """What the list of cases says of one.
+class CaseHead:
+    """Which case it is, and what it is about.
 
     id:      such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
     op:      the operator that is judged; domain and version are its own, in a graph that of the first.
     clause:  number of the section of docs/numerics.md that has the sentence it rests on.
     basis:   ``specification`` or ``decision``: whose sentence that is, ONNX's or qrun's where ONNX is silent.
-    rejects: is the model forbidden, so that it must be refused?
-    block, start, length: where the archive has it.
     """
 
     id: str
@@ -49,6 +47,13 @@ class CaseInfo:
     profile: str
     clause: str
     basis: str
+
+
+@frozen
+class CaseInfo(CaseHead):
+    """What the list of cases says of one. rejects: is the model forbidden, so that it must be refused? block, start, length:
+    where the archive has it."""
+
     rejects: bool
     block: str
     start: int

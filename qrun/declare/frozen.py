@@ -23,7 +23,7 @@ def frozen(cls: type[Any] | None = None, *, slots: bool = True, weak: bool = Fal
 
     dataclass writes and compiles seven methods for every class, which was a quarter of what starting qrun took. Here all
     classes share them, the two that can be faster are written when a class has made some objects, and dataclass's
-    own description of the fields when it is asked for. No base of the class may have fields.
+    own description of the fields when it is asked for. Fields of bases come first, as dataclass has them.
 
     slots: False for a class with a ``cached_property``.
     weak:  with slots, let there be weak references to objects.
@@ -46,16 +46,18 @@ def changeable(cls: type[Any] | None = None, *, eq: bool = True) -> Any:
 
 def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: bool) -> type[Any]:
     """The class again, with these methods unless it has its own."""
-    names = tuple(get_annotations(cls))
+    own = get_annotations(cls)
+    inherited, defaults = getattr(cls, "_declared", ((), {}))
+    names = (*inherited, *(name for name in own if name not in inherited))
     made = {**methods, **cls.__dict__}
     made.pop("__dict__", None)
     made.pop("__weakref__", None)
     made["_count"] = 0
-    made["_declared"] = names, {name: made.pop(name) for name in names if name in made}
+    made["_declared"] = names, defaults | {name: made.pop(name) for name in own if name in made}
     made["__dataclass_fields__"], made["__match_args__"] = _DESCRIBED, names
     made["__qualname__"], made["__doc__"] = cls.__qualname__, cls.__doc__ or cls.__name__
     if slots:
-        made["__slots__"] = (*names, "__weakref__") if weak else names
+        made["__slots__"] = (*names[len(inherited) :], *(("__weakref__",) if weak else ()))
     kind: Any = type(cls)
     declared: Any = kind(cls.__name__, cls.__bases__, made)
     declared._owner = declared
@@ -68,12 +70,18 @@ def declared(cls: type[Any]) -> Mapping[str, Any]:
     return {name: defaults.get(name, MISSING) for name in names}
 
 
+def field_types(cls: type[Any]) -> Mapping[str, Any]:
+    """The types of the fields of such a class, as they are written."""
+    written = {name: kind for base in reversed(cls.__mro__) for name, kind in get_annotations(base).items()}
+    return {name: written[name] for name in cls._declared[0]}
+
+
 class _Described:
     """dataclass's description of a class's fields, made when it is first asked for."""
 
     def __get__(self, made: object, owner: type[Any]) -> dict[str, Field[Any]]:
-        names, defaults = owner._declared
-        body = {"__annotations__": {n: owner.__annotations__[n] for n in names}, "__doc__": "", **defaults}
+        _, defaults = owner._declared
+        body = {"__annotations__": field_types(owner), "__doc__": "", **defaults}
         plain: Any = dataclass(init=False, repr=False, eq=False)(type(owner.__name__, (), body))
         found: dict[str, Field[Any]] = plain.__dataclass_fields__
         owner.__dataclass_fields__ = found

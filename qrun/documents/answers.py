@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
@@ -28,7 +28,7 @@ class TensorForm:
         return f"{self.type} {shape_text(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RanNode:
     """A node that ran, or several of the model's that ran as one.
 
@@ -77,7 +77,7 @@ class RanNode:
         return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunNode(RanNode):
     """A node of one run."""
 
@@ -85,7 +85,7 @@ class RunNode(RanNode):
     outputs: tuple[TensorForm, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileNode(RanNode):
     """A node of a profile, with statistics of its times.
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 
-from qrun.declare.frozen import declared, frozen
+from qrun.declare.frozen import declared, field_types, frozen
 from qrun.errors import OperatorError
 from qrun.ir import Attribute, Model, Node, TensorType
 from qrun.ir.schema import Formal, Schema
@@ -154,10 +154,10 @@ def flat(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _fields(kind: type[Any], place: Any) -> Iterator[inspect.Parameter]:
-    names = vars(sys.modules[kind.__module__])
+    names, written = vars(sys.modules[kind.__module__]), field_types(kind)
     for name, default in declared(kind).items():
         value = inspect.Parameter.empty if default is MISSING else default
-        yield inspect.Parameter(name, place, default=value, annotation=_type(kind.__annotations__[name], names))
+        yield inspect.Parameter(name, place, default=value, annotation=_type(written[name], names))
 
 
 def _type(annotation: Any, names: dict[str, Any]) -> Any:

@@ -76,14 +76,27 @@ def qlinear_average_pool(
 
 
 @frozen
-class _Checked:
-    """Scalar parameters; the window over the spatial axes; per output position how many elements and their divisor."""
+class _Scalars:
+    """Scalar parameters, and the spatial axes."""
 
     x_scale: Array
     y_scale: Array
     x_zero: Array
     y_zero: Array
     axes: tuple[int, ...]
+
+
+@frozen
+class _Image(_Scalars):
+    """count: of positions."""
+
+    count: int
+
+
+@frozen
+class _Checked(_Scalars):
+    """The window over the spatial axes; per output position how many elements and their divisor."""
+
     window: SlidingWindow
     where: Spans
     inside: Array
@@ -209,18 +222,6 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
     y = np.empty(acc.shape, X.dtype)
     store(_rounded(acc, c, np.full((1,) * acc.ndim, float(c.count)), ctx.arith), c.y_zero, y, ctx, "Y")
     return y
-
-
-@frozen
-class _Image:
-    """Scalar parameters, the spatial axes, and how many positions there are."""
-
-    x_scale: Array
-    y_scale: Array
-    x_zero: Array
-    y_zero: Array
-    axes: tuple[int, ...]
-    count: int
 
 
 def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> _Image:

@@ -37,31 +37,23 @@ _RNN = ("Tanh",)
 
 
 @frozen
-class LstmInputs(InputRecord):
+class RecurrentInputs(InputRecord):
     X: Array
     W: Array
     R: Array
     B: Array | None = None
     sequence_lens: Array | None = None
     initial_h: Array | None = None
+
+
+@frozen
+class LstmInputs(RecurrentInputs):
     initial_c: Array | None = None
     P: Array | None = None
 
 
-@frozen
-class RecurrentInputs(InputRecord):
-    """Of GRU and RNN."""
-
-    X: Array
-    W: Array
-    R: Array
-    B: Array | None = None
-    sequence_lens: Array | None = None
-    initial_h: Array | None = None
-
-
 def _sequences(
-    given: LstmInputs | RecurrentInputs, gates: int, attributes: RecurrentAttributes, layout: int, ctx: Context
+    given: RecurrentInputs, gates: int, attributes: RecurrentAttributes, layout: int, ctx: Context
 ) -> Sequences:
     """Refuse what does not fit, and claim the results. gates: of a cell."""
     weights = [("W", given.W, (-2, -3)), ("R", given.R, (-2, -1)), ("B", given.B, (-4,))]
