@@ -29,6 +29,9 @@ from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.values import MAGIC64, ZERO
 from qrun.native.emit.widen import first_lanes, folded
 
+Values = Sequence[Value]
+Parameters = Sequence[tuple[Value | None, Value]]
+"""The zero points, unless they are those in the middle, and the scales of each vector of columns."""
 LANES, PIECE = 8, 32
 """k of a group: the codes of a word; of the longest piece, whose sums fit into int32."""
 DIGITS = 5
@@ -207,14 +210,7 @@ class DigitProductEmitter(CodedProductEmitter):
         zeros = None if self.zeros == "half" else (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("double")
         return zeros, (a.scales + place * 4).load(self.narrow, 4).double()
 
-    def _added(
-        self,
-        digits: Sequence[Value],
-        row: int,
-        start: Value,
-        parameters: Sequence[tuple[Value | None, Value]],
-        sums: Sequence[Value],
-    ) -> list[Value]:
+    def _added(self, digits: Values, row: int, start: Value, parameters: Parameters, sums: Values) -> list[Value]:
         """Two vectors of sums with a piece's part; digits: the sums of products with each digit of a row."""
         numbers = self._row_numbers(row, start)
         quantum = numbers.load("double", 8).splat(self.lanes)

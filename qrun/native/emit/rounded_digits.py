@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.digits import BIAS, DIGITS, EXPONENT, DigitProductEmitter
+from qrun.native.emit.digits import BIAS, DIGITS, EXPONENT, DigitProductEmitter, Parameters, Values
 from qrun.native.emit.dot import Bytes4
 from qrun.native.emit.kernel import Value, emitter
 from qrun.native.emit.spec import VBMI
@@ -98,14 +98,7 @@ class RoundedDigitsEmitter(DigitProductEmitter):
         numbers = ", ".join(f"double {float(_MIDDLE + place)}" for place in _PLACES[first : first + self.lanes])
         return self.w.value(self.kind, f"<{numbers}>"), scale
 
-    def _added(
-        self,
-        digits: Sequence[Value],
-        row: int,
-        start: Value,
-        parameters: Sequence[tuple[Value | None, Value]],
-        sums: Sequence[Value],
-    ) -> list[Value]:
+    def _added(self, digits: Values, row: int, start: Value, parameters: Parameters, sums: Values) -> list[Value]:
         numbers = self._row_numbers(row, start)
         quantum, top = numbers.load("double", 8).splat(self.lanes), (numbers + 16).load("double", 8)
         low, high = digits[DIGITS] + (digits[DIGITS + 1] << 8), digits[DIGITS + 2]

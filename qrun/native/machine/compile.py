@@ -298,9 +298,8 @@ def _runner_text(isa: Isa) -> str:
 def _version() -> str:
     """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
     machine = os.path.dirname(__file__)
-    emit = os.path.join(os.path.dirname(machine), "emit")
-    written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
-    written += [os.path.join(machine, name) for name in ("codegen.py", "compile.py", "blob.py")]
+    folders = os.path.join(os.path.dirname(machine), "emit"), machine
+    written = [os.path.join(f, name) for f in folders for name in sorted(os.listdir(f)) if name.endswith(".py")]
     sources = digest(*map(_content, written))
     return f"{sources} {codegen.llvmlite_version()} {sys.platform} {platform.machine()}"
 
