@@ -7,6 +7,7 @@ from importlib import import_module
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.support import MS, node_model, run_qrun
 from onnx import TensorProto, helper
 
@@ -68,13 +69,7 @@ def test_the_calls_in_a_long_chain_of_functions_are_looked_at_once(monkeypatch: 
 
 
 def _relu(shape: list[int] | None) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": shape}, "y", opset=17)
 
 
 def test_random_data_for_more_axes_than_numpy_has_is_refused() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.native.emit.isa import available
@@ -51,14 +52,7 @@ def write(folder: Path, name: str = "tiny", mean: bool = False) -> None:
     ]
     if mean:
         nodes += [helper.make_node("ReduceMean", ["y"], ["m"], axes=[0]), helper.make_node("Sub", ["y", "m"], ["d"])]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
-        [helper.make_tensor_value_info("d" if mean else "y", TensorProto.FLOAT, [1, 1024])],
-        [numpy_helper.from_array(np.asarray(value), key) for key, value in tensors.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = make_model(nodes, {"x": [1, 4, 8, 8]}, {"d" if mean else "y": [1, 1024]}, tensors, opset=17)
     onnx.save(model, folder / f"{name}-qop.onnx")
     np.save(folder / f"{name}-x.npy", rng.standard_normal((1, 4, 8, 8)).astype(np.float32))
 
@@ -191,8 +185,7 @@ def test_one_wrong_bit_of_an_inner_tensor_is_seen(tmp_path: Path, monkeypatch: p
 def test_models_of_several_inputs(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "aby"]
-    graph = helper.make_graph([helper.make_node("Sub", ["a", "b"], ["y"])], "g", infos[:2], infos[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = make_model([helper.make_node("Sub", ["a", "b"], ["y"])], infos[:2], infos[2:], opset=17)
     onnx.save(model, tmp_path / "two-qop.onnx")
     np.savez(tmp_path / "two-x.npz", b=np.full((2, 3), 1, np.float32), a=np.full((2, 3), 5, np.float32))
     networks = _bench_cases.Networks(tmp_path, tmp_path)
@@ -318,6 +311,5 @@ def test_new_sizes_are_told_of_both_engines(tmp_path: Path, monkeypatch: pytest.
 
 
 def encoder_of(width: int) -> onnx.ModelProto:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", width])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length", width])
-    return helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y]))
+    shape = ["batch", "length", width]
+    return make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": shape}, {"y": shape})

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper, numpy_helper
 
 import qrun
 
@@ -20,7 +21,7 @@ STORED = {
 X = RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)
 
 
-def network(ir_version: int = 8) -> onnx.ModelProto:
+def network(ir_version: int = 10) -> onnx.ModelProto:
     """A quantized convolution and a product, all of whose parameters may be replaced."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["x_codes"]),
@@ -31,12 +32,10 @@ def network(ir_version: int = 8) -> onnx.ModelProto:
         helper.make_node("DequantizeLinear", ["c_codes", "y_scale", "y_zero"], ["c_real"]),
         helper.make_node("Mul", ["c_real", "gain"], ["y"]),
     ]
-    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in STORED.items()]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(X.shape))]
-    inputs += [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stored]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 4, 4])]
-    graph = helper.make_graph(nodes, "defaults", inputs, outputs, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=ir_version)
+    inputs = {"x": X, **{name: np.asarray(value) for name, value in STORED.items()}}
+    model = make_model(nodes, inputs, {"y": [1, 4, 4, 4]}, STORED, opset=13)
+    model.ir_version = ir_version
+    return model
 
 
 def with_stored(changes: dict[str, np.ndarray]) -> onnx.ModelProto:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.support import node_model
 
 import qrun
@@ -85,9 +86,7 @@ def test_values_are_freed_after_their_last_use() -> None:
 
     nodes = [helper.make_node("Add", [f"t{i}", f"t{i}"], [f"t{i + 1}"]) for i in range(20)]
     info = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [100_000]) for n in ("t0", "t20")]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=[helper.make_opsetid("", 14)]
-    )
+    model = make_model(nodes, info[:1], info[1:], opset=14)
     result = qrun.Session(model).execute({"t0": np.ones(100_000, np.float32)})
     assert result.outputs["t20"][0] == 2.0**20
     assert result.peak_bytes < 4 * 400_000

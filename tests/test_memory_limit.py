@@ -13,6 +13,7 @@ import onnx
 import pytest
 from conformance.test_node_cases import array as tensor_of
 from conformance.test_node_cases import cases
+from helpers.models import make_model
 from helpers.native import OBJECTS
 from helpers.support import node_model
 from onnx import TensorProto, helper
@@ -282,11 +283,7 @@ def taken(path: Path, backend: str, limit: int = 0) -> tuple[str, int]:
 
 def chain(nodes: Sequence[onnx.NodeProto], shape: Sequence[int], stored: Sequence[Any] = ()) -> onnx.ModelProto:
     """Nodes from x to the last one's output."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
-    constants = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in stored]
-    graph = helper.make_graph(nodes, "g", [x], [y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": shape}, {nodes[-1].output[0]: None}, dict(stored), opset=17)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -402,10 +399,7 @@ def test_external_weights_are_in_memory_once(backend: str, tmp_path: Path) -> No
 def test_all_input_files_together_count(kind: str, tmp_path: Path) -> None:
     """An archive of zeros is small, and its arrays are not."""
     values = {name: np.zeros(250_000, F) for name in "abc"}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [250_000]) for name in values]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([helper.make_node("Sum", list(values), ["y"])], "g", inputs, [y])
-    model = qrun.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = qrun.load(make_model([helper.make_node("Sum", list(values), ["y"])], values, "y", opset=17))
     if kind == "npz":
         np.savez_compressed(tmp_path / "x.npz", **values)
         specs = [str(tmp_path / "x.npz")]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.models import make_model, typed
 from helpers.support import MS, node_model
 from onnx import TensorProto, helper
 
@@ -59,9 +60,9 @@ def test_feeds_that_do_not_fit(change, code: str, words: str) -> None:
 
 def test_a_symbol_has_one_value() -> None:
     node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
-    infos = [helper.make_tensor_value_info(n, TensorProto.UINT8, ["N", "N"]) for n in ("a", "b")]
-    y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
-    model = helper.make_model(helper.make_graph([node], "g", infos, [y]), opset_imports=[helper.make_opsetid("", 10)])
+    model = make_model(
+        [node], {n: typed(TensorProto.UINT8, ["N", "N"]) for n in ("a", "b")}, {"y": typed(TensorProto.INT32)}, opset=10
+    )
     session = qrun.Session(model)
     assert session.run({"a": np.ones((2, 2), np.uint8), "b": np.ones((2, 2), np.uint8)})["y"].tolist() == [[2, 2]] * 2
     with pytest.raises(qrun.CallError, match="N = 2 as in a"):
@@ -73,12 +74,7 @@ def test_an_unsupported_operator_names_all_of_them() -> None:
         helper.make_node(op, ["x"], [f"y{i}"], domain=MS if op == "AttnLSTM" else "")
         for i, op in enumerate(["ImageDecoder", "AttnLSTM", "ImageDecoder"])
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
-    outs = [helper.make_tensor_value_info(f"y{i}", TensorProto.INT64, None) for i in range(3)]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], outs),
-        opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)],
-    )
+    model = make_model(nodes, {"x": [2]}, {f"y{i}": typed(TensorProto.INT64) for i in range(3)})
     with pytest.raises(qrun.UnsupportedError) as caught:
         qrun.Session(model)
     text = str(caught.value)
@@ -250,12 +246,8 @@ def test_same_padding_of_nothing_is_nothing(auto_pad: str) -> None:
 @pytest.mark.parametrize("element", ["DOUBLE", "FLOAT", "INT64"])
 def test_inputs_of_another_type_are_refused(element: str) -> None:
     number = getattr(TensorProto, element)
-    x, y = (helper.make_tensor_value_info(name, number, [2]) for name in "xy")
-    model = helper.make_model(
-        helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
+    identity = helper.make_node("Identity", ["x"], ["y"])
+    model = make_model([identity], {"x": typed(number, [2])}, {"y": typed(number, [2])}, opset=17)
     session = qrun.Session(model)
     dtype = helper.tensor_dtype_to_np_dtype(number)
     assert session.run({"x": np.ones(2, dtype)})["y"].dtype == dtype
@@ -266,12 +258,8 @@ def test_inputs_of_another_type_are_refused(element: str) -> None:
 
 
 def test_an_output_of_another_type_than_the_graph_declares_is_refused() -> None:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
-    y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, [2])
-    model = helper.make_model(
-        helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"])], {"x": [2]}, {"y": typed(TensorProto.DOUBLE, [2])}, opset=17
     )
     with pytest.raises(qrun.errors.RunError, match="QR203"):
         qrun.Session(model).run({"x": np.ones(2, np.float32)})

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import conv_model, make_model, quantize_model, save, sum_model, value
+from helpers.cli import conv_model, quantize_model, save, sum_model, value
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun.checking.recorded import compare
@@ -57,7 +58,7 @@ def test_names_in_the_files_win_over_their_order(tmp_path: Path) -> None:
     nodes = [helper.make_node("Concat", ["a", "b"], ["y"], axis=0)]
     inputs = [value("a", TensorProto.FLOAT, [1]), value("b", TensorProto.FLOAT, [3])]
     write(tmp_path, "output", np.float32([3, 10, 20, 30]))
-    assert judged(make_model(nodes, inputs, [value("y", TensorProto.FLOAT, None)]), tmp_path).status == "passed"
+    assert judged(make_model(nodes, inputs, "y"), tmp_path).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +109,8 @@ def test_a_file_that_is_no_tensor(tmp_path: Path) -> None:
 
 
 def test_sparse_tensors_are_skipped_with_the_reason(tmp_path: Path) -> None:
-    sparse = helper.make_value_info("s", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2]))
     node = helper.make_node("Identity", ["s"], ["y"])
-    graph = helper.make_graph([node], "g", [sparse], [value("y", TensorProto.FLOAT, None)])
-    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = load(make_model([node], {"s": helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2])}, "y", opset=17))
     vector = replay(model, None, tmp_path, Tolerance())  # type: ignore[arg-type]
     assert vector.status == "skipped"
     assert "sparse_tensor" in vector.reason
@@ -256,9 +255,7 @@ CASES: dict[str, tuple[onnx.NodeProto, tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("op", CASES)
 def test_exact_values_round_to_the_output(op: str) -> None:
     node, shape, stored = CASES[op]
-    model = make_model(
-        [node], [value("x", EIGHT, shape)], [value("y", EIGHT, None)], {**PARAMETERS, **stored}, 21, ["com.microsoft"]
-    )
+    model = make_model([node], {"x": typed(EIGHT, shape)}, {"y": typed(EIGHT)}, {**PARAMETERS, **stored})
     loaded = load(model)
     x = ranks(shape)
     values = Session(loaded, backend="reference").run({"x": x}, [*node.input, "y"])
@@ -279,7 +276,7 @@ def test_exact_values_of_quantize_linear(axis: int, block: int) -> None:
     more = {"block_size": block} if block else {}
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], "n", axis=axis, **more)
     stored = {"s": RNG.uniform(0.01, 0.1, shape).astype(F), "z": RNG.integers(100, 150, shape).astype(U)}
-    model = load(make_model([node], [value("x", TensorProto.FLOAT, x.shape)], [value("y", EIGHT, None)], stored))
+    model = load(make_model([node], {"x": x.shape}, {"y": typed(EIGHT)}, stored))
     y = Session(model, backend="reference").run({"x": x})["y"]
     exact = before_rounding(model.nodes[0], [x, stored["s"], stored["z"]])
     assert exact is not None

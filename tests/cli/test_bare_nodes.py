@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from helpers.models import make_model
+from onnx import helper
 
 from qrun.cli import main
 
@@ -43,15 +45,9 @@ def model(op_type: str, inputs: list[str], outputs: list[str]) -> onnx.ModelProt
     """y = Relu(x + x) and, before that, a node."""
     spare = helper.make_node(op_type, inputs, outputs, "spare")
     nodes = [spare, helper.make_node("Add", ["x", "x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
-    shape = [1, 2, 3, 3]
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [helper.make_tensor("w", TensorProto.FLOAT, [2, 2, 1, 1], [1.0] * 4),
-         helper.make_tensor("s0", TensorProto.FLOAT, [], [1.0]), helper.make_tensor("z0", TensorProto.UINT8, [], [1]),
-         helper.make_tensor("q", TensorProto.UINT8, [1, 2, 3, 3], list(range(18)))],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    codes = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+    constants = {"w": np.ones((2, 2, 1, 1), np.float32), "s0": np.float32(1), "z0": np.uint8(1), "q": codes}
+    return make_model(nodes, {"x": codes.shape}, {"y": codes.shape}, constants, opset=17)
 
 
 @pytest.mark.parametrize(("op_type", "inputs", "outputs"), NODES, ids=str)

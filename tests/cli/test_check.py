@@ -19,17 +19,8 @@ from xml.etree import ElementTree
 import jsonschema
 import numpy as np
 import pytest
-from helpers.cli import (
-    ROOT,
-    call,
-    conv_model,
-    deep_model,
-    make_model,
-    quantize_model,
-    save,
-    sum_model,
-    value,
-)
+from helpers.cli import ROOT, call, conv_model, deep_model, quantize_model, save, sum_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/check-1.0.json").read_text())
@@ -113,9 +104,8 @@ def test_a_loader_finding_names_what_the_loader_names(folder: Path) -> None:
 def test_a_model_that_qrun_cannot_run(folder: Path) -> None:
     nodes = [helper.make_node("MaxPoolX", ["x"], ["h"], domain="com.acme", name="pool"),
              helper.make_node("QuantizeLinear", ["h", "s", "z"], ["y"], name="quant")]  # fmt: skip
-    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.UINT8, [2])],
-                       {"s": np.ones((3, 2), np.float32), "z": np.uint8(0)}, domains=["com.acme"])  # fmt: skip
-    save(model, folder / "m.onnx")
+    stored = {"s": np.ones((3, 2), np.float32), "z": np.uint8(0)}
+    save(make_model(nodes, {"x": [2]}, {"y": typed(np.uint8, [2])}, stored), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.uint8)])
     ended = call("check", "m.onnx")
     assert "QR301" in ended.out
@@ -302,7 +292,7 @@ def difference_behind(folder: Path, scale: float) -> list[dict[str, object]]:
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q codes"], name="quant"),
              helper.make_node("DequantizeLinear", ["q codes", "one", "z"], ["y"], name="dequant")]  # fmt: skip
     stored = {"s": np.float32(scale), "one": np.float32(1), "z": np.uint8(0)}
-    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], stored)
+    model = make_model(nodes, {"x": [2]}, {"y": [2]}, stored)
     (folder / "a b").mkdir(exist_ok=True)
     save(model, folder / "a b/m.onnx")
     record(folder / "a b/test_data_set_0", input=[np.float32([1, 2])], output=[np.float32([77, 78])])
@@ -446,29 +436,23 @@ def too_much_memory(folder: Path) -> list[str]:
 
 def no_kernel(folder: Path) -> list[str]:
     nodes = [helper.make_node("MaxPoolX", ["x"], ["y"], domain="com.acme", name="pool")]
-    model = make_model(
-        nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], {}, domains=["com.acme"]
-    )
-    save(model, folder / "m.onnx")
+    save(make_model(nodes, {"x": [2]}, {"y": [2]}), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.float32)])
     return ["--ignore", "QR201"]
 
 
 def sparse(folder: Path) -> list[str]:
-    given = helper.make_sparse_tensor_value_info("s", TensorProto.FLOAT, [2])
+    given = helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2])
     node = helper.make_node("Identity", ["s"], ["y"])
-    graph = helper.make_graph([node], "g", [given], [value("y", TensorProto.FLOAT, None)])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    save(make_model([node], {"s": given}, "y", opset=17), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
     return ["--ignore", "QR201"]
 
 
 def tensor_for_a_sequence(folder: Path) -> list[str]:
-    given = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
-    at = helper.make_tensor("i", TensorProto.INT64, [], [0])
     node = helper.make_node("SequenceAt", ["s", "i"], ["y"])
-    graph = helper.make_graph([node], "g", [given], [value("y", TensorProto.FLOAT, None)], [at])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    given = {"s": helper.make_sequence_type_proto(typed(np.float32))}
+    save(make_model([node], given, "y", {"i": np.int64(0)}, opset=17), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
     return ["--ignore", "QR201,QR007"]
 

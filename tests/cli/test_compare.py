@@ -16,8 +16,9 @@ import jsonschema
 import numpy as np
 import pytest
 from helpers.cli import ESCAPE, ROOT, call, npy, process, quantize_model, save, terminal
+from helpers.models import make_model, typed
 from helpers.support import MS, node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import pair
@@ -219,12 +220,8 @@ def test_top(folder: Path) -> None:
         for a, b in pairwise(names)
     ]
     stored = {"half": f32(0.5), "scale": f32(1), "zero": u8(0), "odd": u8(1), "one": np.ones((1, 1), u8)}
-    x, y = (helper.make_tensor_value_info(n, TensorProto.UINT8, [8, 1]) for n in (names[0], names[-1]))
-    initializers = [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], initializers), ir_version=8, opset_imports=[helper.make_opsetid("", 13)]
-    )
-    save(model, folder / "chain.onnx")
+    column = typed(u8, [8, 1])
+    save(make_model(nodes, {names[0]: column}, {names[-1]: column}, stored, opset=13), folder / "chain.onnx")
     call_it = ("compare", "chain.onnx", "-i", "x.npy", "--arith", "onnx-ref")
     differing = call(*call_it, "--json").json["summary"]["differing"]
     assert differing == 6

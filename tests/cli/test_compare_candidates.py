@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import ROOT, call
+from helpers.models import make_model
 from onnx import numpy_helper
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
@@ -107,8 +108,7 @@ def test_parts_of_one_set_stay_one(folder: Path) -> None:
 
     nodes = [helper.make_node("Add", ["a", "b"], ["c"])]
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "abc"]
-    graph = helper.make_graph(nodes, "g", values[:2], values[2:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "m.onnx")
+    onnx.save(make_model(nodes, values[:2], values[2:], opset=13), folder / "m.onnx")
     for name in "ab":
         np.savez(folder / f"{name}.npz", **{name: np.ones(2, np.float32)})
     told = call("compare", "m.onnx", "m.onnx", "-i", "a.npz", "-i", "b.npz", "--json").json

@@ -12,18 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.cli import (
-    ROOT,
-    call,
-    conv_model,
-    deep_model,
-    make_model,
-    npy,
-    quantize_model,
-    save,
-    sum_model,
-    value,
-)
+from helpers.cli import ROOT, call, conv_model, deep_model, npy, quantize_model, save, sum_model
+from helpers.models import make_model
 from onnx import TensorProto, helper
 
 
@@ -36,8 +26,7 @@ def files(folder: Path) -> None:
 def failures(folder: Path) -> dict[str, tuple[int, list[str]]]:
     save(conv_model(w_scale=np.ones(3, np.float32)), folder / "bad.onnx")
     odd = helper.make_node("MaxPoolX", ["x"], ["y"], domain="com.acme", name="pool")
-    floats = value("x", TensorProto.FLOAT, (1,)), value("y", TensorProto.FLOAT, (1,))
-    save(make_model([odd], floats[:1], floats[1:], domains=["com.acme"]), folder / "custom.onnx")
+    save(make_model([odd], {"x": (1,)}, {"y": (1,)}), folder / "custom.onnx")
     (folder / "text.onnx").write_text("<html>")
     return {
         "no such model": (2, ["nothing.onnx"]),

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import Ended, call, make_model, process, save, value
-from onnx import TensorProto, helper, numpy_helper
+from helpers.cli import Ended, call, process, save
+from helpers.models import make_model
+from onnx import helper, numpy_helper
 
 from qrun.report.formats import suffixes
 
@@ -38,9 +39,8 @@ def hostile(scale: float = 0.5) -> onnx.ModelProto:
         helper.make_node("Neg", ["a"], ["b"], name=NODES[3]),
         helper.make_node("Abs", ["b"], [f"{START} y\u2028::notice::"], name=NODES[4]),
     ]
-    model = make_model(nodes, [value(f"{START} x", TensorProto.FLOAT, [2])],
-                       [value(f"{START} y\u2028::notice::", TensorProto.FLOAT, [2])],
-                       {"s": np.float32(scale), "z": np.uint8(0)})  # fmt: skip
+    stored = {"s": np.float32(scale), "z": np.uint8(0)}
+    model = make_model(nodes, {f"{START} x": [2]}, {f"{START} y\u2028::notice::": [2]}, stored)
     model.producer_name = model.graph.name = model.doc_string = model.graph.doc_string = f"\n{START} {ANYWHERE}"
     return model
 

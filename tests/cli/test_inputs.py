@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import Ended, call, conv_model, make_model, npy, npy_bytes, process, save, sum_model, value
+from helpers.cli import Ended, call, conv_model, npy, npy_bytes, process, save, sum_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
 A, B = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
@@ -201,8 +202,7 @@ def test_dynamic_sizes(folder: Path) -> None:
 def unnamed_model() -> onnx.ModelProto:
     """y = Conv(x [1,1,?]) with a kernel of 5: larger than the length of 1 that is assumed."""
     node = helper.make_node("Conv", ["x", "w"], ["y"])
-    inputs, output = [value("x", TensorProto.FLOAT, (1, 1, None))], value("y", TensorProto.FLOAT, None)
-    return make_model([node], inputs, [output], {"w": np.ones((1, 1, 5), np.float32)}, 22)
+    return make_model([node], {"x": (1, 1, None)}, "y", {"w": np.ones((1, 1, 5), np.float32)}, 22)
 
 
 def test_dimensions_without_a_name(folder: Path) -> None:
@@ -424,7 +424,7 @@ def test_types_that_npy_cannot_hold(folder: Path, dtype: type, stored: type) -> 
     """They go out as integers, said on stderr, come back from that form, and keep their type in .pb files."""
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
-    model = make_model([node], [value("x", number, (2,))], [value("y", number, None)], {"shape": np.array([2])}, 25)
+    model = make_model([node], {"x": typed(number, (2,))}, {"y": typed(number)}, {"shape": np.array([2])}, 25)
     save(model, folder / "low.onnx")
     array = np.array([1, 0]).astype(dtype)
     (folder / "x.pb").write_bytes(numpy_helper.from_array(array, "x").SerializeToString())

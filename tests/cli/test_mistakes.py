@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import Ended, call, conv_model, make_model, npy, quantize_model, save, sum_model, value
+from helpers.cli import Ended, call, conv_model, npy, quantize_model, save, sum_model, value
+from helpers.models import make_model
 from onnx import TensorProto, external_data_helper, helper
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.cli import ROOT, call, deep_model, npy, save, value
+from helpers.cli import ROOT, call, deep_model, npy, save
+from helpers.models import make_model, typed
 from helpers.native import ISAS
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from qrun.errors import UnsupportedError
 
@@ -159,16 +160,14 @@ def test_showing_a_tensor_inside_a_group_is_said() -> None:
 
 def test_nodes_that_ran_elsewhere_are_marked(folder: Path) -> None:
     """MaxPool runs on codes; its results have another scale, so the nodes around it do not vanish."""
-    scales = [numpy_helper.from_array(np.array(s, np.float32), n) for s, n in ((0.5, "s"), (0.25, "t"))]
-    zero = numpy_helper.from_array(np.array(3, np.uint8), "z")
+    constants = {"s": np.float32(0.5), "t": np.float32(0.25), "z": np.uint8(3)}
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["real"], "pw_DequantizeLinear"),
         helper.make_node("MaxPool", ["real"], ["most"], "pool", kernel_shape=[2, 2]),
         helper.make_node("QuantizeLinear", ["most", "t", "z"], ["y"], "pool_QuantizeLinear"),
     ]
-    ends = [value("x", TensorProto.UINT8, [1, 3, 8, 8])], [value("y", TensorProto.UINT8, [1, 3, 7, 7])]
-    graph = helper.make_graph(nodes, "g", *ends, [*scales, zero])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "pool.onnx")
+    ends = {"x": typed(np.uint8, [1, 3, 8, 8])}, {"y": typed(np.uint8, [1, 3, 7, 7])}
+    save(make_model(nodes, *ends, constants, opset=13), folder / "pool.onnx")
     run = ("pool.onnx", "-i", "x.npy", "-v")
     shown = call(*run).out
     (line,) = (line for line in shown.splitlines() if " pw_DequantizeLinear " in line and "us" in line)

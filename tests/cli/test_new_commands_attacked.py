@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, deep_model, make_model, process, save, value
+from helpers.cli import call, deep_model, process, save, value
+from helpers.models import make_model, typed
 from helpers.mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 
@@ -44,7 +45,7 @@ def _round_trip(fed: tuple[str, ...], listed: tuple[str, ...] = ()) -> onnx.Mode
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="quantize"),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="dequantize"),
     ]
-    made = make_model(nodes, [value("x", F32, (3, 4)), *(types[n] for n in (*fed, *listed))], [value("y", F32, (3, 4))])
+    made = make_model(nodes, [value("x", F32, (3, 4)), *(types[n] for n in (*fed, *listed))], {"y": (3, 4)})
     made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in parameters.items() if n not in fed)
     return made
 
@@ -72,7 +73,7 @@ def test_initializers_listed_as_inputs_are_constants_unless_they_are_fed(folder:
 
 def test_element_types_that_an_operator_does_not_take_are_refused_when_two_models_are_compared(folder: Path) -> None:
     node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"], name="odd")
-    made = make_model([node], [value("x", BF16, (3, 4))], [value("y", F32, (3, 4))])
+    made = make_model([node], {"x": typed(BF16, (3, 4))}, {"y": (3, 4)})
     made.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "s"))
     save(made, folder / "m.onnx")
     ended = call("compare", "m.onnx", "m.onnx", "--random")
@@ -85,7 +86,7 @@ def test_element_types_that_an_operator_does_not_take_are_refused_when_two_model
 @pytest.mark.parametrize("number", [BF16, TensorProto.INT4, TensorProto.FLOAT8E4M3FN])
 def test_tensors_of_new_types_that_only_get_another_name_pass_through(folder: Path, number: int) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
-    made = make_model([node], [value("x", number, (3, 4))], [value("y", number, (3, 4))])
+    made = make_model([node], {"x": typed(number, (3, 4))}, {"y": typed(number, (3, 4))})
     save(made, folder / "m.onnx")
     ended = call("compare", "m.onnx", "--random", "--against", "fused")
     assert ended.code == 0, ended.out + ended.err

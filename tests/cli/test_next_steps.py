@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnx.version_converter
 import pytest
-from helpers.cli import call, conv_model, fixes, make_model, npy, save, sum_model, value
+from helpers.cli import call, conv_model, fixes, npy, save, sum_model
+from helpers.models import make_model
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT
@@ -18,7 +19,7 @@ FLOAT = TensorProto.FLOAT
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     node = helper.make_node("Relu", ["images"], ["y"], name="act")
-    save(make_model([node], [value("images", FLOAT, ["N", 1, 8, 8])], [value("y", FLOAT, None)]), folder / "m.onnx")
+    save(make_model([node], {"images": ["N", 1, 8, 8]}, "y"), folder / "m.onnx")
     save(conv_model(), folder / "conv.onnx")
     npy(folder / "x.npy", np.zeros((8, 1, 8, 8), np.float32))
 
@@ -151,9 +152,9 @@ def test_shape_options(shape: str, rule: str, fix: str) -> None:
 
 def test_shape_options_of_other_models(folder: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
-    save(make_model([node], [value("x", FLOAT, ["H", "W"])], [value("y", FLOAT, None)]), folder / "two.onnx")
+    save(make_model([node], {"x": ["H", "W"]}, "y"), folder / "two.onnx")
     assert fixes(call("two.onnx", "--shape", "H=8,W=9"), 2, "QR005") == ["did you mean --shape H=8 --shape W=9?"]
-    save(make_model([node], [value("x", FLOAT, [2, 2])], [value("y", FLOAT, None)]), folder / "fixed.onnx")
+    save(make_model([node], {"x": [2, 2]}, "y"), folder / "fixed.onnx")
     (fix,) = fixes(call("fixed.onnx", "--shape", "N=2"), 2, "QR005")
     assert fix == "leave out --shape: every size of the inputs is fixed"
 

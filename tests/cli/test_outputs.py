@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, conv_model, deep_model, make_model, npy, npy_bytes, process, save, sum_model, value
+from helpers.cli import call, conv_model, deep_model, npy, npy_bytes, process, save, sum_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 X = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
@@ -45,7 +46,7 @@ def test_outputs_of_other_runtimes_keep_their_type(folder: Path, backend: str, e
     pytest.importorskip("onnxruntime")
     number = getattr(TensorProto, element)
     nodes = [helper.make_node("Cast", ["x"], ["y"], to=number)]
-    save(make_model(nodes, [value("x", TensorProto.UINT8, [4])], [value("y", number, [4])]), folder / "cast.onnx")
+    save(make_model(nodes, {"x": typed(TensorProto.UINT8, [4])}, {"y": typed(number, [4])}), folder / "cast.onnx")
     codes = np.arange(4, dtype=np.uint8)
     npy(folder / "codes.npy", codes)
     ended = call("cast.onnx", "-i", "codes.npy", "--backend", backend, "-o", "y.npz", "-t", "y")
@@ -99,7 +100,7 @@ def test_tensors_by_pattern(folder: Path) -> None:
 
 def test_a_name_with_brackets_is_no_pattern(folder: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["a[0]"]), helper.make_node("Identity", ["a[0]"], ["y"])]
-    model = make_model(nodes, [value("x", TensorProto.FLOAT, (1,))], [value("y", TensorProto.FLOAT, (1,))])
+    model = make_model(nodes, {"x": (1,)}, {"y": (1,)})
     save(model, folder / "odd.onnx")
     assert [o["name"] for o in call("odd.onnx", "-t", "a[0]", "--json").json["outputs"]] == ["y", "a[0]"]
 

@@ -14,7 +14,8 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, conv_model, make_model, quantize_model, save, sum_model, value
+from helpers.cli import call, conv_model, quantize_model, save, sum_model, value
+from helpers.models import make_model, typed
 from onnx import TensorProto, external_data_helper, helper
 
 F32, U8, I8 = np.float32, np.uint8, np.int8
@@ -62,7 +63,7 @@ def image(dtype: Any, *shape: int) -> Callable[[Path], Any]:
     def write(path: Path) -> None:
         node = helper.make_node("Relu", ["image"], ["y"], name="act")
         float32 = TensorProto.FLOAT
-        save(make_model([node], [value("image", float32, ["N", 3, 8, 8])], [value("y", float32, None)]), path)
+        save(make_model([node], {"image": typed(float32, ["N", 3, 8, 8])}, {"y": typed(float32)}), path)
         np.save(path.with_name("x.npy"), np.zeros(shape, dtype))
 
     return write

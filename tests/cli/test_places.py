@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, deep_model, make_model, npy, process, save, value
+from helpers.cli import call, deep_model, npy, process, save, value
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and limits of POSIX")
@@ -25,7 +26,7 @@ def named(folder: Path, *names: str) -> Path:
     """A model whose outputs have these names; the place of each is its value."""
     nodes = [helper.make_node("Identity", [f"c{place}"], [name]) for place, name in enumerate(names)]
     constants = {f"c{place}": np.full(2, place, np.float32) for place in range(len(names))}
-    return save(make_model(nodes, [], [value(name, FLOATS, [2]) for name in names], constants), folder / "names.onnx")
+    return save(make_model(nodes, [], {name: typed(FLOATS, [2]) for name in names}, constants), folder / "names.onnx")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_folder_is_written_whole_or_not_at_all(folder: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], [f"y{place}"]) for place in range(3)]
     nodes += [helper.make_node("Concat", ["x"] * 64, ["big"], axis=0)]
     outputs = [value(name, FLOATS, None) for name in ("y0", "y1", "y2", "big")]
-    save(make_model(nodes, [value("x", FLOATS, [16])], outputs), folder / "big.onnx")
+    save(make_model(nodes, {"x": typed(FLOATS, [16])}, outputs), folder / "big.onnx")
     assert call("big.onnx", "--seed", "1", "-o", "out/").code == 0
     before = {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
     assert len(before) == 5

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import ESCAPE, call, conv_model, deep_model, make_model, npy, save, sum_model, terminal, value
+from helpers.cli import ESCAPE, call, conv_model, deep_model, npy, save, sum_model, terminal
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 from qrun.report.progress import Progress, ProgressLine
@@ -84,7 +85,7 @@ def test_one_spelling_of_domains(folder: Path) -> None:
     add = helper.make_node("QLinearAdd", [*names, *names, "x_scale", "x_zp"], ["y"], domain="com.microsoft", name="sum")
     kind = TensorProto.UINT8
     tensors = {"x_scale": np.float32(0.02), "x_zp": np.uint8(128)}
-    model = make_model([add], [value("image", kind, (2,))], [value("y", kind, None)], tensors, 13, ["com.microsoft"])
+    model = make_model([add], {"image": typed(kind, (2,))}, {"y": typed(kind)}, tensors, 13)
     save(model, folder / "add.onnx")
     shown = call("profile", "add.onnx", "-n", "2").out
     nodes, operators = shown.split("By operator")
@@ -294,13 +295,13 @@ def test_argmax_of_rows(folder: Path) -> None:
 
 def test_model_without_nodes_or_inputs(folder: Path) -> None:
     save(
-        make_model([], [value("x", TensorProto.FLOAT, (1,))], [value("x", TensorProto.FLOAT, (1,))]),
+        make_model([], {"x": (1,)}, {"x": (1,)}),
         folder / "empty.onnx",
     )
     ended = call("empty.onnx", "-i", "x=[1]")
     assert ended.code == 0, ended.err
     constant = helper.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.array([1, 2], np.int64)))
-    save(make_model([constant], [], [value("y", TensorProto.INT64, None)]), folder / "constant.onnx")
+    save(make_model([constant], [], {"y": typed(TensorProto.INT64)}), folder / "constant.onnx")
     ended = call("constant.onnx", "--json")
     assert ended.json["outputs"][0]["values"] == [1, 2]
     assert "random" not in ended.err

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import Arrays, by_hand, network, ranges_of, renamed, sentences, transformer
+from helpers.accuracy import Arrays, by_hand, ranges_of, renamed, sentences, transformer
+from helpers.models import make_model
 from onnx import helper
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -198,12 +199,12 @@ def test_coarse_weights_are_named() -> None:
     weights = (rng.normal(size=(16, 8)) * np.where(np.arange(8) == 3, 300, 1)).astype(np.float32)
     scale = np.array(np.abs(weights).max() / 127, np.float32)
     codes = np.rint(weights / scale).astype(np.int8)
-    source = network(
+    source = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"], "m")], {"x": ["N", 16]}, {"y": ["N", 8]}, {"w": weights}
     )
     nodes = [helper.make_node("DequantizeLinear", ["c", "s"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["p"], "m"),
              helper.make_node("Identity", ["p"], ["y"])]  # fmt: skip
-    model = network(nodes, {"x": ["N", 16]}, {"y": ["N", 8]}, {"c": codes, "s": scale})
+    model = make_model(nodes, {"x": ["N", 16]}, {"y": ["N", 8]}, {"c": codes, "s": scale})
     (cost,) = compared(source, model, [{"x": rng.normal(size=(50, 16)).astype(np.float32)}]).costs
     assert cost.reason == "weights-per-tensor"
     assert cost.local.rounding == cost.local.clipped == 0
@@ -217,7 +218,7 @@ def test_outliers_are_named(tail: list[float], reason: str) -> None:
     x = rng.normal(size=(100, 100)).astype(np.float32)
     x[0, : len(tail)] = tail
     nodes = [helper.make_node("Neg", ["x"], ["n"], "neg"), helper.make_node("Tanh", ["n"], ["y"], "tanh")]
-    source = network(nodes, {"x": ["N", 100]}, {"y": ["N", 100]}, {})
+    source = make_model(nodes, {"x": ["N", 100]}, {"y": ["N", 100]})
     first = compared(source, by_hand(source, ranges_of(source, [{"x": x}]), ("Neg",)), [{"x": x}]).costs[0]
     assert first.reason == reason
     assert first.spread.bulk < 7
@@ -238,9 +239,9 @@ def test_a_range_in_front_of_one_reader_belongs_to_that_reader() -> None:
                   helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
                   helper.make_node("MatMul", ["d", "w"], ["p"], "product")]  # fmt: skip
     scale = {"s": np.array(0.5 / 128, np.float32), "z": np.array(128, np.uint8)}
-    model = network([*quantizers, nodes[1]], inputs, outputs, {**weights, **scale})
+    model = make_model([*quantizers, nodes[1]], inputs, outputs, {**weights, **scale})
     found = compared(
-        network(nodes, inputs, outputs, weights), model, [{"x": rng.normal(size=(50, 16)).astype(np.float32)}]
+        make_model(nodes, inputs, outputs, weights), model, [{"x": rng.normal(size=(50, 16)).astype(np.float32)}]
     )
     (cost,) = found.costs
     assert (cost.node.label, cost.reason) == ("product", "clipped")
@@ -341,8 +342,8 @@ def test_a_model_against_itself_has_no_ranking() -> None:
 def test_quantization_without_loss_has_no_ranking(value: float) -> None:
     """Multiples of the scale, and constant tensors, stay what they are."""
     x = np.full((2, 4), value, np.float32)
-    source = network([helper.make_node("Neg", ["x"], ["y"], "neg")], {"x": ["N", 4]}, {"y": ["N", 4]}, {})
-    model = network(
+    source = make_model([helper.make_node("Neg", ["x"], ["y"], "neg")], {"x": ["N", 4]}, {"y": ["N", 4]})
+    model = make_model(
         [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
          helper.make_node("Neg", ["d"], ["y"], "neg")],
         {"x": ["N", 4]}, {"y": ["N", 4]}, {"s": np.array(0.5, np.float32), "z": np.array(3, np.uint8)},

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import network
+from helpers.models import make_model
 from onnx import helper, numpy_helper
 
 import qrun
@@ -134,8 +134,8 @@ def test_the_scale_of_an_input_is_called_so(reach: float) -> None:
         made[1],
     ]
     shapes: tuple[Any, Any] = ({"x": ["N", 16]}, {"y": ["N", 16]})
-    model = network(quantized, *shapes, {**weights, "s": np.array(scale), "z": np.array(128, np.uint8)})
-    found = accuracy(qrun.load(network(made, *shapes, weights)), qrun.load(model), [{"x": x}])
+    model = make_model(quantized, *shapes, {**weights, "s": np.array(scale), "z": np.array(128, np.uint8)})
+    found = accuracy(qrun.load(make_model(made, *shapes, weights)), qrun.load(model), [{"x": x}])
     (cost,) = found.misfits
     assert cost.fit is not None
     assert cost.fit.now == scale
@@ -152,9 +152,9 @@ def test_the_range_of_an_operator_is_not_called_wrong() -> None:
         helper.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
     ]
-    model = network(quantized, *shapes, {"s": np.array(1 / 256, np.float32), "z": np.array(0, np.uint8)})
+    model = make_model(quantized, *shapes, {"s": np.array(1 / 256, np.float32), "z": np.array(0, np.uint8)})
     x = np.random.default_rng(3).normal(size=(20, 200)).astype(np.float32)
-    found = accuracy(qrun.load(network([made], *shapes, {})), qrun.load(model), [{"x": x}])
+    found = accuracy(qrun.load(make_model([made], *shapes)), qrun.load(model), [{"x": x}])
     assert found.costs[0].reason == "range-unused"
     assert found.misfits == ()
     assert 'nodes_to_exclude=["softmax"]' in text(found)

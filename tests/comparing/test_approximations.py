@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.accuracy import network
 from helpers.comparing import Changed
+from helpers.models import make_model
 from helpers.support import node_model
 from onnx import helper
 
@@ -208,7 +208,7 @@ def test_what_becomes_of_a_sigmoid_in_dynamic_quantization() -> None:
         helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "scale", "zero"], "quantize"),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize"),
     ]
-    data = network(nodes, {"x": [4, 50]}, {"y": [4, 50]}, {}).SerializeToString()
+    data = make_model(nodes, {"x": [4, 50]}, {"y": [4, 50]}).SerializeToString()
     model = qrun.load(data)
     feeds = {"x": np.random.default_rng(SEED).uniform(-17, -14.5, (4, 50)).astype(f32)}
     found = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data), feeds, Tolerance(eps=16))

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from helpers.disagreements import CASES, Case, i8, i32, u8
+from helpers.models import make_model, typed
 from helpers.support import MS, node_model
-from onnx import TensorProto, helper
-from onnx.numpy_helper import from_array
+from onnx import helper
 
 import qrun
 from qrun.comparing.causes import CAUSES
@@ -151,11 +151,9 @@ def test_onnxruntime_as_users_run_it() -> None:
         helper.make_node("QuantizeLinear", ["sum", "two", "odd"], ["y"], "quantize"),
     ]
     stored = {"one": f32(1), "two": f32(2), "zero": u8(0), "odd": u8(1)}
-    a, b, y = (helper.make_tensor_value_info(n, TensorProto.UINT8, [4, 8]) for n in "aby")
-    graph = helper.make_graph(nodes, "g", [a, b], [y], [from_array(np.asarray(v), n) for n, v in stored.items()])
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
-    model = qrun.load(data)
     feeds = {n: np.arange(32, dtype=u8).reshape(4, 8) * u8(k) for n, k in (("a", 1), ("b", 2))}
+    data = make_model(nodes, feeds, {"y": typed(u8, [4, 8])}, stored, opset=13).SerializeToString()
+    model = qrun.load(data)
     as_written, fused = (
         compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=o), feeds) for o in (False, True)
     )

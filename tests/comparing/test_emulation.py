@@ -14,8 +14,8 @@ from shutil import which
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
-from onnx.numpy_helper import from_array
 
 import qrun
 from qrun.comparing.emulated import EmulatedSide, run_emulated
@@ -45,12 +45,7 @@ def product() -> onnx.ModelProto:
 def model_of(
     nodes: list[onnx.NodeProto], stored: Mapping[str, np.ndarray | np.generic], x: tuple[int, ...], y: tuple[int, ...]
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.UINT8, x)],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, y)],
-        [from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return make_model(nodes, {"x": typed(TensorProto.UINT8, x)}, {"y": typed(TensorProto.UINT8, y)}, stored, opset=13)
 
 
 def in_pairs() -> np.ndarray:

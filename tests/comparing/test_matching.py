@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import by_hand, network, ranges_of, renamed, sentences, transformer
+from helpers.accuracy import by_hand, ranges_of, renamed, sentences, transformer
+from helpers.models import make_model
 from onnx import helper
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -113,7 +114,7 @@ def conv_relu(seed: int, normalized: bool, folded: bool, product: str = "Gemm") 
         nodes.append(helper.make_node("Add", ["product", "offset"], ["y"], "add"))
     constants |= {"w": weights, "b": bias}
     single = {name: array.astype(np.float32) for name, array in constants.items()}
-    return network(nodes, {"x": ["N", 3, 4, 4]}, {"y": ["N", 5]}, single)
+    return make_model(nodes, {"x": ["N", 3, 4, 4]}, {"y": ["N", 5]}, single)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import network
+from helpers.models import make_model
 from onnx import TensorProto, helper
 
 import qrun
@@ -39,7 +39,7 @@ def model(
     nodes: Sequence[onnx.NodeProto], output: str, kind: int = TensorProto.UINT8, shape: tuple[int, ...] = (2, 4)
 ) -> onnx.ModelProto:
     read = {name for one in nodes for name in one.input}
-    made = network(nodes, {"x": [2, 8]}, {}, {n: v for n, v in STORED.items() if n in read}, 21)
+    made = make_model(nodes, {"x": [2, 8]}, {}, {n: v for n, v in STORED.items() if n in read}, 21)
     made.graph.output.append(helper.make_tensor_value_info(output, kind, shape))
     return made
 
@@ -149,7 +149,7 @@ def test_the_reader_of_a_concatenation() -> None:
         QUANTIZE,
         node("QLinearConcat", ["ys", "yz", "xq", "xs", "xz", "k", "ws", "wz"], ["q"], domain="com.microsoft"),
     ]
-    found = qrun.load(network(nodes, {"x": [2, 8]}, {"q": None}, {**STORED, "k": np.zeros((2, 8), u8)}))
+    found = qrun.load(make_model(nodes, {"x": [2, 8]}, {"q": None}, {**STORED, "k": np.zeros((2, 8), u8)}))
     assert meaning(found, "k") is not None
     assert meaning(found, "k").names == ("ws", "wz")  # type: ignore[union-attr]
     assert meaning(found, "q").names == ("ys", "yz")  # type: ignore[union-attr]

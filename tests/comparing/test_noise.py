@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from helpers.cli import call
 from helpers.comparing import Changed, told
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper
 
 import qrun
 from qrun.comparing.choices import tolerance
@@ -34,14 +35,13 @@ Node = tuple[str, list[str], str, dict[str, Any]]
 
 def written(nodes: list[Node], stored: Mapping[str, Array], shape: list[int]) -> bytes:
     """A model with the input x of this shape, of which the last node makes the output."""
-    graph = helper.make_graph(
+    made = make_model(
         [helper.make_node(op, read, [made], made, **more) for op, read, made, more in nodes],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(nodes[-1][2], TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
+        {"x": shape},
+        {nodes[-1][2]: None},
+        stored,
+        opset=17,
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return made.SerializeToString()
 
 

@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import conv_model, make_model, value
+from helpers.cli import conv_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
@@ -44,9 +45,7 @@ def proto() -> onnx.ModelProto:
     ]
     rng = np.random.default_rng(3)
     constants = {"s": np.float32(0.02), "z": np.uint8(120), "w": rng.integers(-9, 9, (20, 5)).astype(np.int8)}
-    return make_model(
-        nodes, [value("x", TensorProto.FLOAT, [8, 20])], [value("y", TensorProto.FLOAT, [8, 5])], constants
-    )
+    return make_model(nodes, {"x": [8, 20]}, {"y": [8, 5]}, constants)
     return model
 
 
@@ -403,9 +402,7 @@ def test_nothing_is_proved_from_other_inputs(tmp_path: Path) -> None:
         helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[2]),
     ]
     constants = {"s": np.float32(1), "z": np.uint8(0)}
-    made = make_model(
-        nodes, [value("x", TensorProto.FLOAT, [1, 1, 4])], [value("p", TensorProto.UINT8, [1, 1, 3])], constants
-    )
+    made = make_model(nodes, {"x": [1, 1, 4]}, {"p": typed(TensorProto.UINT8, [1, 1, 3])}, constants)
     onnx.save(made, tmp_path / "m.onnx")
     model, feeds = qrun.load(tmp_path / "m.onnx"), {"x": np.float32([[[1, 5, 2, 6]]])}
     q, p = np.uint8([[[1, 5, 2, 6]]]), np.uint8([[[5, 5, 6]]])

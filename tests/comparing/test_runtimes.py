@@ -9,10 +9,10 @@ import ml_dtypes as md
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import network
 from helpers.comparing import Changed, told
+from helpers.models import make_model, typed
 from helpers.support import node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.cli.compare import AGAINST
@@ -42,12 +42,7 @@ def chain() -> Model:
         helper.make_node("QuantizeLinear", ["d", "half", "z"], ["y"], "last"),
     ]
     stored = {"s": f32(1), "z": u8(4), "half": f32(2)}
-    graph = helper.make_graph(
-        nodes, "chain", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, ["N"])],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": ["N"]}, {"y": typed(TensorProto.UINT8, ["N"])}, stored, opset=13)
     return qrun.load(model.SerializeToString())
 
 
@@ -126,12 +121,7 @@ def summed(change: float) -> tuple[Model, dict[str, Array], dict[str, Array]]:
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "last"),
     ]
     stored = {"w": np.array([[1, 20], [1, 20]], f32), "s": f32(1), "z": u8(0)}
-    graph = helper.make_graph(
-        nodes, "sums", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
-        [helper.make_tensor_value_info("d", TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": ["N", 2]}, {"d": ["N", 2]}, stored, opset=13)
     feeds = {"x": np.array([[1, 1.5], [0.25, 0.25]], f32)}
     exact = feeds["x"] @ stored["w"]
     return qrun.load(model.SerializeToString()), feeds, {"m": exact + np.array([[0, 0], [change, 0]], f32)}
@@ -175,12 +165,7 @@ def test_an_origin_lies_after_what_died_out() -> None:
         helper.make_node("QuantizeLinear", ["d1", "half", "z"], ["q2"]),
     ]
     stored = {"w": np.array([[1, 2], [1, 2]], f32), "s": f32(1), "two": f32(2), "half": f32(0.5), "z": u8(0)}
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
-        [helper.make_tensor_value_info("q2", TensorProto.UINT8, ["N", 2])],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": ["N", 2]}, {"q2": typed(TensorProto.UINT8, ["N", 2])}, stored, opset=13)
     loaded = qrun.load(model.SerializeToString())
     feeds = {"x": np.array([[1, 2], [3, 2.2]], f32)}
     noisy = np.asarray(QrunSide(loaded).run(feeds)["m"]).copy()
@@ -265,14 +250,13 @@ def test_types_that_python_cannot_read_from_onnxruntime(kind: type) -> None:
 
 @pytest.mark.parametrize("backend", ["onnx-ref", pytest.param("ort", marks=needs_ort)])
 def test_a_node_alone(backend: str) -> None:
-    graph = helper.make_graph(
+    data = make_model(
         [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Add", ["a", "c"], ["y"], "add")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
-        [numpy_helper.from_array(np.array([1, 2], f32), "c")],
-    )
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+        {"x": [2]},
+        {"y": [2]},
+        {"c": np.array([1, 2], f32)},
+        opset=13,
+    ).SerializeToString()
     model = qrun.load(data)
     values = {"a": np.array([5, 6], f32), "c": model.constants["c"]}
     assert Nodes(model, data).alone(model.nodes[1], values, backend)[0].tolist() == [6, 8]
@@ -353,7 +337,7 @@ def test_inside_the_graph_that_onnxruntime_makes() -> None:
         helper.make_node("DynamicQuantizeLinear", ["t"], ["q", "scale", "zero"], "quantize"),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize"),
     ]
-    proto = network(nodes, {"x": [4, 50]}, {"y": [50, 4]}, {})
+    proto = make_model(nodes, {"x": [4, 50]}, {"y": [50, 4]})
     data = proto.SerializeToString()
     model = qrun.load(data)
     feeds = {"x": np.random.default_rng(9).uniform(-17, -14.5, (4, 50)).astype(np.float32)}
@@ -368,7 +352,7 @@ def test_inside_the_graph_that_onnxruntime_makes() -> None:
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 def test_without_the_same_outputs_nothing_inside_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = network(
+    data = make_model(
         [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Erf", ["s"], ["y"])], {"x": [3]}, {"y": [3]}, {}
     ).SerializeToString()
     model, feeds = qrun.load(data), {"x": np.ones(3, np.float32)}

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import call, conv_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 from qrun.comparing.saved import SavedChecks, SavedRuns, compare_saved
@@ -349,11 +350,11 @@ def test_changed_at_random(saved: dict[str, Path], tmp_path: Path) -> None:
 
 def test_truth_values_of_runs(tmp_path: Path) -> None:
     """As qrun saves them."""
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g",
-                              [helper.make_tensor_value_info("x", TensorProto.BOOL, [2])],
-                              [helper.make_tensor_value_info("y", TensorProto.BOOL, [2])])  # fmt: skip
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    proto.ir_version = 10
+    proto = make_model(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        {"x": typed(TensorProto.BOOL, [2])},
+        {"y": typed(TensorProto.BOOL, [2])},
+    )
     onnx.save(proto, tmp_path / "m.onnx")
     for name, given in (("a", "[true,false]"), ("b", "[true,true]")):
         ended = call("run", tmp_path / "m.onnx", "-i", f"x={given}", "--json")

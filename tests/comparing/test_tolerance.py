@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.cli import ROOT, call
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper
 
 import qrun
 from qrun.comparing.choices import tolerance
@@ -79,12 +80,7 @@ def moved() -> Model:
         helper.make_node("Transpose", ["c"], ["m"]),
     ]
     stored = {"s": f32(0.5), "z": np.uint8(3), "many": np.array([1, 2, 4], f32), "zeros": np.zeros(3, np.uint8)}
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("r", "m")],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": [2, 3]}, "r m", stored, opset=13)
     return qrun.load(model.SerializeToString())
 
 

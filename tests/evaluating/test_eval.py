@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import Ended, call, fixes
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper, numpy_helper
 from scipy.stats import binomtest
 
 import qrun
@@ -160,10 +161,8 @@ def test_a_fixed_batch_is_filled(digits: Digits, tmp_path: Path) -> None:
 
 
 def qrun_model(batch: int | str) -> Any:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, 3]) for name in ("x", "y"))
-    two = numpy_helper.from_array(np.array(2, np.float32), "two")
-    graph = helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "g", [x], [y], [two])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    twice = helper.make_node("Mul", ["x", "two"], ["y"])
+    return make_model([twice], {"x": [batch, 3]}, {"y": [batch, 3]}, {"two": np.float32(2)}, opset=17)
 
 
 def test_a_bad_sample_is_told_and_the_others_count(digits: Digits, tmp_path: Path) -> None:
@@ -357,12 +356,8 @@ def test_the_progress_line_tells_the_score_so_far() -> None:
 
 @pytest.mark.parametrize("shape", [[1, 3], [1, 3, 1, 1], [3]])
 def test_classes_may_have_axes_of_one_around(shape: list[int], tmp_path: Path) -> None:
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in (("x", [1, 3]), ("y", shape))
-    )
-    to = numpy_helper.from_array(np.array(shape), "to")
-    graph = helper.make_graph([helper.make_node("Reshape", ["x", "to"], ["y"])], "g", [x], [y], [to])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    reshape = helper.make_node("Reshape", ["x", "to"], ["y"])
+    made = make_model([reshape], {"x": [1, 3]}, {"y": shape}, {"to": shape}, opset=17)
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     np.save("x.npy", np.array([[0, 2, 1], [5, 1, 0]], np.float32))
     np.save("y.npy", np.array([1, 2]))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from evaluating.conftest import MODELS, Digits
 from helpers.cli import call
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper
 
 import qrun
 from qrun.documents.item import Item
@@ -24,17 +25,12 @@ SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
 
 def narrow(scale: float) -> Any:
     """x [1,8] quantized with a scale, two nodes later in float again."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y"))
-    stored = [
-        numpy_helper.from_array(np.array(scale, np.float32), "scale"),
-        numpy_helper.from_array(np.array(0, np.int8), "zero"),
-    ]
+    stored = {"scale": np.float32(scale), "zero": np.int8(0)}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"], "quantize"),
         helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"], "dequantize"),
     ]
-    graph = helper.make_graph(nodes, "g", [x], [y], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": [1, 8]}, {"y": [1, 8]}, stored, opset=17)
 
 
 def test_a_scale_that_fitted_the_first_samples_only(tmp_path: Path) -> None:

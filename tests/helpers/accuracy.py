@@ -8,31 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import qrun
+from helpers.models import make_model
 
 Arrays = dict[str, np.ndarray]
-
-
-def network(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Sequence[int | str]],
-    outputs: Mapping[str, Sequence[int | str] | None],
-    constants: Mapping[str, np.ndarray],
-    opset: int = 17,
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets)
-    model.ir_version = 8
-    return model
 
 
 def transformer(seed: int, width: int = 16, heads: int = 2, length: int = 8) -> onnx.ModelProto:
@@ -86,7 +67,7 @@ def transformer(seed: int, width: int = 16, heads: int = 2, length: int = 8) -> 
     node("Add", "f2 b2", "f2b")
     node("Add", "r0 f2b", "y")
     inputs: dict[str, Sequence[int | str]] = {"x": ["N", length, width], "mask": ["N", 1, 1, length]}
-    return network(nodes, inputs, {"y": ["N", length, width]}, constants)
+    return make_model(nodes, inputs, {"y": ["N", length, width]}, constants)
 
 
 def sentences(seed: int, count: int, width: int = 16, length: int = 8, batch: int = 4) -> list[Arrays]:

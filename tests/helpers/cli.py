@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from helpers.models import make_model, typed
 from qrun.cli import main
 
 ZERO = np.uint8(0)
@@ -129,22 +130,6 @@ def value(name: str, number: int, shape: Sequence[int | str | None] | None) -> o
     return helper.make_tensor_value_info(name, number, shape)
 
 
-def make_model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[onnx.ValueInfoProto],
-    outputs: Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, Any] | None = None,
-    opset: int = 21,
-    domains: Sequence[str] = (),
-) -> onnx.ModelProto:
-    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), initializers)
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    model = helper.make_model(graph, opset_imports=opsets)
-    model.ir_version = 10
-    return model
-
-
 def conv_model(
     name: str = "/stem/conv", *, image: str = "image", output: str = "y", **constants: Any
 ) -> onnx.ModelProto:
@@ -158,7 +143,7 @@ def conv_model(
     names = [image, "x_scale", "x_zp", "w", "w_scale", "w_zp", "y_scale", "y_zp"] + ["b"] * ("b" in tensors)
     node = helper.make_node("QLinearConv", names, [output], name=name, pads=[1, 1, 1, 1])
     kind = TensorProto.UINT8
-    return make_model([node], [value(image, kind, ["N", 3, 8, 8])], [value(output, kind, None)], tensors, 13)
+    return make_model([node], {image: typed(kind, ["N", 3, 8, 8])}, {output: typed(kind)}, tensors, 13)
 
 
 def deep_model(layers: int = 12, prefix: str = "/features/features.") -> onnx.ModelProto:
@@ -177,7 +162,7 @@ def deep_model(layers: int = 12, prefix: str = "/features/features.") -> onnx.Mo
         nodes.append(helper.make_node("QLinearConv", names, [made], name=label))
         last = made
     kind = TensorProto.UINT8
-    return make_model(nodes, [value("image", kind, ["N", 3, 8, 8])], [value("logits", kind, None)], tensors, 13)
+    return make_model(nodes, {"image": typed(kind, ["N", 3, 8, 8])}, {"logits": typed(kind)}, tensors, 13)
 
 
 def sum_model(
@@ -191,7 +176,7 @@ def sum_model(
         last = made
     if len(names) == 1:
         nodes.append(helper.make_node("Identity", [last], ["y"], name="copy"))
-    return make_model(nodes, [value(n, number, shape) for n in names], [value("y", number, None)])
+    return make_model(nodes, {n: typed(number, shape) for n in names}, {"y": typed(number)})
 
 
 def quantize_model(scale: Any = 0.5, zero: Any = ZERO, shape: Sequence[int | str | None] = ("N",)) -> onnx.ModelProto:
@@ -199,7 +184,7 @@ def quantize_model(scale: Any = 0.5, zero: Any = ZERO, shape: Sequence[int | str
     node = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quant")
     tensors = {"scale": np.asarray(scale, np.float32), "zero": np.asarray(zero)}
     output = value("q", helper.np_dtype_to_tensor_dtype(np.asarray(zero).dtype), None)
-    return make_model([node], [value("x", TensorProto.FLOAT, shape)], [output], tensors)
+    return make_model([node], {"x": shape}, [output], tensors)
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:

@@ -22,6 +22,8 @@ import onnx
 import onnx.defs
 from onnx import TensorProto, helper, numpy_helper
 
+from helpers.models import make_model
+
 MS = "com.microsoft"
 OPSET = 17
 F = np.float32
@@ -166,9 +168,7 @@ def model_of(graph: Graph, shape: tuple[int, ...]) -> onnx.ModelProto:
     last = graph.real(ends[-1])
     outputs.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape), *graph.replaceable]
-    made = helper.make_graph(graph.nodes, "random", inputs, outputs, graph.tensors)
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MS, 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=8)
+    return make_model(graph.nodes, inputs, outputs, graph.tensors, opset=OPSET)
 
 
 def conv(g: Graph, qdq: bool) -> None:

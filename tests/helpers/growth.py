@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from helpers.models import make_model
 from qrun import TensorType
 
 MS = "com.microsoft"
@@ -29,11 +30,7 @@ def model(
     stored: Iterable[tuple[str, object]] = (),
     infos: Iterable[onnx.ValueInfoProto] = (),
 ) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored]
-    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), tensors, value_info=list(infos))
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)], ir_version=8
-    )
+    return make_model(nodes, inputs, outputs, dict(stored), opset=17, value_info=list(infos))
 
 
 ONE = np.float32(0.5)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from oracle.cast import nearest
 
 import qrun
 from helpers.emulation import emulated_sets, emulation
@@ -100,15 +101,7 @@ def exact_result(acc: int, x_scale: Any, w_scale: Any, y_scale: Any, out: str, z
 
 def nearest32(value: Fraction) -> Any:
     """The float32 nearest to a real number, ties to even, from the definition."""
-    sign, size = (-1 if value < 0 else 1), abs(value)
-    if not size:
-        return np.float32(0)
-    exponent = max(-149, size.numerator.bit_length() - size.denominator.bit_length() - 24)
-    while size >= Fraction(2) ** (exponent + 24):
-        exponent += 1
-    steps = round(size / Fraction(2) ** exponent)
-    with np.errstate(over="ignore"):
-        return np.float32(sign * np.ldexp(np.float64(steps), exponent))
+    return np.float32(nearest(value, np.float32))
 
 
 class Guarded:

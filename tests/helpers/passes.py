@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 import qrun
+from helpers.models import make_model
 from qrun.ir.types import NUMBERS
 from qrun.passes import Optimized, has_tables, makes_tables, optimize
 
@@ -72,9 +73,7 @@ class Graph:
         return self
 
     def proto(self) -> onnx.ModelProto:
-        graph = helper.make_graph(self.nodes, "g", self.infos, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MS, 1), helper.make_opsetid(ML, 3)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return make_model(self.nodes, self.infos, self.outputs, self.initializers, opset=self.opset)
 
     def model(self) -> qrun.Model:
         return qrun.load(self.proto())

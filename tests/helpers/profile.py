@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from helpers.models import make_model
 from helpers.passes import Graph
 from qrun.ir import Model
 from qrun.ir.load import load
@@ -63,8 +64,7 @@ def chain(ops: Sequence[str]) -> Model:
     """Nodes one after the other that are called like these operators; nobody runs them."""
     nodes = [helper.make_node("Identity", [f"t{i}"], [f"t{i + 1}"], name=f"{op}{i}") for i, op in enumerate(ops)]
     value = [helper.make_tensor_value_info(n, 1, [2]) for n in ("t0", f"t{len(ops)}")]
-    graph = helper.make_graph(nodes, "g", value[:1], value[1:])
-    loaded = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    loaded = load(make_model(nodes, value[:1], value[1:]))
     renamed = tuple(replace(node, op_type=op) for node, op in zip(loaded.nodes, ops, strict=True))
     return replace(loaded, nodes=renamed)
 

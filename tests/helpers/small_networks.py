@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+
+from helpers.models import make_model
 
 Array = np.ndarray[Any, Any]
 SIZE = 8
@@ -51,10 +53,7 @@ class Net:
         return self.add("Add", self.add("MatMul", x, self.weight(terms, out)), self.bias(out))
 
     def model(self, y: str, opset: int = 17) -> onnx.ModelProto:
-        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)]
-        outputs = [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)]
-        graph = helper.make_graph(self.nodes, "g", inputs, outputs, self.stored)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        model = make_model(self.nodes, {"x": self.shape}, {y: None}, self.stored, opset=opset)
         return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
     def sample(self, seed: int) -> Array:

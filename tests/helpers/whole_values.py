@@ -6,6 +6,8 @@ import onnx
 import onnx.parser
 from onnx import TensorProto, helper
 
+from helpers.models import make_model
+
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 3]>\n'
 LOOPED = """main (float[2,3] x, int64 n) => (seq(float[2,3]) s, float[K,3] y)
 {
@@ -76,10 +78,6 @@ def _words() -> onnx.ModelProto:
         helper.make_node("Add", ["row", "x"], ["sum"]),
         helper.make_node("ZipMap", ["sum"], ["z"], domain="ai.onnx.ml", classlabels_strings=["u", "v", "w"]),
     ]
-    inputs = [helper.make_value_info("m", mapped), helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
-    outputs = [
-        helper.make_tensor_value_info("row", TensorProto.FLOAT, [1, 3]),
-        helper.make_value_info("z", helper.make_sequence_type_proto(mapped)),
-    ]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=opsets, ir_version=9)
+    return make_model(
+        nodes, {"m": mapped, "x": ["N", 3]}, {"row": [1, 3], "z": helper.make_sequence_type_proto(mapped)}, opset=17
+    )

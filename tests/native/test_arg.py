@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, Array, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
@@ -99,10 +100,7 @@ def test_of_what_lies_channels_last() -> None:
         helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2]),
         *(helper.make_node("ArgMax", ["a"], [f"y{n}"], axis=n % 4, keepdims=n // 4) for n in range(8)),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 21, 6, 9])
-    outputs = [helper.make_tensor_value_info(f"y{n}", TensorProto.INT64, None) for n in range(8)]
-    graph = helper.make_graph(nodes, "g", [x], outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": [2, 21, 6, 9]}, {f"y{n}": typed(TensorProto.INT64) for n in range(8)}, opset=13)
     data = np.random.default_rng(1).normal(0, 1, (2, 21, 6, 9)).astype(np.float32)
     events = same_everywhere(model, {"x": data}).events
     assert {event.backend for event in events} == {"native"}

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, every_isa
 from helpers.placed import operations_of, schedules
 from helpers.sums import assert_bits, beside_ties
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 import qrun
 from qrun.memory import Budget
@@ -49,12 +50,11 @@ def network(
     if "y" in turned:
         nodes.append(helper.make_node("Transpose", ["t-y"], ["y"], perm=HEADS))
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     numbers = {"root": F(np.sqrt(32)), "half": F(0.5)}
     used = {name for _, reads, _ in between for name in reads}
-    constants = [numpy_helper.from_array(np.asarray(v), name) for name, v in numbers.items() if name in used]
-    graph = helper.make_graph(nodes, "attention", inputs, outs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return make_model(
+        nodes, inputs, dict.fromkeys(outputs), {name: v for name, v in numbers.items() if name in used}, opset=20
+    )
 
 
 def numbers(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, Array
 from helpers.support import assert_equal
 from onnx import TensorProto, helper, numpy_helper
@@ -42,13 +43,8 @@ def loop(
     )
     names = [f"y{n}" for n in range(len(outputs))]
     inputs = ["turns", "", *["x"] * len(carried)]
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Loop", inputs, names, body=body)],
-        "g",
-        [value("x", F32, ["n", WIDE]), value("turns", I64, [])],
-        [value(name, F32) for name in names],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Loop", inputs, names, body=body)]
+    return make_model(made, {"x": ["n", WIDE], "turns": typed(I64, [])}, dict.fromkeys(names), opset=17)
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.float32 import F, function, numbers
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
 from helpers.placed import chains, run_placed, same_everywhere, schedules
 from helpers.support import assert_equal
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 import qrun
 from qrun.native.emit.expression import FunctionStep
@@ -48,14 +49,13 @@ def network(
         more: dict[str, Any] = {"to": TensorProto.FLOAT} if op_type == "Cast" else {}
         return helper.make_node(op_type, names, [output], **more)
 
-    graph = helper.make_graph(
+    return make_model(
         [made(*node) for node in nodes],
-        "chain",
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), s) for name, s in inputs.items()],
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in outputs],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+        {name: typed(types.get(name, TensorProto.FLOAT), s) for name, s in inputs.items()},
+        {name: typed(types.get(name, TensorProto.FLOAT)) for name in outputs},
+        constants,
+        opset=20,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> qrun.Session:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from helpers import models
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal, schedules
@@ -247,10 +248,9 @@ def test_convolutions_write_into_a_concatenation_of_floats() -> None:
         helper.make_node("Conv", ["e", "t"], ["y"]),
     ]
     sizes = {"w": (24, 16, 3, 3), "v": (10, 16, 1, 1), "u": (7, 34, 1, 1), "t": (5, 41, 1, 1)}
-    constants = [numpy_helper.from_array(rng.normal(0, 1, s).astype(F), n) for n, s in sizes.items()]
-    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", (1, 5, 9, 8)))]
-    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], constants))
+    constants = {n: rng.normal(0, 1, s).astype(F) for n, s in sizes.items()}
     feeds = {"x": rng.normal(0, 1, shape).astype(F)}
+    model = models.make_model(nodes, feeds, "y", constants)
     same_everywhere(model, feeds)
     session = qrun.Session(model, backend="native", cache=OBJECTS)
     for _ in range(3):
@@ -282,13 +282,8 @@ def network(equal: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
     conv("e", "f", 8, 88, "t")
     nodes.append(helper.make_node("QLinearConcat", ["s", "z", "e", "s", "z", "f", "t", "z"], ["g"], domain=MS, axis=1))
     u8 = onnx.TensorProto.UINT8
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", u8, [2, 3, 9, 8])],
-        [helper.make_tensor_value_info(name, u8, None) for name in ("g", "d", "f")],
-        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8), {"x": codes(rng, (2, 3, 9, 8), "u8")}
+    feeds = {"x": codes(rng, (2, 3, 9, 8), "u8")}
+    return models.make_model(nodes, feeds, dict.fromkeys("gdf", models.typed(u8)), constants, opset=17), feeds
 
 
 @pytest.mark.parametrize("equal", [True, False])

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers import edges
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
@@ -197,11 +198,13 @@ def shuffle_model(groups: int, shape: tuple[int, ...], middle: list[int], perm: 
         helper.make_node("Reshape", ["c", "together"], ["d"], "together"),
         helper.make_node("MaxPool", ["d"], ["y"], "last", kernel_shape=[1] * (len(shape) - 2)),
     ]
-    tensors = [numpy_helper.from_array(np.asarray(v, np.int64), n) for n, v in (("apart", middle), ("together", shape))]
-    x = helper.make_tensor_value_info("x", TensorProto.UINT8, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.UINT8, None)
-    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(
+        nodes,
+        {"x": typed(TensorProto.UINT8, shape)},
+        {"y": typed(TensorProto.UINT8)},
+        {n: np.asarray(v, np.int64) for n, v in (("apart", middle), ("together", shape))},
+        opset=17,
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,10 +300,13 @@ def test_movements_between_kernels() -> None:
     values = {"from": [2], "to": [19], "axis": [1], "pads": [0, 1, 1, 2, 0, 0, 2, 1], "flat": [2, -1]}
     tensors = [numpy_helper.from_array(np.asarray(v, np.int64), n) for n, v in values.items()]
     tensors.append(numpy_helper.from_array(np.asarray(9, np.int8), "nine"))
-    x = helper.make_tensor_value_info("x", TensorProto.INT8, [2, 21, 9, 12])
-    outputs = [helper.make_tensor_value_info(n, TensorProto.INT8, None) for n in "fhik"]
-    graph = helper.make_graph(nodes, "g", [x], outputs, tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = make_model(
+        nodes,
+        {"x": typed(TensorProto.INT8, [2, 21, 9, 12])},
+        {n: typed(TensorProto.INT8) for n in "fhik"},
+        tensors,
+        opset=17,
+    )
     data = np.random.default_rng(6).integers(-128, 128, (2, 21, 9, 12)).astype(np.int8)
     for outputs_ in (None, list("abcdefghijk")):
         for threads in (1, 2):

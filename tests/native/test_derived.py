@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array
 from helpers.support import assert_equal
 from onnx import TensorProto, helper, numpy_helper
@@ -27,10 +28,7 @@ def model(
     made = [helper.make_node(op_type, inputs, [output], output, **a) for op_type, inputs, output, a in nodes]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m", 6])]
     inputs += [helper.make_tensor_value_info(n, TensorProto.INT64, constants[n].shape) for n in fed]
-    values = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
-    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
-    graph = helper.make_graph(made, "g", inputs, values, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return make_model(made, inputs, dict.fromkeys(outputs, onnx.TypeProto()), constants, opset=17)
 
 
 HEADS: list[Node] = [

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, THOROUGH, codes, nearest32, thin
 from helpers.support import MS, assert_equal, node_model, with_all_outputs
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import qrun
 from qrun.checking.rules import check
@@ -333,11 +334,7 @@ def transformer_block(rng: Rng, length: int = 7, width: int = 24, heads: int = 3
     mixed = node("Reshape", node("Transpose", node("MatMul", weights, v), perm=[0, 2, 1, 3]), joined)
     y = node("LayerNormalization", node("Add", dense(mixed, width, width), "x"), const(np.ones(width, F)), axis=-1)
     y = node("Add", dense(node("Relu", dense(y, width, 40)), 40, width), y)
-    x_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, length, width])
-    graph = helper.make_graph(
-        nodes, "g", [x_info], [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)], constants
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": [2, length, width]}, {y: None}, constants, opset=17)
 
 
 @pytest.mark.parametrize("run_time_weights", [False, True])

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, every_isa
 from helpers.placed import elsewhere, run_placed, same_everywhere, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 import qrun
 from qrun.native.errors import Undecided
@@ -83,15 +84,12 @@ class Step:
             helper.make_node("Cast", ["long"], ["total"], to=TensorProto.INT32),
             helper.make_node("GroupQueryAttention", names, outputs, domain=MS, **self.attributes),
         ]
-        inputs = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-            for n, x in self.feeds.items()
-        ]
-        outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name]
-        constants = [numpy_helper.from_array(x, name) for name, x in {**self.angles, **more}.items()]
-        imports = [helper.make_opsetid("", 20), helper.make_opsetid(MS, 1)]
-        return helper.make_model(
-            helper.make_graph(nodes, "g", inputs, outs, constants), opset_imports=imports, ir_version=9
+        return make_model(
+            nodes,
+            {n: typed(helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in self.feeds.items()},
+            {name: None for name in outputs if name},
+            {**self.angles, **more},
+            opset=20,
         )
 
     def run(self, **options: Any) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, every_isa
 from helpers.placed import schedules
 from helpers.support import assert_equal
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 import qrun
 from qrun.native.kernels import floats
@@ -44,10 +45,7 @@ def model_of(number: int, limits: tuple[float, ...] | None, w: Array, bias: Arra
         helper.make_node(op, names, ["sums"], **options),
         helper.make_node("Relu" if limits is None else "Clip", ["sums", *ends], ["y"]),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": x_shape}, "y", tensors, opset=17)
 
 
 def same(number: int, limits: tuple[float, ...] | None, x: Array, w: Array, bias: Array | None, isa: str) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, Array, every_isa
 from helpers.placed import operations_of
 from helpers.sums import beside_ties
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 from qrun.native.kernels.copy import Copy
 from qrun.native.kernels.float_matmul import FloatMatmul
@@ -33,10 +34,9 @@ def network(
     for value in inputs:
         value.type.tensor_type.shape.SetInParent()
         value.type.tensor_type.ClearField("shape")
-    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-    constants = [numpy_helper.from_array(more[name], name) for name in "ab" if name in more]
-    graph = helper.make_graph(nodes, "moved", inputs, outs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return make_model(
+        nodes, inputs, dict.fromkeys(outputs), {name: more[name] for name in "ab" if name in more}, opset=20
+    )
 
 
 def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
@@ -93,13 +94,7 @@ def test_nodes_that_move_elements(
 def test_parts_that_nobody_reads_are_not_made() -> None:
     nodes = [helper.make_node("Split", ["x"], ["", "b", ""], axis=1), helper.make_node("Relu", ["b"], ["y"])]
     x = np.random.default_rng(1).normal(0, 1, (2, 9, 4)).astype(np.float32)
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yb"],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model(nodes, {"x": x.shape}, dict.fromkeys("yb"), opset=13)
     events = same_everywhere(model, {"x": x}).events
     assert [event.backend for event in events] == ["native", "native"]
 

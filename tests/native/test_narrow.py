@@ -10,10 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.float32 import UNARY
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, every_isa, thin
 from helpers.placed import schedules
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper
+from oracle.cast import nearest
 
 import qrun
 from qrun.native.emit.narrow import FORMATS
@@ -122,21 +124,6 @@ def test_casts(isa: str) -> None:
         one("Cast", [every_number(dtype)], isa, np.dtype(np.float32), to=TensorProto.FLOAT)
 
 
-def nearest(value: Fraction, name: str) -> float:
-    """The number of this type nearest to a real one, ties to even, from the definition; infinity beyond the greatest."""
-    form = FORMATS[name]
-    size = abs(value)
-    if not size:
-        return 0.0
-    exponent = size.numerator.bit_length() - size.denominator.bit_length() - form.digits - 1
-    while size >= Fraction(2) ** (exponent + form.digits):
-        exponent += 1
-    exponent = max(exponent, round(np.log2(form.unit)))
-    made = round(size / Fraction(2) ** exponent) * Fraction(2) ** exponent
-    found = float("inf") if made >= (form.most or 2.0**128) else float(made)
-    return found if value > 0 else -found
-
-
 def beside_middles(dtype: np.dtype[Any], m: int, k: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Rows whose sums are the middle of two numbers, a hair beside it, or so near that a float32 between would be the middle."""
     digits = FORMATS[TYPES[dtype][1]].digits
@@ -161,7 +148,7 @@ def test_products_against_fractions(isa: str, dtype: np.dtype[Any]) -> None:
         cases.append(tuple(rng.integers(-40, 41, shape).astype(dtype) for shape in ((m, k), (k, n))))
         for a, b in cases:
             want = np.array(
-                [[nearest(sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(row, column, strict=True)), Fraction(0)), name)
+                [[nearest(sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(row, column, strict=True)), Fraction(0)), dtype)
                   for column in b.T] for row in a]
             ).astype(dtype)  # fmt: skip
             for constants in (False, [1]):
@@ -235,14 +222,13 @@ def network(dtype: np.dtype[Any], nodes: Sequence[tuple[str, list[str], str, dic
     tensors = [
         helper.make_tensor(name, number, a.shape, a.astype(dtype).tobytes(), raw=True) for name, a in constants.items()
     ]
-    graph = helper.make_graph(
+    return make_model(
         [helper.make_node(op, names, [output], **more) for op, names, output, more in nodes],
-        "g",
-        [helper.make_tensor_value_info("x", number, shape)],
-        [helper.make_tensor_value_info(name, number, None) for name in outputs],
+        {"x": typed(number, shape)},
+        {name: typed(number) for name in outputs},
         tensors,
+        opset=22,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
 
 def operations(session: qrun.Session) -> list[Any]:

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS
 from helpers.placed import same_refusal
 from helpers.support import MS, node_model
@@ -140,10 +141,7 @@ def test_a_default_is_constant_until_it_is_replaced() -> None:
 def test_weights_from_a_constant_node_are_constant() -> None:
     w = onnx.numpy_helper.from_array(B, "w")
     nodes = [helper.make_node("Constant", [], ["b"], value=w), helper.make_node("MatMulInteger", ["a", "b"], ["y"])]
-    a = helper.make_tensor_value_info("a", onnx.TensorProto.UINT8, [2, 3])
-    y = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)
-    graph = helper.make_graph(nodes, "g", [a], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = make_model(nodes, {"a": A}, {"y": typed(np.int32)}, opset=17)
     assert event_of(model, {"a": A}).backend == "native"
 
 
@@ -212,8 +210,7 @@ def test_kernels_are_reused_and_bounded() -> None:
 def test_nodes_whose_attributes_are_zeros_of_other_signs_are_not_alike() -> None:
     nodes = [helper.make_node("Clip", ["x"], [f"y{n}"], min=zero) for n, zero in enumerate((0.0, -0.0))]
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in ("x", "y0", "y1")]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    model = make_model(nodes, values[:1], values[1:], opset=10)
     feeds = {"x": np.array([-1, -0.0, 2], F)}
     event_of(model, feeds)
     made = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)

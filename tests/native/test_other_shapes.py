@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
 from helpers.support import MS, assert_equal
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.declare.memo import Memo
@@ -28,13 +29,7 @@ def quantized(x: str, scale: float, zero: int, dtype: Any, constants: dict[str, 
 
 
 def model(nodes: list[onnx.NodeProto], constants: dict[str, Array], shape: tuple[Any, ...]) -> onnx.ModelProto:
-    inputs = [helper.make_tensor_value_info("x", TensorProto.UINT8, shape)]
-    outputs = [helper.make_value_info("y", onnx.TypeProto())]
-    tensors = [numpy_helper.from_array(a, n) for n, a in constants.items()]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)], ir_version=9
-    )
+    return make_model(nodes, {"x": typed(U8, shape)}, {"y": onnx.TypeProto()}, constants, opset=17)
 
 
 def convolution(channels: int, outputs: int, group: int, kernel: int, per_channel: bool) -> onnx.ModelProto:

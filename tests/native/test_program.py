@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS
 from onnx import TensorProto, helper, numpy_helper
 
@@ -72,8 +73,7 @@ def chain(length: int = 4, rows: int = 33, k: int = 70, middle: str = "") -> onn
             )
             x = "back"
     values = [helper.make_tensor_value_info(n, TensorProto.UINT8, [rows, k]) for n in ("x", x)]
-    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, values[:1], values[1:], tensors, opset=17)
 
 
 def codes(seed: int, rows: int = 33, k: int = 70) -> np.ndarray:
@@ -217,16 +217,14 @@ def test_an_error_within_a_program_names_the_node() -> None:
 
 def test_a_shape_that_another_tensor_gives() -> None:
     """Reshape to the shape of y: the same x with another y is another kernel."""
-    value = helper.make_tensor_value_info
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1]),
         helper.make_node("Shape", ["y"], ["s"]),
         helper.make_node("Reshape", ["p", "s"], ["r"]),
         helper.make_node("Relu", ["r"], ["z"]),
     ]
-    inputs = [value("x", TensorProto.INT8, [1, 6, 2, 2]), value("y", TensorProto.FLOAT, ["A", "B"])]
-    graph = helper.make_graph(nodes, "shapes", inputs, [value("z", TensorProto.INT8, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    inputs = {"x": typed(np.int8, [1, 6, 2, 2]), "y": ["A", "B"]}
+    model = make_model(nodes, inputs, {"z": typed(np.int8)}, opset=17)
     native = qrun.Session(model, backend="native", cache=OBJECTS)
     x = np.arange(-12, 12, dtype=np.int8).reshape(1, 6, 2, 2)
     for shape in ((2, 12), (2, 12), (2, 12), (4, 6), (4, 6), (2, 12), (24, 1), (24, 1), (24, 1)):

@@ -11,10 +11,11 @@ import onnx
 import pytest
 from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.models import make_model, typed
 from helpers.native import ISAS, LIMITS, TYPES, Array, codes, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import MS, assert_equal, node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.native.errors import Declined
@@ -348,11 +349,7 @@ def first_layer(shape: tuple[int, ...], kernel: int, after: str) -> onnx.ModelPr
         helper.make_node("DequantizeLinear", [after, "ys", "yz"], ["d"], "up"),
         helper.make_node("QuantizeLinear", ["d", "half", "z"], ["y"], "down"),
     ]  # fmt: skip
-    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = [helper.make_tensor_value_info(n, TensorProto.UINT8, None) for n in ("c", "y")]
-    graph = helper.make_graph(nodes, "g", [x], y, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": shape}, {n: typed(TensorProto.UINT8) for n in ("c", "y")}, values, opset=17)
 
 
 @pytest.mark.parametrize("isa", ISAS[:: max(1, len(ISAS) - 1)])

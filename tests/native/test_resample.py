@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
@@ -227,10 +228,9 @@ def test_between_kernels_and_for_other_shapes() -> None:
         numpy_helper.from_array(np.array([0, 0, 1, 2, 0, 0, 2, 1]), "pads"),
     ]
     for kind, dtype in ((TensorProto.FLOAT, np.float32), (TensorProto.UINT8, np.uint8)):
-        x = helper.make_tensor_value_info("x", kind, ["n", 20, "h", "w"])
-        outputs = [helper.make_tensor_value_info(n, kind, None) for n in "efgi"]
-        graph = helper.make_graph(nodes, "g", [x], outputs, stored)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        model = make_model(
+            nodes, {"x": typed(kind, ["n", 20, "h", "w"])}, {n: typed(kind) for n in "efgi"}, stored, opset=18
+        )
         sizes = [(2, 20, 6, 9), (1, 20, 11, 4), (2, 20, 6, 9), (3, 20, 5, 5)]
         sessions = [qrun.Session(model, backend="native", cache=OBJECTS, threads=threads) for threads in (1, 2)]
         reference = qrun.Session(model, backend="reference")

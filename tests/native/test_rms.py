@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.models import make_model
 from helpers.native import Array, engine, every_isa
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import MS, assert_equal, node_model
 from native.test_normalize import counted, rows
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from qrun.native.kernels.rms import InverseRms, RmsNorm
 from qrun.ops.layernorm import rms_normalization, simplified_layer_normalization
@@ -112,10 +113,7 @@ def test_behind_other_nodes(op_type: str, kept: bool) -> None:
         helper.make_node("Neg", ["sum"], ["less"]),
         helper.make_node(op_type, ["less", "y", *names], ["z"], domain=MS),
     ]
-    infos = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 5, 48]) for n in ("a", "b", "sum", "y", "z")}
-    outputs = [infos[n] for n in (("sum", "y", "z") if kept else ("z",))]
-    tensors = [numpy_helper.from_array(weights[n], n) for n in names]
-    graph = helper.make_graph(nodes, "g", [infos["a"], infos["b"]], outputs, tensors)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
-    ran = same_everywhere(helper.make_model(graph, opset_imports=opsets, ir_version=9), dict(zip("ab", x, strict=True)))
+    feeds = dict(zip("ab", x, strict=True))
+    model = make_model(nodes, feeds, "sum y z" if kept else "z", {n: weights[n] for n in names}, opset=17)
+    ran = same_everywhere(model, feeds)
     assert {event.backend for event in ran.events} == {"native"}, [event.why for event in ran.events]

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
 from helpers.placed import chains, run_placed, same_everywhere
 from helpers.support import MS, assert_equal, node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import qrun
 from qrun.native.kernels.elementwise import Elementwise
@@ -133,14 +134,12 @@ def test_chains(isa: str, dtype: np.dtype[Any], threads: int) -> None:
         ("Mul", ["b", "e"], "f"),
         ("QuantizeLinear", ["f", "s", "z"], "y"),
     ]
-    graph = helper.make_graph(
+    model = make_model(
         [helper.make_node(op_type, inputs, [output]) for op_type, inputs, output in nodes],
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("N", 3, 7))],
-        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(dtype), None)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+        {"x": ("N", 3, 7)},
+        {"y": typed(helper.np_dtype_to_tensor_dtype(dtype))},
+        constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     x = np.random.default_rng(52).normal(0, 90, (101, 3, 7)).astype(F)
     x[0, 0] = SPECIAL[:7]
     want = qrun.Session(model, backend="reference").run({"x": x})["y"]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, exact_result, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal
@@ -113,9 +114,13 @@ def node(op: str, kinds: tuple[str, str], zeros: tuple[Any, Any], fed: str) -> M
         names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
         tensors += [numpy_helper.from_array(np.array(v, F), n) for n, v in (("as", 0.02), ("bs", 0.03), ("ys", 3.3))]
         tensors.append(numpy_helper.from_array(np.array(100, np.uint8), "yz"))
-    out = helper.make_tensor_value_info("y", TensorProto.INT32 if op == "MatMulInteger" else TensorProto.UINT8, None)
-    graph = helper.make_graph([helper.make_node(op, names, ["y"])], "g", values, [out], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(
+        [helper.make_node(op, names, ["y"])],
+        values,
+        {"y": typed(TensorProto.INT32 if op == "MatMulInteger" else TensorProto.UINT8)},
+        tensors,
+        opset=17,
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -170,13 +175,9 @@ def test_attention(isa: str) -> None:
     scores = coded(made("MatMul", [q, made("Transpose", [k], perm=[0, 1, 3, 2])]), "s1", "z119")
     shares = coded(made("Softmax", [scores], axis=-1), "s2", "z0")
     last = coded(made("MatMul", [shares, v]), "s3", "z131")
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["B", "H", "S" if n == "q" else "T", 24]) for n in "qkv"
-    ]
-    graph = helper.make_graph(
-        nodes, "g", values, [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)], tensors
+    model = make_model(
+        nodes, {n: ["B", "H", "S" if n == "q" else "T", 24] for n in "qkv"}, {last: None}, tensors, opset=17
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session, reference = (
         qrun.Session(model, cache=OBJECTS, isa=isa, threads=2),
         qrun.Session(model, backend="reference", fuse=True),

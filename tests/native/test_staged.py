@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal, node_model
@@ -38,10 +39,7 @@ def chain(
     ]
     tensors = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(1, F), "one")]
     tensors += [numpy_helper.from_array(w_zero, "wz")] if w_zero is not None else []
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [w.shape[0]] if flat else ["N", "M", w.shape[0]])
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", [x], outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return make_model(nodes, {"x": [w.shape[0]] if flat else ["N", "M", w.shape[0]]}, "y", tensors, opset=opset)
 
 
 def same(model: ModelProto, shape: tuple[int, ...], names: list[str] | None = None, **options: Any) -> qrun.Session:
@@ -289,11 +287,7 @@ def test_products_that_give_floats(isa: str, arith: Any, name: str) -> None:
             helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
             helper.make_node(name.split()[0], inputs, ["y"], domain="com.microsoft", **attributes),
         ]
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, k])
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(a, t) for t, a in tensors.items()])
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        model = make_model(nodes, {"x": [None, k]}, "y", tensors, opset=17)
         for rows in (1, 7):
             assert elsewhere(same(model, (rows, k), isa=isa, arith=arith, threads=1 + number % 2)) == []
 
@@ -322,10 +316,7 @@ def test_parameters_that_come_with_the_run(name: str, late: str) -> None:
     kinds = {t: helper.np_dtype_to_tensor_dtype(a.dtype) for t, a in values.items()}
     infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
     infos += [helper.make_tensor_value_info(t, kinds[t], None) for t in fed]
-    tensors = [numpy_helper.from_array(a, t) for t, a in values.items() if t not in fed]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(helper.make_graph(nodes, "g", infos, [y], tensors), opset_imports=opsets, ir_version=8)
+    model = make_model(nodes, infos, "y", {t: a for t, a in values.items() if t not in fed}, opset=17)
     session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
     for m in (1, 6):
         for _ in range(3):

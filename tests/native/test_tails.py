@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, codes, every_isa
 from helpers.placed import elsewhere
 from helpers.support import assert_equal
@@ -74,10 +75,7 @@ class Layer:
         self.made.append(self.last)
 
     def model(self) -> ModelProto:
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * self.rank)
-        outputs = [helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)]
-        graph = helper.make_graph(self.nodes, "g", [x], outputs, self.tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return make_model(self.nodes, {"x": [None] * self.rank}, {self.last: None}, self.tensors, opset=17)
 
     def same(self, names: list[str], **options: Any) -> qrun.Session:
         model = self.model()

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from helpers import graphs
 from helpers.emulation import emulated_sets, emulation
+from helpers.models import make_model, typed
 from helpers.native import ISAS, Array
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 import qrun
 import qrun.native.machine.compile
@@ -87,9 +88,6 @@ def convolution(rng: np.random.Generator, rows: int, channels: int) -> ModelProt
         "w": rng.integers(-128, 128, (channels, 17, 1)).astype(np.int8), "wz": np.int8(0),
     }  # fmt: skip
     node = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "wz", "ys", "yz"], ["y"])
-    graph = helper.make_graph(
-        [node], "g", [helper.make_tensor_value_info("x", TensorProto.UINT8, [3, 17, rows])],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(
+        [node], {"x": typed(TensorProto.UINT8, [3, 17, rows])}, {"y": typed(TensorProto.UINT8)}, numbers, opset=17
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.native import OBJECTS, Array, codes, engine, needs_amx
 from helpers.native_cases import conv_case, reference, target_of
 from helpers.placed import run_placed
@@ -193,8 +194,7 @@ def network() -> onnx.ModelProto:
     conv("c", "f", 40, 40, 3, 40)
     info = [helper.make_tensor_value_info(n, onnx.TensorProto.UINT8, [1, c, 13, 13])
             for n, c in (("x", 40), ("d", 80), ("e", 64), ("f", 40))]  # fmt: skip
-    graph = helper.make_graph(nodes, "g", info[:1], info[1:], held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return make_model(nodes, info[:1], info[1:], held, opset=13)
 
 
 @needs_amx

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, SETS, emulating, engine
 from helpers.poison import POISON, poisoned
 from onnx import TensorProto, helper, numpy_helper
@@ -45,15 +46,8 @@ def _product(form: str, a: tuple[int, ...], b: tuple[int, ...], zero: int | None
     if form == "scaled":
         nodes.append(helper.make_node("Cast", ["sums"], ["real"], to=TensorProto.FLOAT))
         nodes.append(helper.make_node("Mul", ["real", "half"], ["y"]))
-    result = ("y", TensorProto.FLOAT) if form == "scaled" else ("sums", TensorProto.INT32)
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("a", kind, a)],
-        [helper.make_tensor_value_info(*result, None)],
-        tensors,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = {"y": None} if form == "scaled" else {"sums": typed(np.int32)}
+    return make_model(nodes, {"a": typed(kind, a)}, result, tensors, opset=17)
 
 
 @emulating

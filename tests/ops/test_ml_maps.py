@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import call
+from helpers.models import make_model
 from helpers.support import assert_equal, run_ort
 from onnx import TensorProto, helper
 
@@ -26,14 +27,8 @@ def node(
     op_type: str, x: Any, given: onnx.TypeProto, made: onnx.TypeProto, beside: bool = True, **attributes: Any
 ) -> Any:
     """The node's result on both backends, which is that of onnxruntime, where that can be fed."""
-    graph = helper.make_graph(
-        [helper.make_node(op_type, ["x"], ["y"], domain=ML, **attributes)],
-        "g",
-        [helper.make_value_info("x", given)],
-        [helper.make_value_info("y", made)],
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)], ir_version=9
+    model = make_model(
+        [helper.make_node(op_type, ["x"], ["y"], domain=ML, **attributes)], {"x": given}, {"y": made}, opset=17
     )
     (got,) = qrun.Session(model, backend="reference").run({"x": x}).values()
     (again,) = qrun.Session(model).run({"x": x}).values()
@@ -158,15 +153,16 @@ def test_refusals(text: str, op_type: str, x: Any, attributes: dict[str, Any]) -
 )
 def test_maps_on_the_command_line(text: str, code: int, tmp_path: Path) -> None:
     kind = mapping(TensorProto.INT64, TensorProto.FLOAT)
-    graph = helper.make_graph(
-        [helper.make_node("CastMap", ["x"], ["y"], domain=ML)],
-        "g",
-        [helper.make_value_info("x", kind)],
-        [helper.make_value_info("y", tensor(TensorProto.FLOAT))],
-    )
     path = tmp_path / "m.onnx"
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    onnx.save(
+        make_model(
+            [helper.make_node("CastMap", ["x"], ["y"], domain=ML)],
+            {"x": kind},
+            {"y": tensor(TensorProto.FLOAT)},
+            opset=17,
+        ),
+        path,
+    )
     ended = call("run", str(path), "-i", f"x={text}", "--json")
     assert ended.code == code, ended.out + ended.err
     if not code:

@@ -11,7 +11,7 @@ import pytest
 from helpers.float import Peer, assert_close, qrun_node
 from helpers.support import MS, assert_equal
 from oracle.attention import attend, joined, projected, split
-from oracle.blocks import nearest
+from oracle.cast import nearest
 
 import qrun
 

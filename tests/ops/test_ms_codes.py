@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from helpers.float import Peer, qrun_node
 from helpers.support import MS, assert_equal, node_model
-from oracle.blocks import code, nearest
+from oracle.blocks import code
+from oracle.cast import nearest
 
 import qrun
 

@@ -11,9 +11,10 @@ import numpy as np
 import onnx.reference
 import pytest
 from helpers.support import assert_equal, exact_pairs, node_model, run_ort, run_qrun
+from oracle.cast import cast
 from oracle.linear import matmul, requantize_all, rows
 from oracle.linear_cases import EIGHT, MODES, MatMulCase, matmul_case
-from oracle.quantize import RANGES, narrow, real, requantize, saturate
+from oracle.quantize import RANGES, real, requantize, saturate
 
 import qrun
 from qrun.ops import Context, find
@@ -138,7 +139,7 @@ def test_float8_operands_are_real_numbers(a_type: Any, y_type: Any) -> None:
                 for p, q in zip(a[i], b[:, j], strict=True)
             )
             q = requantize(acc, [real(scales[0]), real(scales[1])], real(scales[2]))
-            want[i, j] = saturate(q, 7, RANGES["int8"]) if y_type is i8 else narrow(q, y_zero.dtype.name)
+            want[i, j] = saturate(q, 7, RANGES["int8"]) if y_type is i8 else cast(q, y_zero.dtype.name, True)
         assert_equal(
             got, want, f"case {number}: {a_type.__name__} {b_type.__name__} {scales} {a.tolist()} {b.tolist()}"
         )
@@ -156,7 +157,7 @@ def test_float8_ties_are_rounded_once(y_type: Any) -> None:
             e4 = np.array(0, md.float8_e4m3fn)
             got = KERNEL(parts, up, e4, b, f32(1), e4, down, zero)
             q = requantize(Fraction(acc), [real(up)], real(down))
-            want = saturate(q, 0, RANGES["int8"]) if y_type is i8 else narrow(q, zero.dtype.name)
+            want = saturate(q, 0, RANGES["int8"]) if y_type is i8 else cast(q, zero.dtype.name, True)
             assert float(got[0, 0]) == want, (acc, up, down)
 
 

@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from helpers.cli import call
+from helpers.models import make_model, typed
 from helpers.native import OBJECTS
 from helpers.support import assert_equal, run_ort
 from helpers.whole_values import LOOPED
@@ -119,18 +120,11 @@ def test_sequences_that_are_made() -> None:
     ],
 )
 def test_split_to_sequence(split: Any, axis: int, keep: int, want: list[np.ndarray]) -> None:
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])]
     feeds = {"x": X}
     if split is not None:
-        kind = TensorProto.INT32 if split.dtype == np.int32 else TensorProto.INT64
-        inputs.append(helper.make_tensor_value_info("n", kind, split.shape))
         feeds["n"] = split
     node = helper.make_node("SplitToSequence", list(feeds), ["s"], axis=axis, keepdims=keep)
-    output = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
-    made = helper.make_model(
-        helper.make_graph([node], "g", inputs, [output]), opset_imports=[helper.make_opsetid("", 18)]
-    )
-    made.ir_version = 10
+    made = make_model([node], feeds, {"s": helper.make_sequence_type_proto(typed(F))}, opset=18)
     beside = keep == 1  # onnxruntime fails without the axis where it is not the first
     equal(everywhere(made, feeds, beside)[0], want)
 
@@ -211,9 +205,7 @@ def test_an_optional_that_is_none_has_a_type() -> None:
         helper.make_node("Optional", [], ["o"], type=kind.optional_type.elem_type),
         helper.make_node("OptionalHasElement", ["o"], ["h"]),
     ]
-    outputs = [helper.make_value_info("o", kind), helper.make_tensor_value_info("h", TensorProto.BOOL, [])]
-    made = helper.make_model(helper.make_graph(nodes, "g", [], outputs), opset_imports=[helper.make_opsetid("", 18)])
-    made.ir_version = 10
+    made = make_model(nodes, {}, {"o": kind, "h": typed(TensorProto.BOOL, [])}, opset=18)
     o, h = everywhere(made, {}, beside=False)
     assert (o, bool(h)) == (None, False)
 

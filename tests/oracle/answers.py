@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from oracle import linear, ms, ms_linear, quantize
-from oracle.quantize import FORMATS, RANGES, Real
+from oracle.cast import FORMATS, floor_log2
+from oracle.quantize import RANGES, Real
 
 Array = np.ndarray[Any, Any]
 Inputs = Sequence[Any]
@@ -212,12 +213,8 @@ def margin(q: Real, zero: int, type_name: str) -> float:
         low, high = RANGES[type_name]
         step = min(max(q.numerator // q.denominator, low - zero), high - zero - 1)
         return float(abs(q - step - Fraction(1, 2)))
-    bits, smallest, largest = FORMATS[type_name]
-    exponent = -(10**6)
-    if q:
-        exponent = abs(q).numerator.bit_length() - abs(q).denominator.bit_length()
-        exponent -= Fraction(2) ** exponent > abs(q)
-    unit = Fraction(2) ** (max(exponent, smallest) - bits + 1)
+    form = FORMATS[type_name]
+    unit = Fraction(2) ** (max(floor_log2(abs(q)) if q else form.least, form.least) - form.mantissa)
     part = abs(q) / unit
-    top = largest / unit
+    top = form.largest / unit
     return float(abs(part - min(part.numerator // part.denominator, top) - Fraction(1, 2)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from oracle.blocks import nearest
+from oracle.cast import nearest
 from oracle.recurrent import exp, tanh
 
 Round = Callable[[F], F]

@@ -7,22 +7,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 
-
-def nearest(value: Fraction, dtype) -> float:
-    """The number of this type nearest to a real one, ties to even; beyond the type an infinity."""
-    mantissa, least, top = {
-        "float32": (23, -126, 128),
-        "float16": (10, -14, 16),
-        "bfloat16": (7, -126, 128),
-    }[np.dtype(dtype).name]
-    if not value:
-        return 0.0
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    exponent -= abs(value) < Fraction(2) ** exponent
-    unit = Fraction(2) ** (max(exponent, least) - mantissa)
-    made = round(abs(value) / unit) * unit
-    size = float("inf") if made >= Fraction(2) ** top else float(made)
-    return size if value > 0 else -size
+from oracle.cast import nearest
 
 
 def code(row: np.ndarray, place: int, bits: int) -> int:

@@ -1,10 +1,13 @@
-"""Cast to small floats in Python fractions, from the tables of ONNX Cast-28 and the formats' definitions."""
+"""Cast to floats in Python fractions, from the tables of ONNX Cast-28 and the formats' definitions."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Format:
 
 
 FORMATS = {
+    "float32": Format(23, -126, Fraction(2**24 - 1) * 2**104, inf=True),
     "float16": Format(10, -14, Fraction(65504), inf=True),
     "bfloat16": Format(7, -126, Fraction(255) * 2**120, inf=True),
     "float8_e4m3fn": Format(3, -6, Fraction(448)),
@@ -32,16 +36,23 @@ FORMATS = {
 }
 
 
+SMALL = [name for name in FORMATS if name != "float32"]
+
+
+def nearest(value: Fraction, dtype: Any) -> float:
+    """The number of this type nearest to a real one, ties to even; beyond the type an infinity, if it has one."""
+    return cast(value, np.dtype(dtype).name, False)
+
+
 def floor_log2(x: Fraction) -> int:
     guess = x.numerator.bit_length() - x.denominator.bit_length()
     return guess if x >= Fraction(2) ** guess else guess - 1
 
 
-def cast(x: float | int, name: str, saturate: bool) -> float:
+def cast(x: float | Fraction, name: str, saturate: bool) -> float:
     """The value that x becomes."""
     f = FORMATS[name]
-    wide = name in ("float16", "bfloat16")
-    saturate = (saturate or not f.nan) and not wide
+    saturate = (saturate or not f.nan) and name not in ("float32", "float16", "bfloat16")
     if x != x:
         return math.nan if f.nan else float(f.largest)
     sign = math.copysign(1.0, x) if isinstance(x, float) else (-1.0 if x < 0 else 1.0)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from oracle.attention import dot, numbers, rounded, shares_of
-from oracle.blocks import code, nearest
+from oracle.blocks import code
+from oracle.cast import nearest
 from oracle.recurrent import exp
 
 Values = list[F]

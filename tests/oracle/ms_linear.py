@@ -9,6 +9,7 @@ from fractions import Fraction as F
 
 import numpy as np
 
+from oracle.cast import nearest
 from oracle.ms import _filled, _scale, _zero, add, div, mul, num, quantize
 
 # --- pools ------------------------------------------------------------------------------------------------------------
@@ -74,22 +75,6 @@ def wrap32(n: int) -> int:
     return (n + 2**31) % 2**32 - 2**31
 
 
-def nearest_float(x: F, width: str) -> float:
-    """The float32 ("f") or float16 ("e") nearest to x, ties to even, by search among neighbours."""
-    bits, mantissa, low = (8, 23, -149) if width == "f" else (5, 10, -24)
-    if x == 0:
-        return 0.0
-    size = abs(x)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if size < F(2) ** exponent:
-        exponent -= 1
-    unit = F(2) ** max(exponent - mantissa, low)
-    value = round(size / unit) * unit
-    if value >= F(2) ** (2 ** (bits - 1)):
-        return math.copysign(math.inf, x)
-    return math.copysign(float(value), x)
-
-
 def accumulators(a, za, b, zb, bias=None):
     """Wrapped integer sums [...,M,N] as nested lists flattened with their shape; 1-D operands as in numpy.matmul."""
     a2, b2 = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
@@ -127,7 +112,7 @@ def qgemm(a, sa, za, b, sb, zb, c=None, sy=None, zy=None, *, alpha=1.0, transA=0
         if quantized:
             out[i, j] = quantize(div(real, _scale(sy)), _zero(zy), out.dtype)
         else:
-            out[i, j] = float(real) if isinstance(real, str) else nearest_float(real, "f")
+            out[i, j] = float(real) if isinstance(real, str) else nearest(real, np.float32)
     return out
 
 
@@ -144,7 +129,7 @@ def matmul_integer_to_float(a, b, sa, sb, za=None, zb=None, bias=None):
         real = mul(F(acc[index]), _scale(sa), num(scales[index]))
         if bias is not None:
             real = add(real, num(bias[index[-1]]))
-        out[index] = float(real) if isinstance(real, str) else nearest_float(real, dtype.char)
+        out[index] = float(real) if isinstance(real, str) else nearest(real, dtype)
     assert b2.shape[-1] == acc.shape[-1]
     if b.ndim == 1:
         out = out[..., 0]

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 
 from oracle.float_windows import geometry, inside, places
-from oracle.quantize import rne
 
 Values = dict[str, Any]
 
@@ -61,7 +60,7 @@ def _quantize(x: Any, scale: Any, zero: np.ndarray, axis: int = 1) -> np.ndarray
     info, offset = np.iinfo(zero.dtype), np.broadcast_to(_along(zero, x, axis), x.shape)
     made = np.empty(x.shape, zero.dtype)
     for at in np.ndindex(*x.shape):
-        made[at] = min(max(rne(quotient[at]) + int(offset[at]), info.min), info.max)
+        made[at] = min(max(round(quotient[at]) + int(offset[at]), info.min), info.max)
     return made
 
 

@@ -13,26 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from oracle.cast import cast
+
 Real = Fraction | float
 
 RANGES = {
     "uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767),
     "uint4": (0, 15), "int4": (-8, 7), "uint2": (0, 3), "int2": (-2, 1), "int32": (-(2**31), 2**31 - 1),
 }  # fmt: skip
-
-FORMATS = {
-    "float32": (24, -126, Fraction(2**24 - 1) * 2**104),
-    "float16": (11, -14, Fraction(65504)),
-    "bfloat16": (8, -126, Fraction(255) * 2**120),
-    "float8_e4m3fn": (4, -6, Fraction(448)),
-    "float8_e4m3fnuz": (4, -7, Fraction(240)),
-    "float8_e5m2": (3, -14, Fraction(57344)),
-    "float8_e5m2fnuz": (3, -15, Fraction(57344)),
-    "float4_e2m1fn": (2, 0, Fraction(6)),
-    "float6_e2m3fn": (4, 0, Fraction(15, 2)),
-    "float6_e3m2fn": (3, -2, Fraction(28)),
-}
-"""Bits of the significand with its leading one, exponent of the smallest normal number, largest number."""
 
 
 def real(value: Any) -> Real:
@@ -45,36 +33,9 @@ def integer(value: Any) -> int:
     return int(value)
 
 
-def rne(q: Fraction) -> int:
-    """Nearest integer, ties to even."""
-    low = q.numerator // q.denominator
-    rest = q - low
-    if rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2):
-        return low + 1
-    return low
-
-
-def to_precision(value: Fraction, bits: int, smallest: int) -> Fraction:
-    """The nearest number of `bits` significant bits, fewer below 2**smallest; no upper limit."""
-    if not value:
-        return value
-    size = abs(value)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if Fraction(2) ** exponent > size:
-        exponent -= 1
-    quantum = Fraction(2) ** (max(exponent, smallest) - bits + 1)
-    return rne(value / quantum) * quantum
-
-
 def to_float(value: Real, name: str) -> Real:
     """Rounded to float32, float16 or bfloat16, overflowing to infinity."""
-    if isinstance(value, float):
-        return value
-    bits, smallest, largest = FORMATS[name]
-    rounded = to_precision(value, bits, smallest)
-    if abs(rounded) > largest:
-        return math.copysign(math.inf, rounded)
-    return -0.0 if not rounded and value < 0 else rounded
+    return value if isinstance(value, float) else real(cast(value, name, False))
 
 
 def divide(a: Real, b: Real) -> Real:
@@ -108,7 +69,7 @@ def saturate(q: Real, zero: int, limits: tuple[int, int]) -> int:
         if math.isinf(q):
             return high if q > 0 else low
         q = Fraction(0)
-    return min(max(rne(q) + zero, low), high)
+    return min(max(round(q) + zero, low), high)
 
 
 def requantize(acc: int | Real, factors: Sequence[Real], y_scale: Real) -> Real:
@@ -117,30 +78,6 @@ def requantize(acc: int | Real, factors: Sequence[Real], y_scale: Real) -> Real:
     for f in factors:
         value = multiply(value, f)
     return divide(value, y_scale)
-
-
-def narrow(q: Real, name: str, saturating: bool = True) -> float:
-    """Cast's tables for float8, float6 and float4."""
-    bits, smallest, largest = FORMATS[name]
-    top = float(largest)
-    unsigned_zero, wide = name.endswith("fnuz"), name == "float8_e5m2"
-    tiny = not name.startswith("float8")
-    if isinstance(q, float) and math.isnan(q):
-        return top if tiny else math.nan
-    if isinstance(q, float) and math.isinf(q):
-        outside, sign = True, math.copysign(1, q)
-        rounded = Fraction(0)
-    else:
-        rounded = to_precision(Fraction(q), bits, smallest)
-        outside = abs(rounded) > largest
-        sign = math.copysign(1, q) if isinstance(q, float) else (-1.0 if q < 0 else 1.0)
-    if outside:
-        if saturating or tiny:
-            return sign * top
-        return sign * math.inf if wide else math.nan
-    if not rounded:
-        return 0.0 if unsigned_zero else math.copysign(0.0, sign)
-    return float(rounded)
 
 
 def parameter(array: np.ndarray, shape: Sequence[int], axis: int, block: int) -> Callable[[tuple[int, ...]], Any]:
@@ -183,7 +120,7 @@ def quantize_linear(
         else:
             if zero_at and not target.name.startswith("float8") and not q:
                 q = Fraction(0)
-            y[index] = narrow(q, target.name, saturating)
+            y[index] = cast(q, target.name, saturating)
     return y
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction as F
 
 import numpy as np
 
-from oracle.blocks import nearest
+from oracle.cast import nearest
 
 SINGLE = np.float32
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, make_model, value
+from helpers.cli import call
 from helpers.disagreements import CASES
+from helpers.models import make_model
 from helpers.support import node_model
-from onnx import TensorProto, helper
+from onnx import helper
 
 import qrun
 from qrun.child import process, running
@@ -34,9 +35,7 @@ def chain(*names: str) -> onnx.ModelProto:
         helper.make_node("Relu" if place % 2 == 0 else "Neg", [f"t{place}"], [f"t{place + 1}"], name)
         for place, name in enumerate(names)
     ]
-    return make_model(
-        nodes, [value("t0", TensorProto.FLOAT, [3])], [value(f"t{len(names)}", TensorProto.FLOAT, [3])], opset=13
-    )
+    return make_model(nodes, {"t0": [3]}, {f"t{len(names)}": [3]}, opset=13)
 
 
 def peer(*names: str) -> Peer:

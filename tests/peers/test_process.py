@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 import pytest
 from helpers import faulty_runtime
-from helpers.cli import call, make_model, value
+from helpers.cli import call, value
+from helpers.models import make_model
 from helpers.support import node_model
 from onnx import TensorProto, helper
 
@@ -338,7 +339,7 @@ def large() -> onnx.ModelProto:
         helper.make_node("ReduceMax", ["b"], ["y"], keepdims=0),
     ]
     inputs = [value("x", TensorProto.FLOAT, [1]), value("n", TensorProto.INT64, [1])]
-    return make_model(nodes, inputs, [value("y", TensorProto.FLOAT, [])], opset=13)
+    return make_model(nodes, inputs, {"y": []}, opset=13)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits address space in this way")

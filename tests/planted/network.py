@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from helpers.models import make_model
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,14 +61,13 @@ def resnet50(width: int = WIDTH, size: int = SIZE, classes: int = CLASSES) -> on
     stored["/fc.w"] = rng.standard_normal((classes, channels)) / np.sqrt(channels)
     stored["/fc.b"] = rng.normal(0, 0.05, classes)
     nodes.append(helper.make_node("Gemm", [x, "/fc.w", "/fc.b"], ["logits"], "/fc", transB=1))
-    graph = helper.make_graph(
+    model = make_model(
         nodes,
-        "resnet50",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, size, size])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, classes])],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
+        {"image": [1, 3, size, size]},
+        {"logits": [1, classes]},
+        {name: value.astype(np.float32) for name, value in stored.items()},
+        opset=17,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.passes import Graph
 from helpers.profile import model_of, residual
 from onnx import TensorProto, helper
@@ -224,8 +225,7 @@ def test_nothing_stays_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def _broken() -> bytes:
     node = helper.make_node("NoSuchOperator", ["x"], ["y"])
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy"]
-    return helper.make_model(helper.make_graph([node], "g", value[:1], value[1:])).SerializeToString()
+    return make_model([node], {"x": [1]}, {"y": [1]}).SerializeToString()
 
 
 def test_weights_in_another_file(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model, typed
+from onnx import helper
 
 from qrun import Session
 from qrun.documents.answers import RanNode
@@ -45,11 +46,7 @@ def test_the_reason_comes_from_the_proof() -> None:
     constants = {"xs": np.float32(3), "xz": np.uint8(0), "w": np.ones((16, 8), np.int8), "ws": np.float32(1), "wz": np.int8(0),
                  "ys": np.float32(82), "yz": np.uint8(0)}  # fmt: skip
     node = helper.make_node("QLinearMatMul", ["x", *constants], ["y"], name="product")
-    x, y = (helper.make_tensor_value_info(*info) for info in (("x", 2, [4, 16]), ("y", 2, [4, 8])))
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph([node], "g", [x], [y], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    assert graph.input[0].type.tensor_type.elem_type == TensorProto.UINT8
+    model = make_model([node], {"x": typed(np.uint8, [4, 16])}, {"y": typed(np.uint8, [4, 8])}, constants)
     session = Session(model, backend="native", cache=False)
     for _ in range(3):
         (ran,) = session.execute({"x": np.ones((4, 16), np.uint8)}).events

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.cli import conv_model, deep_model
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
@@ -134,9 +135,7 @@ def test_activations_weights_and_inputs() -> None:
 
 def test_dynamic_scales_are_seen() -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="dyn")
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
-    graph = helper.make_graph([node], "g", [x], [helper.make_tensor_value_info("q", TensorProto.UINT8, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = make_model([node], {"x": [4]}, {"q": typed(TensorProto.UINT8)}, opset=13)
     found = run(model, {"x": np.array([-1, 0, 1, 4], np.float32)})["q"]
     assert found["scale"] == pytest.approx([5 / 255] * 2)
     assert (found["at_low"], found["at_high"]) == (1, 1)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper, numpy_helper
 
 import qrun
 from qrun.checking.rules import Finding
@@ -40,14 +41,7 @@ def network(
         node("QuantizeLinear", ["f", "ys", "yz"], ["yq"]),
         node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8] if op_type == "Conv" else [2, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return make_model(nodes, {"x": [1, 3, 8, 8] if op_type == "Conv" else [2, 4]}, "y", stored, opset=13)
 
 
 def found(model: onnx.ModelProto) -> list[Finding]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import helper
 
 import qrun
 from qrun.errors import UnsupportedError
@@ -37,14 +38,9 @@ def float_network() -> onnx.ModelProto:
         node("Gemm", ["f", "w3", "b3"], ["g"]),
         node("Softmax", ["g"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
-        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in stored.items()],
+    return make_model(
+        nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 10]}, {k: v.astype(np.float32) for k, v in stored.items()}, opset=13
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
 DATA = [{"x": rng.uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from helpers.accuracy import by_hand, network, ranges_of, sentences, transformer
+from helpers.accuracy import by_hand, ranges_of, sentences, transformer
+from helpers.models import make_model
 from onnx import helper
 
 import qrun
@@ -21,7 +22,7 @@ def quantizer(scale: float, zero: int = 250) -> onnx.ModelProto:
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "rounding"),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
     ]
-    return network(nodes, {"x": [4, 100]}, {"y": [4, 100]}, {"s": np.float32(scale), "z": np.uint8(zero)})
+    return make_model(nodes, {"x": [4, 100]}, {"y": [4, 100]}, {"s": np.float32(scale), "z": np.uint8(zero)})
 
 
 def found(model: onnx.ModelProto, feeds: dict[str, Array] | None) -> list[Finding]:
@@ -76,7 +77,7 @@ def test_an_integer_operator() -> None:
         helper.make_node("DequantizeLinear", ["c", "far", "end"], ["y"]),
     ]
     stored = {"one": np.float32(0.1), "far": np.float32(80), "zero": np.uint8(128), "end": np.uint8(250)}
-    model = network(nodes, {"x": [4, 100], "m": [4, 100]}, {"y": [4, 100]}, stored)
+    model = make_model(nodes, {"x": [4, 100], "m": [4, 100]}, {"y": [4, 100]}, stored)
     mask = np.where(np.arange(100) < 75, 0, -10000) * np.ones((4, 1))
     told = found(model, {"x": NEAR, "m": mask.astype(np.float32)})
     assert [f.node for f in told] == ["adding"]

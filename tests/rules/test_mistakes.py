@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.support import MS, node_model
 from onnx import TensorProto, helper, numpy_helper
 
@@ -305,14 +306,7 @@ def test_hostile_attributes_do_no_harm(kind: type) -> None:
 def test_long_chains_do_not_recurse() -> None:
     nodes = [helper.make_node("Identity", [f"t{i}"], [f"t{i + 1}"]) for i in range(3000)]
     nodes.append(helper.make_node("DequantizeLinear", ["t3000", "s"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("t0", TensorProto.INT8, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.ones(4, F32), "s")],
-    )
-    qrun.check(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    qrun.check(make_model(nodes, {"t0": typed(TensorProto.INT8, [2])}, "y", {"s": np.ones(4, F32)}))
 
 
 def saturating(zero: int, made: bool) -> list[Finding]:

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import make_model, value
+from helpers.cli import value
+from helpers.models import make_model, typed
 from onnx import TensorProto, helper, version_converter
 
 import qrun
@@ -36,7 +37,7 @@ def chain(count: int, opset: int, kind: str = "uint8", written: bool = True) -> 
     nodes += [helper.make_node("QuantizeLinear", [x, "s", "z"], ["last"], name="quant"),
               helper.make_node("DequantizeLinear", ["last", "s", "z"], ["y"], name="dequant")]  # fmt: skip
     shape = [1, 3, 2, 2]
-    return make_model(nodes, [value("x", FLOAT, shape)], [value("y", FLOAT, shape)], stored, opset=opset)
+    return make_model(nodes, {"x": shape}, {"y": shape}, stored, opset=opset)
 
 
 def errors(model: onnx.ModelProto) -> list[Finding]:
@@ -68,7 +69,7 @@ def test_one_attribute_that_the_operator_does_not_have() -> None:
         helper.make_node("Relu", ["x" if not i else f"t{i}"], [f"t{i + 1}"], name=f"relu{i}", alpha=1.0)
         for i in range(9)
     ]
-    model = make_model(nodes, [value("x", FLOAT, [2])], [value("t9", FLOAT, [2])])
+    model = make_model(nodes, {"x": [2]}, {"t9": [2]})
     (found,) = errors(model)
     assert found.rule == "QR204"
     assert "and 8 more nodes like it" in found.message
@@ -89,7 +90,7 @@ def test_groups_that_stay_in_float_for_one_reason() -> None:
                   helper.make_node("LogSoftmax", [f"f{i}"], [f"y{i}"], name=f"log{i}")]  # fmt: skip
         x = f"y{i}"
     nodes.append(helper.make_node("QuantizeLinear", [x, "s", "z"], ["y"], name="quant"))
-    model = make_model(nodes, [value("x", FLOAT, [2])], [value("y", TensorProto.UINT8, [2])], stored)
+    model = make_model(nodes, {"x": [2]}, {"y": typed(TensorProto.UINT8, [2])}, stored)
     (found,) = [f for f in qrun.check(model) if f.rule == "QR602"]
     assert "and 7 more nodes like it: log1, log2, log3 and 4 more" in found.message
 
@@ -110,7 +111,7 @@ def branches() -> onnx.ModelProto:
     outer = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=then, else_branch=branch("else", deep))
     stored = {"i": np.zeros((1, 1, 1, 1), np.int64)}
     inputs = [value("x", FLOAT, [1, 1, 1, 1]), value("c", TensorProto.BOOL, [])]
-    return make_model([outer], inputs, [value("y", FLOAT, None)], stored, opset=20)
+    return make_model([outer], inputs, "y", stored, opset=20)
 
 
 def test_a_run_names_what_is_missing_in_subgraphs_too() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from helpers.models import make_model
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.checking.rules import Finding
@@ -20,14 +21,7 @@ ZERO = U8(128)
 
 def graph(nodes: Sequence[onnx.NodeProto], opset: int = 21, **stored: Any) -> onnx.ModelProto:
     """float [2,4] x to y, of an unstated shape."""
-    body = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()],
-    )
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return make_model(nodes, {"x": [2, 4]}, "y", stored, opset=opset)
 
 
 def pair(s: Any, t: Any, z: Any = ZERO, u: Any = ZERO, between: Sequence[onnx.NodeProto] = (), **more: Any) -> Any:

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from helpers.support import MS, node_model
 from onnx import helper, numpy_helper
 
@@ -44,14 +45,7 @@ def qdq(op_type: str = "Conv", w: Any = SPREAD, *, axis: int | None = 0, scale: 
         node("DequantizeLinear", ["yq", "xs", "xz"], ["y"]),
     ]
     shape = [1, w.shape[1], 8, 8] if op_type == "Conv" else [2, w.shape[0]]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return make_model(nodes, {"x": shape}, "y", stored, opset=13)
 
 
 def ours(model: onnx.ModelProto) -> list[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
@@ -60,14 +61,9 @@ def group(case: str) -> onnx.ModelProto:
         nodes.append(node("LRN", ["f"], ["r"], size=3))
         outputs.append("r")
     used = {name for n in nodes for name in n.input}
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items() if k in used],
+    return make_model(
+        nodes, {"x": [1, 3, 8, 8]}, dict.fromkeys(outputs), {k: v for k, v in stored.items() if k in used}
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def ours(model: onnx.ModelProto) -> list[Finding]:
