@@ -193,3 +193,9 @@ def absent(path: str) -> tuple[str, str]:
         fix = f"it is a link to {os.readlink(path)}: check where that leads" if os.path.islink(path) else fix
         return getattr(error, "strerror", None) or str(error), fix
     return "", ""
+
+
+def choose(what: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a value that is none of those allowed."""
+    if value not in allowed:
+        raise CallError("QR005", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])

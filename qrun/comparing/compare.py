@@ -11,7 +11,7 @@ from qrun.comparing.accuracy import SECONDS, Accuracy, accuracy
 from qrun.comparing.choices import AGAINST, sides, tolerance
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.runtimes import compare_runtimes
-from qrun.errors import CallError
+from qrun.errors import CallError, choose
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.ops import Arith
@@ -107,9 +107,8 @@ def compare(
             max_time=max_time,
             seconds=math.inf if budget is None else budget,
         )
-    for name, value, allowed in (("against", against, AGAINST), ("arith", arith, get_args(Arith))):
-        if value not in allowed:
-            raise CallError("QR005", f"{name} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])
+    choose("against", against, AGAINST)
+    choose("arith", arith, get_args(Arith))
     if len(several) > 1:
         fixes = ["compare each: [qrun.compare(model, feeds=one) for one in feeds]"]
         raise CallError(

@@ -118,7 +118,7 @@ def accumulate(
             view = patches(batch, win, first, last)
             acc = weights.times(view.reshape(len(batch), group, k, (last - first) * places))
             acc, bound = add_bias(acc, addend, weights.bound)
-            acc = wrap32(acc, bound, ctx, "y", partial(_place, start, first, m, win.out))
+            acc = wrap32(acc, bound, ctx, partial(_place, start, first, m, win.out))
             index = (slice(start, start + images), slice(None), slice(None), slice(first, last))
             yield index, acc.reshape(len(batch), group, m, last - first, *win.out[1:])
 

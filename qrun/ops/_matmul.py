@@ -112,7 +112,6 @@ def wrap32(
     acc: Array,
     bound: float,
     ctx: Context,
-    name: str,
     place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
     """Two's-complement wrap to int32 where the exact sum leaves it; observed, at `place` of the first one's index."""
@@ -122,7 +121,7 @@ def wrap32(
     count = int(np.count_nonzero(outside))
     if count:
         first = np.unravel_index(int(np.argmax(outside)), outside.shape)
-        ctx.observe("accumulator-wrap", name, count, acc.size, place(tuple(int(i) for i in first)))
+        ctx.observe("accumulator-wrap", "y", count, acc.size, place(tuple(int(i) for i in first)))
         acc = acc.astype(np.int64).astype(np.int32).astype(np.float64)
     return acc
 
@@ -198,7 +197,7 @@ def integer_matmul(
     weights = Weights(np.swapaxes(centred(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
     acc = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2)
     acc, bound = add_bias(acc, bias, weights.bound)
-    return wrap32(acc, bound, ctx, "y")
+    return wrap32(acc, bound, ctx)
 
 
 def claim_product(a: Array, b: Array, ctx: Context) -> tuple[Array, Array]:

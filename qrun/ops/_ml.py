@@ -23,10 +23,10 @@ def singles(values: Sequence[float] | None) -> Array:
     return np.asarray(values or (), np.float32).astype(np.float64)
 
 
-def rows_of(x: Array, name: str = "X") -> Array:
+def rows_of(x: Array) -> Array:
     """[N,F] in float64; one row [F] is [1,F]. Refuses other ranks."""
     if x.ndim not in (1, 2):
-        raise refuse(f"{name} is no table", name, "[N,F] or [F]", x, code="QR208")
+        raise refuse("X is no table", "X", "[N,F] or [F]", x, code="QR208")
     return np.asarray(x.reshape(-1, x.shape[-1]), np.float64)
 
 

@@ -97,9 +97,9 @@ class LoweringContext:
         """The inputs as the operator's record of them."""
         return kind(*self.inputs)
 
-    def require_constants(self, first: int = 1) -> None:
-        """Declined if an input, from number `first` on, is not constant."""
-        for place in range(first, len(self.fixed)):
+    def require_constants(self) -> None:
+        """Declined if an input but the first is not constant."""
+        for place in range(1, len(self.fixed)):
             self.require_constant(place)
 
     def require_constant(self, place: int) -> None:

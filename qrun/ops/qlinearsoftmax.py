@@ -79,7 +79,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     from qrun.native.errors import Undecided
     from qrun.native.kernels.softmax import Softmax
 
-    site.require_constants(1)
+    site.require_constants()
     x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)
     axis, opset = site.attributes["axis"], site.attributes["opset"]
     whole: Callable[..., Array] = qlinear_softmax

@@ -39,7 +39,7 @@ def sequence_empty(*, dtype: int | None = None) -> Array:
 @op("SequenceAt", since=11, compounds="makes")
 def sequence_at(input_sequence: Array, position: Array) -> Array:
     """The element at position, a scalar from -n to n - 1, of a sequence of n elements. Raises OperatorError outside."""
-    elements = _sequence(input_sequence, "input_sequence").elements
+    elements = _sequence(input_sequence).elements
     return elements[_place(position, -len(elements), len(elements) - 1)]
 
 
@@ -49,7 +49,7 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
 
     Raises OperatorError outside, and for a tensor of another type than the elements.
     """
-    given, element = _sequence(input_sequence, "input_sequence"), _tensor(tensor, "tensor")
+    given, element = _sequence(input_sequence), _tensor(tensor, "tensor")
     count = len(given.elements)
     if given.element not in (None, element.dtype):
         what = f"tensor is {type_name(element.dtype)}, the elements are {type_name(given.element)}"
@@ -65,7 +65,7 @@ def sequence_erase(input_sequence: Array, position: Array | None = None) -> Arra
 
     Raises OperatorError outside.
     """
-    given = _sequence(input_sequence, "input_sequence")
+    given = _sequence(input_sequence)
     count = len(given.elements)
     if position is None and not count:
         raise refuse("the sequence has no element", "input_sequence", "one element or more", "none", code="QR209")
@@ -76,7 +76,7 @@ def sequence_erase(input_sequence: Array, position: Array | None = None) -> Arra
 @op("SequenceLength", since=11, compounds="makes")
 def sequence_length(input_sequence: Array) -> Array:
     """How many elements a sequence has: int64, a scalar."""
-    return np.array(len(_sequence(input_sequence, "input_sequence").elements), np.int64)
+    return np.array(len(_sequence(input_sequence).elements), np.int64)
 
 
 @op("ConcatFromSequence", since=11, compounds="makes")
@@ -85,7 +85,7 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
 
     Raises OperatorError for no elements, for shapes that do not fit, and for another new_axis.
     """
-    elements = _sequence(input_sequence, "input_sequence").elements
+    elements = _sequence(input_sequence).elements
     one_of("new_axis", new_axis, (0, 1))
     if not elements:
         raise refuse("the sequence has no elements", "input_sequence", "one element or more", "none", code="QR208")
@@ -150,7 +150,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
     Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are the
     same each time. Raises OperatorError for other lengths, and where the body does not fit.
     """
-    first, body = _sequence(input_sequence, "input_sequence"), ctx.bodies["body"]
+    first, body = _sequence(input_sequence), ctx.bodies["body"]
     inputs = (first, *(_present(value, f"additional_inputs[{n}]") for n, value in enumerate(additional_inputs)))
     if len(body.inputs) != len(inputs) or len(body.outputs) < ctx.outputs:
         got = f"{len(body.inputs)} inputs, {len(body.outputs)} outputs"
@@ -207,9 +207,10 @@ def optional_get_element(input: Array) -> Array:
     return input
 
 
-def _sequence(value: Array, param: str) -> Compound:
+def _sequence(value: Array) -> Compound:
     if not isinstance(value, Compound) or value.dtype != SEQUENCE:
-        raise refuse(f"{param} is no sequence", param, "a sequence of tensors", type_name(value.dtype), code="QR203")
+        name, got = "input_sequence", type_name(value.dtype)
+        raise refuse(f"{name} is no sequence", name, "a sequence of tensors", got, code="QR203")
     return value
 
 

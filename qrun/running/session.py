@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import CallError, TimeLimitError, UnsupportedError
+from qrun.errors import CallError, TimeLimitError, UnsupportedError, choose
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import unwrapped
@@ -92,8 +92,8 @@ class Session:
         cache: str | os.PathLike[str] | bool = True,
         isa: str = "",
     ) -> None:
-        _choose("backend", backend or BACKENDS[0], BACKENDS)
-        _choose("arith", arith, ARITHMETICS)
+        choose("backend", backend or BACKENDS[0], BACKENDS)
+        choose("arith", arith, ARITHMETICS)
         if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
             raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
         if max_time is not None and (not isinstance(max_time, (int, float)) or not max_time >= 0):
@@ -485,8 +485,3 @@ def _no_feeds(model: Model, feeds: object, outputs: object) -> CallError:
     return CallError("QR005", "run takes the inputs first, then the names of outputs" if turned else "feeds is not usable",
                      facts=[("expected", "a dict of arrays by input name"), ("got", repr(feeds)[:80] if turned else type(feeds).__name__)],
                      fixes=[f"session.run({given}{wanted[:80]}) returns a dict: result[{name!r}]"])  # fmt: skip
-
-
-def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise CallError("QR005", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])
