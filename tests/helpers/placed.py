@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,31 @@ def same_everywhere(
     return watched
 
 
+def same_runs(
+    model: Any,
+    feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]],
+    outputs: Sequence[str] | None = None,
+    *,
+    times: int = 3,
+    fuse: bool = False,
+    same: Callable[[Array, Array, str], None] = assert_equal,
+    **options: Any,
+) -> qrun.Session:
+    """A native session in which each of the feeds gives what the reference does, so many times in turn.
+
+    fuse: of the reference. same: assert_bits where all are float32, and every NaN has one form.
+    """
+    reference = qrun.Session(model, arith=options.get("arith", "exact"), backend="reference", fuse=fuse)
+    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+    with np.errstate(all="ignore"):
+        for number, fed in enumerate([feeds] if isinstance(feeds, Mapping) else feeds):
+            want = reference.run(fed, outputs)
+            for turn in range(times):
+                for name, array in session.run(fed, outputs).items():
+                    same(array, want[name], f"{name} of feeds {number} in turn {turn}")
+    return session
+
+
 def same_refusal(model: Any, feeds: Mapping[str, Array]) -> None:
     """The native backend refuses the model with the reference's words."""
     texts = []
@@ -116,13 +141,7 @@ def schedules(session: qrun.Session) -> list[Schedule]:
 
 def operations_of(model: onnx.ModelProto, feeds: Mapping[str, Array], **options: Any) -> list[Operation]:
     """The operations of the model's program, the results of which have the bits of the reference, run after run."""
-    names = [output.name for output in model.graph.output]
-    want = qrun.Session(model, backend="reference").run(feeds, names)
-    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
-    for _ in range(3):
-        for name, array in session.run(feeds, names).items():
-            assert_bits(array, want[name], name)
-    (schedule,) = schedules(session)
+    (schedule,) = schedules(same_runs(model, feeds, same=assert_bits, **options))
     return [item.operation for item in schedule.items if isinstance(item, Task)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from helpers import models
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
-from helpers.placed import run_placed, same_everywhere, same_refusal, schedules
+from helpers.placed import run_placed, same_everywhere, same_refusal, same_runs, schedules
 from helpers.pointwise import FILL, Rows, guarded, rows_of
 from helpers.support import MS, assert_equal, node_model
 from onnx import helper, numpy_helper
@@ -230,10 +230,7 @@ def test_one_channel_of_a_concatenation_of_floats() -> None:
     feeds = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     model.graph.initializer.extend(numpy_helper.from_array(feeds.pop(name), name) for name in "wvk")
     del model.graph.input[1:]
-    want = qrun.Session(model, backend="reference").run(feeds)["y"]
-    native = qrun.Session(model)
-    for _ in range(3):
-        assert_equal(native.run(feeds)["y"], want)
+    same_runs(model, feeds)
 
 
 def test_convolutions_write_into_a_concatenation_of_floats() -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array
-from helpers.support import assert_equal
+from helpers.placed import same_runs
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
@@ -47,12 +47,7 @@ NUMBERS = {"zero": np.int64(0), "one": np.int64(1), "axes": np.array([0]), "rest
 
 def run_both(made: onnx.ModelProto, feeds: Sequence[Mapping[str, Array]], outputs: Sequence[str] = ()) -> qrun.Session:
     """Each of the feeds three times in turn, by one native session: always what the reference makes."""
-    session, reference = qrun.Session(made, cache=OBJECTS), qrun.Session(made, backend="reference")
-    for fed in [*feeds, *feeds[::-1], *feeds]:
-        want = reference.run(fed, outputs)
-        for name, array in session.run(fed, outputs).items():
-            assert_equal(array, want[name], name)
-    return session
+    return same_runs(made, [*feeds, *feeds[::-1], *feeds], outputs, times=1)
 
 
 def feeds(*shapes: tuple[int, int]) -> list[dict[str, Array]]:

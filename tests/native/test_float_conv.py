@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float_conv import alone, assert_placed, filled
-from helpers.native import OBJECTS, Array, engine, every_isa, thin
-from helpers.placed import same_everywhere
+from helpers.native import Array, engine, every_isa, thin
+from helpers.placed import same_everywhere, same_runs
 from helpers.sums import SPECIAL, assert_bits, beside_ties, exact
 from helpers.support import node_model
 
-import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels import float_conv, floats
 from qrun.native.kernels.float_conv import FloatConv
@@ -170,8 +169,5 @@ def test_weights_or_a_bias_of_the_run(isa: str, number: int, kind: str) -> None:
     x, w, bias, geometry = case(kind, np.random.default_rng(number), number)
     for inputs, constants in (([x, w, bias], ()), ([x, w], ()), ([x, w, bias], (2,)), ([x, w, bias], (1,))):
         model, feeds = node_model("Conv", inputs, geometry, constants=constants)
-        want = qrun.Session(model, backend="reference").run(feeds)["y0"]
-        session = qrun.Session(model, isa=isa, cache=OBJECTS, threads=1 + number % 2)
-        for _ in range(2):
-            assert_bits(session.run(feeds)["y0"], want, f"{constants}")
+        session = same_runs(model, feeds, times=2, same=assert_bits, isa=isa, threads=1 + number % 2)
         assert session.execute(feeds).events[0].backend == "native"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, every_isa
-from helpers.placed import elsewhere, run_placed, same_everywhere, schedules
+from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS
 from onnx import ModelProto, TensorProto, helper
@@ -94,13 +94,7 @@ class Step:
 
     def run(self, **options: Any) -> None:
         """Three runs with the bits of the reference, none of which leaves a step to Python."""
-        model = self.model()
-        want = qrun.Session(model, backend="reference").run(self.feeds)
-        session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
-        for _ in range(3):
-            for name, array in session.run(self.feeds).items():
-                assert_bits(array, want[name], name)
-        assert not elsewhere(session)
+        assert not elsewhere(same_runs(self.model(), self.feeds, same=assert_bits, **options))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, Array, every_isa
-from helpers.placed import schedules
-from helpers.support import assert_equal
+from helpers.native import ISAS, Array, every_isa
+from helpers.placed import same_runs, schedules
 from onnx import ModelProto, helper, numpy_helper
 
-import qrun
 from qrun.native.kernels import floats
 from qrun.native.kernels.elementwise import Elementwise
 
@@ -49,11 +47,7 @@ def model_of(number: int, limits: tuple[float, ...] | None, w: Array, bias: Arra
 
 
 def same(number: int, limits: tuple[float, ...] | None, x: Array, w: Array, bias: Array | None, isa: str) -> None:
-    model = model_of(number, limits, w, bias)
-    want = qrun.Session(model, backend="reference").run({"x": x})["y"]
-    session = qrun.Session(model, cache=OBJECTS, isa=isa, threads=1 + number % 2)
-    for _ in range(3):
-        assert_equal(session.run({"x": x})["y"], want, f"{LAYERS[number]} {limits}")
+    session = same_runs(model_of(number, limits, w, bias), {"x": x}, isa=isa, threads=1 + number % 2)
     assert not any(isinstance(p.operation, Elementwise) for s in schedules(session) for p in s.placement.placed)
 
 
@@ -97,12 +91,8 @@ def test_limits_of_what_is_limited() -> None:
     model = model_of(1, (-1.0, 2.0), w, bias)
     model.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
     model.graph.output[0].name = "z"
-    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
     for names in (["z"], ["z", "y"], ["z", "sums"], ["sums"]):
-        want = reference.run({"x": x}, names)
-        for _ in range(3):
-            for name, array in session.run({"x": x}, names).items():
-                assert_equal(array, want[name], f"{names} {name}")
+        same_runs(model, {"x": x}, names)
 
 
 @pytest.mark.parametrize("lost", [None, 2.0])

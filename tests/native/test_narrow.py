@@ -12,7 +12,7 @@ import pytest
 from helpers.float32 import UNARY
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, every_isa, thin
-from helpers.placed import schedules
+from helpers.placed import elsewhere, same_runs, schedules
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper
 from oracle.cast import nearest
@@ -37,24 +37,17 @@ def random_numbers(dtype: np.dtype[Any], rng: np.random.Generator, *shape: int) 
     return np.where(rng.random(shape) < 0.5, bits, rng.normal(0, 3, shape).astype(dtype))
 
 
-def same(model: ModelProto, feeds: dict[str, Array], isa: str, message: str = "", **options: Any) -> qrun.Session:
+def same(model: ModelProto, feeds: dict[str, Array], isa: str, **options: Any) -> qrun.Session:
     """A session whose steps, and then its program, gave the bits of the reference; all of them ran natively."""
-    names = [output.name for output in model.graph.output]
-    with np.errstate(all="ignore"):
-        want = qrun.Session(model, backend="reference").run(feeds, names)
-        session = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS, **options)
-        for turn in range(2):
-            for name, array in session.run(feeds, names).items():
-                assert_equal(array, want[name], f"{message} {name} {turn}")
-    for schedule in schedules(session):
-        assert not any(getattr(item, "outputs", ()) for item in schedule.items), "a step runs elsewhere"
+    session = same_runs(model, feeds, times=2, isa=isa, **options)
+    assert not elsewhere(session)
     return session
 
 
 def one(op_type: str, inputs: Sequence[Any], isa: str, dtype: np.dtype[Any], **attributes: Any) -> qrun.Session:
     constants = attributes.pop("constants", False)
     model, feeds = node_model(op_type, inputs, attributes, opset=22, outputs=[dtype], constants=constants)
-    return same(model, feeds, isa, f"{op_type} {dtype}")
+    return same(model, feeds, isa)
 
 
 @thin(*(name for name in UNARY if name not in ("swish", "celu", "shrink")), other=6, name="name")
@@ -75,7 +68,7 @@ def test_limits_powers_and_swish(isa: str, dtype: np.dtype[Any]) -> None:
         one("Pow", [x, np.array(power, dtype)], isa, dtype, constants=[1])
     for op_type in ("IsNaN", "IsInf"):
         model, feeds = node_model(op_type, [x], opset=22, outputs=[np.bool_])
-        same(model, feeds, isa, op_type)
+        same(model, feeds, isa)
     if dtype == HALF:
         one("Shrink", [x], isa, dtype, lambd=0.4, bias=1.7)
         model, feeds = node_model("QuickGelu", [x], {"alpha": 1.702}, domain="com.microsoft", outputs=[dtype])

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.placed import same_runs
 from helpers.support import MS, assert_equal
 from onnx import TensorProto, helper
 
@@ -80,16 +81,11 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_session_meets_one_shape_after_another(name: str) -> None:
     made = MODELS[name]
-    session, reference = qrun.Session(made, cache=OBJECTS), qrun.Session(made, backend="reference")
     (x,) = made.graph.input
     channels = [d.dim_value for d in x.type.tensor_type.shape.dim]
     rng = np.random.default_rng(4)
-    for n, h, w in [*SIZES, *SIZES[::-1]]:
-        shape = (n, h, 40) if len(channels) == 3 else (n, channels[1], h, w)
-        fed = {"x": rng.integers(0, 256, shape).astype(U8)}
-        want = reference.run(fed)["y"]
-        for _ in range(3):
-            assert_equal(session.run(fed)["y"], want, f"{shape}")
+    shapes = [(n, h, 40) if len(channels) == 3 else (n, channels[1], h, w) for n, h, w in [*SIZES, *SIZES[::-1]]]
+    same_runs(made, ({"x": rng.integers(0, 256, shape).astype(U8)} for shape in shapes))
 
 
 @every_isa

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS
+from helpers.placed import same_runs
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
@@ -111,11 +112,7 @@ def test_whatever_calls_are_the_leader_s_alone(seed: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Alone, "measure", measure)
     model = chain(length=8, rows=700)
-    native = qrun.Session(model, backend="native", threads=2 + seed % 3, cache=OBJECTS)
-    want = qrun.Session(model, backend="reference").run({"x": codes(seed, 700)})
-    for _ in range(60):
-        got = native.run({"x": codes(seed, 700)})
-        assert all(np.array_equal(got[n], want[n]) for n in want)
+    same_runs(model, {"x": codes(seed, 700)}, times=60, threads=2 + seed % 3)
     assert asked.pop()
     assert not any(asked)
 
@@ -197,10 +194,7 @@ def test_other_shapes_make_other_programs() -> None:
     model = chain()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
-    native, reference = qrun.Session(model, backend="native", cache=OBJECTS), qrun.Session(model, backend="reference")
-    for rows in (1, 5, 0, 1, 64, 5, 33, 7, 1, 1):
-        x = codes(rows, rows)
-        assert np.array_equal(native.run({"x": x})["y3"], reference.run({"x": x})["y3"]), rows
+    same_runs(model, ({"x": codes(rows, rows)} for rows in (1, 5, 0, 1, 64, 5, 33, 7, 1, 1)), times=1)
 
 
 def test_an_error_within_a_program_names_the_node() -> None:

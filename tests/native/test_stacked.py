@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, exact_result, thin
-from helpers.placed import elsewhere, run_placed
+from helpers.native import ISAS, Array, codes, engine, every_isa, exact_result, thin
+from helpers.placed import elsewhere, run_placed, same_runs
 from helpers.support import assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-import qrun
 from qrun.native.kernels.results import Results, requantization
 from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
 from qrun.native.machine.operation import Operand
@@ -131,27 +130,20 @@ def test_nodes_whose_shapes_change_from_run_to_run(op: str, fed: str, threads: i
     for kinds in (("u8", "u8"), ("s8", "u8"), ("u8", "s8"), ("s8", "s8")):
         zeros = codes(rng, (), kinds[0]), codes(rng, (), kinds[1])
         model = node(op, kinds, zeros, fed)
-        session, reference = (
-            qrun.Session(model, cache=OBJECTS, threads=threads),
-            qrun.Session(model, backend="reference"),
+        points = [(f"{name}z", kind) for name, kind in zip("ab", kinds, strict=True) if name in fed]
+        feeds = (
+            {name: codes(rng, shape, kind) for name, shape, kind in zip("ab", shapes, kinds, strict=True)}
+            | {name: codes(rng, (), kind) for name, kind in points}
+            for shapes in (*edges.STACKED, *edges.STACKED[::-1])
+            for _ in range(2)
         )
-        for left, right in (*edges.STACKED, *edges.STACKED[::-1]):
-            for _ in range(2):
-                feeds = {"a": codes(rng, left, kinds[0]), "b": codes(rng, right, kinds[1])}
-                feeds |= {
-                    f"{name}z": codes(rng, (), kind) for name, kind in zip("ab", kinds, strict=True) if name in fed
-                }
-                assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{kinds} {left} {right}")
-        assert elsewhere(session) == []
+        assert elsewhere(same_runs(model, feeds, times=1, threads=threads)) == []
 
 
 def test_products_without_elements() -> None:
     model = node("MatMulInteger", ("u8", "s8"), (np.uint8(3), np.int8(2)), "")
-    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
-    for left, right in (((2, 0), (0, 3)), ((0, 4), (4, 3)), ((2, 4), (4, 0)), ((0, 2, 4), (1, 4, 3))):
-        feeds = {"a": np.ones(left, np.uint8), "b": np.ones(right, np.int8)}
-        for _ in range(3):
-            assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{left} {right}")
+    shapes = (((2, 0), (0, 3)), ((0, 4), (4, 3)), ((2, 4), (4, 0)), ((0, 2, 4), (1, 4, 3)))
+    same_runs(model, ({"a": np.ones(left, np.uint8), "b": np.ones(right, np.int8)} for left, right in shapes))
 
 
 @every_isa
@@ -178,12 +170,9 @@ def test_attention(isa: str) -> None:
     model = make_model(
         nodes, {n: ["B", "H", "S" if n == "q" else "T", 24] for n in "qkv"}, {last: None}, tensors, opset=17
     )
-    session, reference = (
-        qrun.Session(model, cache=OBJECTS, isa=isa, threads=2),
-        qrun.Session(model, backend="reference", fuse=True),
+    feeds = (
+        {n: rng.normal(0, 1.5, (b, h, s if n == "q" else t, 24)).astype(F) for n in "qkv"}
+        for b, h, s, t in ((1, 2, 5, 5), (2, 3, 17, 17), (1, 1, 1, 40), (2, 2, 33, 7))
+        for _ in range(2)
     )
-    for b, h, s, t in ((1, 2, 5, 5), (2, 3, 17, 17), (1, 1, 1, 40), (2, 2, 33, 7)):
-        for _ in range(2):
-            feeds = {n: rng.normal(0, 1.5, (b, h, s if n == "q" else t, 24)).astype(F) for n in "qkv"}
-            assert_equal(session.run(feeds)[last], reference.run(feeds)[last], f"{b, h, s, t}")
-    assert elsewhere(session) == []
+    assert elsewhere(same_runs(model, feeds, times=1, fuse=True, isa=isa, threads=2)) == []

@@ -9,7 +9,7 @@ import pytest
 from helpers import edges
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
-from helpers.placed import elsewhere, run_placed
+from helpers.placed import elsewhere, run_placed, same_runs
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -45,17 +45,9 @@ def chain(
 def same(model: ModelProto, shape: tuple[int, ...], names: list[str] | None = None, **options: Any) -> qrun.Session:
     """Five runs with other values each, equal to the reference's."""
     rng = np.random.default_rng(21)
-    arith = options.get("arith", "exact")
-    session, reference = (
-        qrun.Session(model, cache=OBJECTS, **options),
-        qrun.Session(model, backend="reference", arith=arith),
-    )
-    for spread in (1.0, 3.0, 1e-20, 0.0, 1e4):
-        x = (rng.normal(rng.choice([0, 2, -2]), 1, shape) * spread).astype(F)
-        want = reference.run({"x": x}, names)
-        for name, array in session.run({"x": x}, names).items():
-            assert_equal(array, want[name], f"{name}, {spread}")
-    return session
+    spreads = (1.0, 3.0, 1e-20, 0.0, 1e4)
+    feeds = ({"x": (rng.normal(rng.choice([0, 2, -2]), 1, shape) * spread).astype(F)} for spread in spreads)
+    return same_runs(model, feeds, names, times=1, **options)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -95,12 +87,7 @@ def test_vectors_scalars_and_outputs_that_nobody_wants() -> None:
     assert elsewhere(same(chain(w, flat=True), (16,))) == []
     assert elsewhere(same(chain(w, names=("q", "", "z")), (1, 3, 16))) == []
     model, _ = node_model("DynamicQuantizeLinear", [np.array(3, F)], outputs=[np.uint8, F, np.uint8])
-    session = qrun.Session(model, cache=OBJECTS)
-    for value in (3, -2, 0, 7):
-        want = qrun.Session(model, backend="reference").run({"i0": np.array(value, F)})
-        for name, array in session.run({"i0": np.array(value, F)}).items():
-            assert_equal(array, want[name], f"{name} of {value}")
-    assert elsewhere(session) == []
+    assert elsewhere(same_runs(model, ({"i0": np.array(value, F)} for value in (3, -2, 0, 7)), times=1)) == []
 
 
 def test_values_that_are_no_numbers() -> None:
@@ -317,9 +304,6 @@ def test_parameters_that_come_with_the_run(name: str, late: str) -> None:
     infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
     infos += [helper.make_tensor_value_info(t, kinds[t], None) for t in fed]
     model = make_model(nodes, infos, "y", {t: a for t, a in values.items() if t not in fed}, opset=17)
-    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
-    for m in (1, 6):
-        for _ in range(3):
-            feeds = {"x": rng.normal(0, 2, (k, m) if "transA" in turned else (m, k)).astype(F), **fed}
-            assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{m}")
-    assert elsewhere(session) == []
+    shapes = [(k, m) if "transA" in turned else (m, k) for m in (1, 1, 1, 6, 6, 6)]
+    feeds = ({"x": rng.normal(0, 2, shape).astype(F), **fed} for shape in shapes)
+    assert elsewhere(same_runs(model, feeds, times=1)) == []

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, codes, every_isa
-from helpers.placed import elsewhere
-from helpers.support import assert_equal
+from helpers.native import ISAS, codes, every_isa
+from helpers.placed import elsewhere, same_runs
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
@@ -78,13 +77,8 @@ class Layer:
         return make_model(self.nodes, {"x": [None] * self.rank}, {self.last: None}, self.tensors, opset=17)
 
     def same(self, names: list[str], **options: Any) -> qrun.Session:
-        model = self.model()
-        session, reference = qrun.Session(model, cache=OBJECTS, **options), qrun.Session(model, backend="reference")
-        for scale in (1, 30, 1, 1e-3):
-            x = (self.rng.normal(0.3, 1, self.shape) * scale).astype(F)
-            want = reference.run({"x": x}, names)
-            for name, array in session.run({"x": x}, names).items():
-                assert_equal(array, want[name], f"{[n.op_type for n in self.nodes]}: {name}")
+        feeds = ({"x": (self.rng.normal(0.3, 1, self.shape) * scale).astype(F)} for scale in (1, 30, 1, 1e-3))
+        session = same_runs(self.model(), feeds, names, times=1, **options)
         assert elsewhere(session) == []
         return session
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, SETS, emulating, engine
+from helpers.native import ISAS, SETS, emulating, engine
+from helpers.placed import same_runs
 from helpers.poison import POISON, poisoned
 from onnx import TensorProto, helper, numpy_helper
 
-from qrun import Session
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.placement import Task
@@ -59,12 +59,7 @@ def test_products_of_stacks_with_axes_of_any_length(isa: str, form: str) -> None
             zero = ZERO_POINTS[number % 3]
             model = _product(form, a, b, zero)
             feed: dict[str, Any] = {"a": np.ones(a, np.float32 if form == "dynamic" else np.uint8)}
-            (want,) = Session(model, backend="reference").run(feed).values()
-            session = Session(model, backend="native", isa=isa, threads=1 + number % 2, cache=OBJECTS)
-            for run in range(3):
-                (got,) = session.run(feed).values()
-                assert got.dtype == want.dtype
-                assert np.array_equal(got, want), (a, b, zero, run)
+            same_runs(model, feed, isa=isa, threads=1 + number % 2)
 
 
 def test_a_program_whose_calls_end_before_the_result_is_refused() -> None:
