@@ -147,10 +147,10 @@ def test_volumes_of_several_shapes_in_one_session() -> None:
     model, _ = node_model("Conv", [np.ones((1, 6, 4, 5, 6), F), w], {"pads": (1,) * 6}, constants=(1,))
     for axis in (0, 2, 3, 4):
         model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
-    session, reference = qrun.Session(model, cache=OBJECTS, threads=2), qrun.Session(model, backend="reference")
-    for sizes in ((1, 4, 5, 6), (2, 1, 3, 9), (1, 4, 5, 6), (1, 4, 5, 6), (2, 1, 3, 9)):
-        feeds = {"i0": rng.normal(size=(sizes[0], 6, *sizes[1:])).astype(F)}
-        assert_bits(session.run(feeds)["y0"], reference.run(feeds)["y0"], f"{sizes}")
+    shapes = ((1, 6, 4, 5, 6), (2, 6, 1, 3, 9), (1, 6, 4, 5, 6), (1, 6, 4, 5, 6), (2, 6, 1, 3, 9))
+    same_runs(
+        model, ({"i0": rng.normal(size=shape).astype(F)} for shape in shapes), times=1, same=assert_bits, threads=2
+    )
 
 
 @pytest.mark.parametrize("number", range(len(edges.FLOAT_CONV)))
