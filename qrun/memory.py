@@ -218,11 +218,11 @@ class Budget:
             self.hold_made(element, what)
 
     def _hold(self, key: int, nbytes: int, array: Any, what: str) -> None:
-        views, counted = self._views.get(key, (0, 0))
-        if not views:
+        held = self._views.get(key)
+        if held is None:
             self.reserve(nbytes, what, array.shape)
-            counted = nbytes
-        self._views[key] = views + 1, counted
+            held = 0, nbytes
+        self._views[key] = held[0] + 1, held[1]
 
     def release(self, array: Any) -> None:
         """Undo one `hold` of this array, or of another one in the same memory."""

@@ -12,11 +12,12 @@ from qrun.declare.frozen import replace
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.ops._context import Round, Turns
+from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.execution import Repeatable
 from qrun.running.flattened import Flat, flattened
 from qrun.running.plan import Plan
-from qrun.running.programs import KEPT, Compiled, Forms, Programs, forms
+from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import NodeEvent, Run, TensorInfo, run_body
 from qrun.running.times import Inside
 

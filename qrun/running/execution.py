@@ -15,9 +15,9 @@ from qrun.ir.compound import Compound, of_type, parts, tensors
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith
+from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan
-from qrun.running.programs import Compiled
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import NodeEvent, Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent

@@ -17,6 +17,7 @@ from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
 from qrun.passes import Functions, Optimized, Refusal
 from qrun.running import versions
+from qrun.running.compiled import Compiled
 from qrun.running.keptprograms import KeptProgram, has_bodies, packed_program, unpacked_program
 from qrun.running.packed import (
     Bundle,
@@ -27,7 +28,7 @@ from qrun.running.packed import (
     unpacked_node,
     unpacked_type,
 )
-from qrun.running.programs import KEPT, Compiled, forms, surplus
+from qrun.running.programs import KEPT, forms, surplus
 
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult

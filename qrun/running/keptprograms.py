@@ -14,6 +14,7 @@ from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops._native import NativeSection
+from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.keptlistings import packed_portable, unpacked_portable
 from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
@@ -26,7 +27,6 @@ from qrun.running.packed import (
     unpacked_node,
 )
 from qrun.running.plan import Plan, Step, moving, step_of
-from qrun.running.programs import Compiled
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def packed_program(
     only.
     """
     listing, schedule, plan = compiled.program.listing, compiled.program.schedule, compiled.plan
-    if schedule is None or any(b and b.kernel and not b.kernel.stages for b in compiled.bounds):
+    loose = any(step.loose for step in listing.steps.values())
+    if schedule is None or loose or any(b and b.kernel and not b.kernel.stages for b in compiled.bounds):
         raise Unstorable("a step that only this process can run")
     views = dict(listing.views)
     checks = None if first is None else _checks(compiled, schedule, views)
@@ -120,7 +121,7 @@ def observing_program(
     events, peak, held: of such a run, as a dry one tells them: of each step, and the bytes held while it runs.
     """
     listing, schedule = compiled.program.listing, compiled.program.schedule
-    if schedule is None:
+    if schedule is None or any(step.loose for step in listing.steps.values()):
         return None
     views = dict(listing.views)
     checks = _checks(compiled, schedule, views)

@@ -15,10 +15,10 @@ from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints
 from qrun.ops import Arith
+from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked_mapping
 from qrun.running.plan import Plan
-from qrun.running.programs import Compiled
 from qrun.running.steps import NodeEvent, TensorInfo
 
 

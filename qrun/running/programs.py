@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
-from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from qrun.declare.frozen import frozen
-from qrun.errors import TimeLimitError
 from qrun.ir import Array
-from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
+from qrun.running.compiled import Compiled
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step, moving
-from qrun.running.pythonsteps import BoundStep, Observing
-from qrun.running.steps import NodeEvent, TensorInfo, placed
-from qrun.running.times import Inside
+from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain, Item
-    from qrun.native.plan.program import Program
-    from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
 
 KEPT, KEPT_BYTES = 32, 256 << 20
@@ -39,106 +31,11 @@ Forms = tuple[tuple[str, tuple[int, ...], str], ...]
 Key = tuple[tuple[str, ...], Forms]
 
 
-@frozen
-class Compiled:
-    """A plan as a native program, for inputs of certain shapes.
-
-    events: of its steps, as they will be in each run but for the times.
-    natives: of a program that another process made only for the graphs inside its nodes, None where there are none.
-    """
-
-    plan: Plan
-    program: Program
-    bounds: tuple[KernelBinding | None, ...]
-    events: Sequence[NodeEvent]
-    arith: Arith
-    natives: NativeKernels | None = None
-    _elsewhere: dict[int, BoundStep] = field(default_factory=dict)
-
-    def run(
-        self,
-        feeds: Mapping[str, Array],
-        budget: Budget,
-        inside: Inside,
-        observer: Observing | None = None,
-        timed: bool = True,
-        path: str = "",
-    ) -> StampedResult:
-        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is to tell
-        how long things took. path: of the plan's graph, as a Run has it.
-
-        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
-        Raises TimeLimitError.
-        """
-
-        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
-            step = self._elsewhere.get(item)
-            if step is None:
-                step = self._elsewhere[item] = BoundStep(self.plan, item, self.bounds[item], self.arith, self.natives)
-            try:
-                return step.run(arrays, budget, inside, observer, path)
-            except TimeLimitError as error:
-                raise placed(error, self.plan.model, step.step.node) from None
-
-        from qrun.native.errors import Late
-
-        try:
-            return self.program.run(feeds, elsewhere, budget, observer, timed)
-        except Late as late:
-            assert budget.deadline is not None
-            node = self.plan.steps[late.item].node
-            raise placed(out_of_time(budget.deadline.seconds), self.plan.model, node) from None
-
-    def timed(self, ran: StampedResult) -> Timed:
-        """The events of a run."""
-        return Timed(self, ran.stamps)
-
-
-class Timed(Sequence[NodeEvent]):
-    """The events of a run of a program, made of its time stamps when somebody looks at them."""
-
-    def __init__(self, compiled: Compiled, stamps: Sequence[Stamp]) -> None:
-        self._compiled, self._stamps = compiled, stamps
-
-    @cached_property
-    def _events(self) -> tuple[NodeEvent, ...]:
-        from qrun.native.plan.stamps import helped, times
-
-        listing = self._compiled.program.listing
-        starts, spans = times(self._stamps, listing.item_of, listing.items)
-        helpers = helped(self._stamps, listing.item_of) if listing.engine.threads > 1 else {}
-        steps = self._steps(listing.joined)
-        return tuple(
-            event.at(start, span, helpers.get(item, ()), steps.get(item, ()))
-            for item, (event, start, span) in enumerate(zip(self._compiled.events, starts, spans, strict=True))
-        )
-
-    def _steps(self, joined: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """The nodes' indices by the item that does the work of several."""
-        found: dict[int, list[int]] = {}
-        for item, doer in sorted(joined.items()):
-            found.setdefault(doer, [doer]).append(item)
-        events = self._compiled.events
-        return {doer: tuple(sorted({events[item].index for item in items})) for doer, items in found.items()}
-
-    def __len__(self) -> int:
-        return len(self._compiled.events)
-
-    def __iter__(self) -> Iterator[NodeEvent]:
-        return iter(self._events)
-
-    @overload
-    def __getitem__(self, at: int) -> NodeEvent: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
-        return self._events[at]
-
-
 class Programs:
     """The programs of one model. Safe to use from several threads.
+
+    Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is made of
+    them, may have any shape in programs that are made from then on: their steps run in Python.
 
     foretold: whether shapes tell all that a run takes, as far as that was tried.
     """
@@ -148,6 +45,7 @@ class Programs:
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
         self._ahead: dict[Key, Compiled] = {}
+        self._varying = frozenset[str]()
         self._lock = threading.Lock()
 
     def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
@@ -155,8 +53,9 @@ class Programs:
         with self._lock:
             key = _key(plan, feeds)
             self._seen.pop(key, None)
-            self._made.pop(key, None)
-            self._ahead.pop(key, None)
+            ahead = self._ahead.pop(key, None)
+            before = self._made.pop(key, None) or ahead
+            self._varying |= varying(before.events, events) if before else frozenset()
             while len(self._seen) >= KEPT:
                 del self._seen[next(iter(self._seen))]
             self._seen[key] = events
@@ -244,6 +143,9 @@ class Programs:
         from qrun.native.plan.program import Program
         from qrun.native.plan.schedule import Schedule
 
+        loose = self._loose(plan)
+        shapes = {name: value for name, value in shapes.items() if name not in loose}
+        bounds = [b if loose.isdisjoint(s.node.outputs) else None for s, b in zip(plan.steps, bounds, strict=True)]
         items: list[Item] = []
         outside = set(feeds)
         fixed = dict(shapes)
@@ -254,7 +156,7 @@ class Programs:
                 continue
             if kernel is None or not kernel.stages:
                 made = tuple(name for name in step.node.outputs if name)
-                items.append(PythonStep(moving(plan, step), made))
+                items.append(PythonStep(moving(plan, step), made, not loose.isdisjoint(made)))
                 outside.update(made)
                 continue
             chain = _chain(step, kernel)
@@ -270,6 +172,21 @@ class Programs:
         except Declined:
             return None
         return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives)
+
+    def _loose(self, plan: Plan) -> frozenset[str]:
+        """The tensors that may have any shape."""
+        found: set[str] = set()
+        for step in plan.steps if self._varying else ():
+            if not (self._varying.isdisjoint(step.node.outputs) and found.isdisjoint(step.reads)):
+                found.update(name for name in step.node.outputs if name)
+        return frozenset(found)
+
+
+def varying(before: Sequence[NodeEvent], after: Sequence[NodeEvent]) -> frozenset[str]:
+    """The tensors that had another type or shape in one of two runs of the same nodes."""
+    infos = {info.name: info for event in before for info in event.outputs}
+    made = (info for event in after for info in event.outputs)
+    return frozenset(info.name for info in made if infos.get(info.name, info) != info)
 
 
 def _chain(step: Step, kernel: NativeKernel) -> Chain:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from qrun.declare.frozen import changeable, replace
 from qrun.ir import Array
 from qrun.ir.compound import apart
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, moving
-from qrun.running.steps import Run, reference
+from qrun.running.steps import NodeEvent, Run, check_types, compute_step, reference
 from qrun.running.times import Clock, Inside
 
 
@@ -24,6 +25,23 @@ class Observing(Protocol):
     def look(self, item: int, value: Callable[[Any], Array]) -> None: ...
 
     def now(self) -> int: ...
+
+
+@changeable
+class ProgramRun:
+    """What the steps of one run share. inside: gets what happens in graphs inside nodes. path: of the plan's graph, as a Run
+    has it. told: what happened at steps where that is not the same in each run, by item.
+    """
+
+    budget: Budget
+    inside: Inside
+    observer: Observing | None
+    path: str
+    told: dict[int, NodeEvent]
+
+
+FEW = 1 << 14
+"""Elements that a reference kernel reads in less time than it takes to make a native one for their shapes."""
 
 
 class BoundStep:
@@ -44,38 +62,65 @@ class BoundStep:
         self._wanted = tuple(map(bool, node.outputs))
         self._kernel, self._claims = (bound.kernel, bound.claims) if bound else (None, ())
 
-    def run(
-        self, given: Sequence[Array], budget: Budget, inside: Inside, observer: Observing | None, path: str = ""
-    ) -> Sequence[Array]:
-        """The outputs that have names. given: what it reads that is not constant, in the order of `moving`. path: of the graph
-        that it is a node of, as a Run has it."""
+    def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
+        """The outputs that have names. given: what it reads that is not constant, in the order of `moving`."""
+        args = self._args(given)
+        if self._kernel is None:
+            made = self._reference(args, given, of)
+        else:
+            for shape, itemsize, what in self._claims:
+                of.budget.claim(shape, itemsize, what)
+            made = self._kernel.run(args)
+        return self._named(made, given)
+
+    def _args(self, given: Sequence[Array]) -> list[Array | None]:
         args = self._known.copy()
         for at, place in self._read:
             args[at] = given[place]
-        if self._kernel is None:
-            made = self._reference(args, given, budget, inside, observer, path)
-        else:
-            for shape, itemsize, what in self._claims:
-                budget.claim(shape, itemsize, what)
-            made = self._kernel.run(args)
-        outputs = made if isinstance(made, tuple) else (made,)
+        return args
+
+    def _named(self, made: Any, given: Sequence[Array]) -> Sequence[Array]:
+        """The outputs that have names."""
+        outputs = made if isinstance(made, (tuple, list)) else (made,)
         return [apart(array, given) for array, wanted in zip(outputs, self._wanted, strict=False) if wanted]
 
-    def _reference(
-        self,
-        args: Sequence[Array | None],
-        given: Sequence[Array],
-        budget: Budget,
-        inside: Inside,
-        observer: Observing | None,
-        path: str,
-    ) -> Any:
-        step, wanted = self.step, self._wanted
-        ctx = Context(self._arith, step.node.version, len(wanted), wanted, observer is not None, budget)
+    def _around(self, given: Sequence[Array]) -> Mapping[str, Array]:
+        """All that the step reads, by name, and the constants."""
+        return {**self._constants, **dict(zip(self._moving, given, strict=True))}
+
+    def _reference(self, args: Sequence[Array | None], given: Sequence[Array], of: ProgramRun) -> Any:
+        step, wanted, observer = self.step, self._wanted, of.observer
+        ctx = Context(self._arith, step.node.version, len(wanted), wanted, observer is not None, of.budget)
         if step.bodies:
-            run = Run(self._arith, budget, False, self._natives, Clock(), {}, inside=inside, path=path)
-            ctx.bodies = run.bodies(step, {**self._constants, **dict(zip(self._moving, given, strict=True))})
+            run = Run(self._arith, of.budget, False, self._natives, Clock(), {}, inside=of.inside, path=of.path)
+            ctx.bodies = run.bodies(step, self._around(given))
         made = reference(step, args, ctx)
         if observer is not None:
             observer.found[self._item] = tuple(ctx.observations)
         return made
+
+
+class LooseStep(BoundStep):
+    """A step of which the shapes follow from values. It is bound to those that it meets in a run, unless that takes longer than
+    the reference kernel does.
+
+    before: what happened when it ran step by step.
+    """
+
+    def __init__(self, plan: Plan, item: int, before: NodeEvent, arith: Arith, natives: NativeKernels | None) -> None:
+        super().__init__(plan, item, None, arith, natives)
+        self._model, self._before = plan.model, before
+
+    def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
+        args, step, before = self._args(given), self.step, self._before
+        few = not step.bodies and sum(array.size for array in args if array is not None) <= FEW
+        natives = None if few else self._natives
+        if natives is None and not of.inside.timed:
+            check_types(step, args)
+            return self._named(self._reference(args, given, of), given)
+        groups, observe = {step.node.index: before.group}, of.observer is not None
+        run = Run(self._arith, of.budget, observe, natives, Clock(), groups, inside=of.inside, path=of.path)
+        made, event = compute_step(step, self._model, self._around(given), run)
+        why = before.why or "small, of a shape that follows from values"
+        of.told[self._item] = event if natives else replace(event, why=why)
+        return self._named(made, given)

@@ -20,6 +20,7 @@ from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.bodies import BodyPrograms
+from qrun.running.compiled import Compiled
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
 from qrun.running.dryrun import program_ahead
@@ -28,7 +29,7 @@ from qrun.running.images import Images, KeptPrograms
 from qrun.running.keptmodels import load_kept
 from qrun.running.observer import run_observed
 from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.programs import Compiled, Programs
+from qrun.running.programs import Programs
 from qrun.running.steps import NodeEvent, TensorInfo
 from qrun.running.times import InsideEvent
 

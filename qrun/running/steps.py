@@ -117,6 +117,19 @@ class Run:
 
 def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
     """Run a step on `values` and put what it makes there. Raises RunError with the node's place in the model."""
+    made, told = compute_step(step, model, values, run)
+    for name, array in zip(step.node.outputs, made, strict=False):
+        if name:
+            values[name] = array
+            try:
+                run.budget.hold_made(array, name)
+            except MemoryLimitError as error:
+                raise placed(error, model, step.node) from None
+    return told
+
+
+def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run) -> tuple[Sequence[Array], NodeEvent]:
+    """What a step makes of `values`, and what happened. Raises RunError with the node's place in the model."""
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
     wanted = tuple(map(bool, node.outputs))
@@ -145,14 +158,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     made = result if isinstance(result, tuple) else (result,)
     if len(made) < sum(wanted):
         raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
-    for name, array in zip(node.outputs, made, strict=False):
-        if name:
-            values[name] = array
-            try:
-                run.budget.hold_made(array, name)
-            except MemoryLimitError as error:
-                raise placed(error, model, node) from None
-    return event(step, args, made, bound, ctx, run, start, duration)
+    return made, event(step, args, made, bound, ctx, run, start, duration)
 
 
 def event(

@@ -23,7 +23,7 @@ from qrun.native.plan.placement import Task
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp
 from qrun.native.proof.epilogue import Target
-from qrun.running.programs import Compiled
+from qrun.running.compiled import Compiled
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

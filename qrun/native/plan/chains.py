@@ -254,7 +254,7 @@ def _widened_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
 
 
 def _other(item: PythonStep, other: dict[Key, Key]) -> PythonStep:
-    return PythonStep(tuple(other.get(key, key) for key in item.inputs), item.outputs)
+    return PythonStep(tuple(other.get(key, key) for key in item.inputs), item.outputs, item.loose)
 
 
 def _moved(tasks: Sequence[Task], uses: Counter[Key]) -> Task | None:

@@ -37,10 +37,12 @@ class Chain:
 
 @frozen
 class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs."""
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether what it makes may have any
+    shape and type: then no operation reads it."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]
+    loose: bool = False
 
 
 Item = Task | Chain | PythonStep

@@ -81,6 +81,10 @@ class Instance:
         self.doubts = self.structs[:walked, DOUBT // 8]
         self.measuring = listing.engine.threads > 1
         self.forget()
+        room = {key: listing.room.get(key, 0) for key in listing.pointers}
+        loose = {key for step in listing.steps.values() if step.loose for key in step.outputs}
+        forms = ((key, form) for key, form in listing.given.items() if key not in loose)
+        self.forms = {key: (form.shape, form.dtype, room.get(key)) for key, form in forms}
         self.known = {**listing.fixed}
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
@@ -100,17 +104,18 @@ class Instance:
 
     def point(self, key: Key, array: Array) -> Array:
         """Let the calls that read this value read the array; returns what must live until they have."""
-        listing = self.listing
-        operand = listing.given[key]
-        if array.shape != operand.shape or array.dtype != operand.dtype:
-            raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {operand.dtype}{list(operand.shape)}")
-        if key not in listing.pointers:
+        form = self.forms.get(key)
+        if form is None:
             return array
-        room = listing.room.get(key, 0)
+        shape, dtype, room = form
+        if array.shape != shape or array.dtype != dtype:
+            raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {dtype}{list(shape)}")
+        if room is None:
+            return array
         if not array.flags.c_contiguous or array.nbytes < room:
             held = aligned(max(array.nbytes, room), np.uint8)
             held[array.nbytes :] = 0
-            held[: array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+            held[: array.nbytes].view(dtype).reshape(shape)[...] = array
             array = held
         self.move(key, address(array))
         return array
@@ -143,7 +148,7 @@ class Instance:
                         stamps.append(self._stamp(piece, begin, now()))
                     if looks and piece.item >= 0:
                         looks.look(piece.item, lambda key: self._value(key, values))
-                    begin = now() if timed else 0
+                    begin = now() if looks else begin
             else:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])

@@ -5,6 +5,7 @@ take less time than it costs to share them: these helpers leave to the leader.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,13 @@ class Stamp:
 
 @frozen
 class StampedResult:
-    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too."""
+    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told: what steps
+    that ran elsewhere said of themselves, by item."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
     lent: bool
+    told: Mapping[int, Any] = field(default_factory=dict)
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,142 @@
+"""A plan as a native program, its runs, and their events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
+
+from qrun.declare.frozen import frozen, replace
+from qrun.errors import TimeLimitError
+from qrun.ir import Array
+from qrun.memory import Budget, out_of_time
+from qrun.ops import Arith
+from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.plan import Plan
+from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
+from qrun.running.steps import NodeEvent, placed
+from qrun.running.times import Inside
+
+if TYPE_CHECKING:
+    from qrun.native.plan.listing import Listing
+    from qrun.native.plan.program import Program
+    from qrun.native.plan.stamps import StampedResult
+
+
+@frozen
+class Compiled:
+    """A plan as a native program, for inputs of certain shapes.
+
+    events: of its steps, as they will be in each run but for the times.
+    natives: of a program that another process made only for the graphs inside its nodes, None where there are none.
+    """
+
+    plan: Plan
+    program: Program
+    bounds: tuple[KernelBinding | None, ...]
+    events: Sequence[NodeEvent]
+    arith: Arith
+    natives: NativeKernels | None = None
+    _elsewhere: dict[int, BoundStep | LooseStep] = field(default_factory=dict)
+
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        budget: Budget,
+        inside: Inside,
+        observer: Observing | None = None,
+        timed: bool = True,
+        path: str = "",
+    ) -> StampedResult:
+        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is to tell
+        how long things took. path: of the plan's graph, as a Run has it.
+
+        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
+        Raises TimeLimitError.
+        """
+
+        of = ProgramRun(budget, inside, observer, path, {})
+
+        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
+            step = self._elsewhere.get(item) or self._bound_step(item)
+            try:
+                return step.run(arrays, of)
+            except TimeLimitError as error:
+                raise placed(error, self.plan.model, step.step.node) from None
+
+        try:
+            ran = self.program.run(feeds, elsewhere, budget, observer, timed)
+        except Exception as error:
+            late = self._late(error, budget)
+            if late is None:
+                raise
+            raise late from None
+        return replace(ran, told=of.told) if of.told else ran
+
+    def _late(self, error: Exception, budget: Budget) -> Exception | None:
+        """What is to be raised for a run that took too long, with the node in it."""
+        from qrun.native.errors import Late
+
+        if not isinstance(error, Late):
+            return None
+        assert budget.deadline is not None
+        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
+
+    def _bound_step(self, item: int) -> BoundStep:
+        loose = self.program.listing.steps[item].loose
+        natives, arith = self.natives, self.arith
+        made = (
+            LooseStep(self.plan, item, self.events[item], arith, natives)
+            if loose
+            else BoundStep(self.plan, item, self.bounds[item], arith, natives)
+        )
+        self._elsewhere[item] = made
+        return made
+
+    def timed(self, ran: StampedResult) -> Timed:
+        """The events of a run."""
+        return Timed(self.events, self.program.listing, ran)
+
+
+class Timed(Sequence[NodeEvent]):
+    """The events of a run of a program, made of its time stamps when somebody looks at them."""
+
+    def __init__(self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult) -> None:
+        self._known, self._listing, self._ran = events, listing, ran
+
+    @cached_property
+    def _events(self) -> tuple[NodeEvent, ...]:
+        from qrun.native.plan.stamps import helped, times
+
+        listing = self._listing
+        starts, spans = times(self._ran.stamps, listing.item_of, listing.items)
+        helpers = helped(self._ran.stamps, listing.item_of) if listing.engine.threads > 1 else {}
+        steps = self._steps(listing.joined)
+        return tuple(
+            self._ran.told.get(item, event).at(start, span, helpers.get(item, ()), steps.get(item, ()))
+            for item, (event, start, span) in enumerate(zip(self._known, starts, spans, strict=True))
+        )
+
+    def _steps(self, joined: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """The nodes' indices by the item that does the work of several."""
+        found: dict[int, list[int]] = {}
+        for item, doer in sorted(joined.items()):
+            found.setdefault(doer, [doer]).append(item)
+        events = self._known
+        return {doer: tuple(sorted({events[item].index for item in items})) for doer, items in found.items()}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[NodeEvent]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, at: int) -> NodeEvent: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
+        return self._events[at]
