@@ -82,7 +82,7 @@ def _chosen(step: Step, shapes: Mapping[str, Array], model: Model) -> str:
         return ""
     branch = "then_branch" if condition.reshape(()) else "else_branch"
     graph = step.bodies[branch].model
-    fits = not graph.inputs and not graph.defaults and len(graph.outputs) >= len(step.node.outputs)
+    fits = not graph.inputs and len(graph.outputs) >= len(step.node.outputs)
     return branch if fits else ""
 
 

@@ -101,9 +101,11 @@ def step_of(model: Model, node: Node) -> Step:
 
 
 def _body(model: Model, node: Node, name: str) -> Plan:
-    """The plan of a graph inside a node; constants that it takes from outside are its own."""
-    graph = node.attributes[name]
-    assert isinstance(graph, Model)
+    """The plan of a graph inside a node; constants that it takes from outside are its own. Of its inputs those that have
+    initializers are constants, as nothing feeds them."""
+    given = node.attributes[name]
+    assert isinstance(given, Model)
+    graph = given.settled()
     captured = {n: value for n in graph.captured if (value := model.constant(n)) is not None}
     own = replace(graph, constants={**captured, **graph.constants}, source=f"{model.label}: {node.label}/{name}")
     return _bound(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))

@@ -218,11 +218,6 @@ def bodies_of(model: Model, node: Node, around: Mapping[str, Array], budget: Bud
 def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> Body:
     plan = step.bodies[attribute]
     inputs = plan.model.inputs
-    if plan.model.defaults:
-        raise OperatorError(
-            "a body's input has an initializer", expected="inputs without", got=plan.model.defaults[0].name
-        )
-
     outside = {name: around[name] for name in plan.model.captured if name in around}
 
     made: Run | None = None

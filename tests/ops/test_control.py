@@ -175,6 +175,22 @@ def test_weights_taken_from_outside_are_constants_of_the_body() -> None:
     assert [bound.kernel is not None for kept in inside._bound.values() for bound in kept.values()] == [True, True]
 
 
+def test_inputs_of_graphs_that_have_initializers_are_constants() -> None:
+    """As exporters listed them until IR version 4."""
+    for made, feeds in ((model(WHILE), {"x": X + 3, "limit": N(50, F32)}), (model(CHOICE), {"x": X, "c": N(False)})):
+        want = qrun.Session(made).run(feeds)
+        listed = 0
+        for attribute in made.graph.node[-1].attribute:
+            for stored in attribute.g.initializer:
+                listed += 1
+                attribute.g.input.append(onnx.helper.make_tensor_value_info(stored.name, stored.data_type, stored.dims))
+        assert listed
+        same_everywhere(made, feeds)
+        for got, other in zip(qrun.Session(made).run(feeds).values(), run_ort(made, feeds), strict=True):
+            assert_equal(got, other, signed_zeros=False)
+        assert_equal(qrun.Session(made).run(feeds)["y"], want["y"])
+
+
 @pytest.mark.parametrize("backend", ["reference", "native"])
 def test_memory_is_counted_inside(backend: str) -> None:
     text = """main (float[N] x) => (float[M] y)
