@@ -1,7 +1,8 @@
-"""The native lowering of GroupQueryAttention where every sequence has as many places: a step of a decoder, or a prompt."""
+"""The native lowering of GroupQueryAttention: steps of a decoder, and prompts of sequences that are as long."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from qrun.native.kernels.rotary import Heads
 
 _FLOAT = np.dtype(np.float32)
-_QUERY, _PAST, _ENDS, _ANGLES = 0, 3, 5, (7, 8)
-"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin."""
+_QUERY, _PAST, _ENDS, _ANGLES, _BIAS = 0, 3, 5, (7, 8), 10
+"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin; what is
+added to scores."""
 
 
 @frozen
@@ -28,7 +30,8 @@ class GroupQuery:
 
     batch; groups: heads of keys and values; each: queries that share one of them; places: the new ones; size: elements of
     a head; total: places with those of the cache; past: its shape, None without one.
-    packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden.
+    packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden;
+    window: how many last places are seen, 0 for all. bias: the shape of what is added to scores, None for nothing.
     angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
     """
 
@@ -42,12 +45,24 @@ class GroupQuery:
     packed: bool
     scale: float
     causal: bool
+    window: int
+    bias: Shape | None
     angles: Shape | None
     pairs: bool
 
     @property
     def kept(self) -> int:
         return self.total - self.places
+
+    @property
+    def ragged(self) -> bool:
+        """Whether sequences may have different places: those of a batch with a cache."""
+        return self.batch > 1 and self.kept > 0
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The least and greatest end of a sequence."""
+        return (self.places - 1 if self.ragged else self.total - 1), self.total - 1
 
     @property
     def room(self) -> int:
@@ -69,13 +84,15 @@ class GroupQuery:
 
 
 def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
-    """The kernel of a node whose shapes and attributes are checked. Whether all sequences have `total` places is seen in the
-    run, which ends undecided where they have not. Declined where the numbers do not fit: the reference kernel tells why.
+    """The kernel of a node whose shapes and attributes are checked. What places sequences have is seen in the run; without a
+    cache, or with one sequence, it ends undecided where they are not `total`. Declined where the numbers do not fit: the reference kernel tells why.
     """
     if 0 in (form.batch, form.places, form.size):
         raise declined("no elements")
     if not 0 <= form.kept <= (form.past[2] if form.past else 0):
         raise declined("its cache has not so many places")
+    if form.ragged and form.bias:
+        raise declined("attention_bias is given for sequences that may have different places")
     if form.angles and form.total > form.angles[0]:
         raise declined("there are places without angles")
     stages = [*_cached(site, form), *_attended(site, form), *_outputs(site, form)]
@@ -84,6 +101,7 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
 
 def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``query`` and ``key`` turned; ``keys`` and ``values``, the presents."""
+    from qrun.native.kernels.ragged import RaggedPresent
     from qrun.native.kernels.rotary import Heads, Present, Rotary
 
     engine, ends, tables = site.engine, site.inputs[_ENDS].shape, _ANGLES if form.angles else ()
@@ -91,24 +109,28 @@ def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     for part, name in enumerate(("query", "key")):
         heads = form.heads(part)
         shape = heads.shape if part else (form.batch, form.groups, *form.rows, form.size)
-        turn = Rotary(engine, heads, ends, form.total - 1, form.angles, form.kept, form.pairs, shape)
+        position = 0 if form.ragged else form.kept
+        turn = Rotary(engine, heads, ends, form.ends, form.angles, position, form.pairs, shape)
         turned.append(Stage(turn, (_QUERY + (0 if form.packed else part), _ENDS, *tables), name))
     past = form.past if form.kept else None
     made = []
     for part, name in enumerate(("keys", "values")):
         new = form.heads(2) if part else Heads.plain(form.heads(1).shape)
         source = ("key", _QUERY if form.packed else _QUERY + 2)[part]
+        if form.ragged and past:
+            ragged = RaggedPresent(engine, past, new, ends, form.ends, form.room)
+            made.append(Stage(ragged, (_PAST + part, source, _ENDS), name))
+            continue
         present = Present(engine, past, form.kept, new, form.room)
         made.append(Stage(present, (*((_PAST + part,) if past else ()), source), name))
     return [*turned, *made]
 
 
 def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
-    """``mixed``: Softmax(scale * query @ keys' + mask) @ values."""
+    """``mixed``: Softmax(scale * query @ keys' + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.kernels.float_matmul import FloatMatmul
     from qrun.native.kernels.normalize import SoftmaxF32
-    from qrun.native.kernels.rotary import Constant
 
     engine = site.engine
     columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)
@@ -116,12 +138,10 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     product = FloatMatmul(engine, queries, columns.result.shape, exact_sums())
     made = [Stage(columns, ("keys",), "columns"), Stage(product, ("query", "columns"), "scores")]
     name, scores = "scores", product.result
-    for function, array in (("mul", _factor(form)), ("add", _mask(site, form))):
-        if array is not None:
-            constant = Constant(engine, array)
-            step = Elementwise(engine, function, [scores, constant.result])
-            made += [Stage(constant, (), f"{function} by"), Stage(step, (name, f"{function} by"), function)]
-            name = function
+    for what, function, source in _scaled(site, form):
+        step = Elementwise(engine, function, [scores, source.operation.result])
+        made += [source, Stage(step, (name, source.output), what)]
+        name = what
     softmax = SoftmaxF32(engine, scores.shape, form.total, _softmax)
     mixed = FloatMatmul(engine, scores.shape, rows.result.shape, exact_sums())
     made += [Stage(softmax, (name,), "shares"), Stage(rows, ("values",), "rows")]
@@ -142,16 +162,42 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
 
+def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage]]:
+    """What scores become, by which function, and the stage that makes what they are multiplied by, or is added to them."""
+    from qrun.native.kernels.copy import view
+    from qrun.native.kernels.ragged import RaggedMask
+    from qrun.native.kernels.rotary import Constant
+
+    engine, ends = site.engine, site.inputs[_ENDS]
+    factor, mask = _factor(form), _mask(site, form)
+    if factor is not None:
+        yield "scaled", "mul", Stage(Constant(engine, factor), (), "factor")
+    if form.bias is not None:
+        batch, heads = form.bias[:2]
+        groups = (form.groups, form.each) if heads > 1 else (1, 1)
+        shape = (batch, *groups, *form.rows[1:], form.total)
+        yield "biased", "add", Stage(view(engine, form.bias, shape, _FLOAT), (_BIAS,), "bias")
+    if form.ragged and ends is not None:
+        shape = (form.batch, 1, 1, *form.rows[1:], form.total)
+        sizes = (form.batch, form.places, form.total)
+        hidden = RaggedMask(engine, ends.shape, form.ends, sizes, shape, form.causal, form.window)
+        yield "masked", "add", Stage(hidden, (_ENDS,), "mask")
+    elif mask is not None:
+        yield "masked", "add", Stage(Constant(engine, mask), (), "mask")
+
+
 def _factor(form: GroupQuery) -> Array | None:
     return None if form.scale == 1 else np.asarray(form.scale, _FLOAT)
 
 
 def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
-    """What hides later places: [places, total]; None where there are none."""
-    if not form.causal or form.places == 1:
+    """What hides later places, and those before the window: [places, total]; None where there are none."""
+    if not form.window and (not form.causal or form.places == 1):
         return None
     site.afford(4 * form.places * form.total)
-    seen = np.arange(form.total) <= form.kept + np.arange(form.places)[:, None]
+    own, keys = form.kept + np.arange(form.places)[:, None], np.arange(form.total)
+    seen = keys <= own if form.causal else np.ones((form.places, form.total), bool)
+    seen = seen & (keys > own - form.window) if form.window else seen
     return np.where(seen, np.float32(0), np.float32(-np.inf))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -87,9 +87,13 @@ def group_query_attention(
             keep(present[place], all_rows[0], step, attributes.kept)
         columns = used[0].shape[2]
         bias = _bias_of(given.attention_bias, place, rows, step, columns)
-        found, told = _attended(q[own, :, :rows], used, bias, step, given.head_sink, attributes, ctx)
+        seen = seen_places(step, rows, columns, bool(attributes.causal), attributes.local_window_size)
+        first = step.total - columns
+        if not first:
+            used, bias, seen = [_longer(x, total, 2) for x in used], _longer(bias, total, 3), _longer(seen, total, 1)
+        found, told = _attended(q[own, :, :rows], used, bias, seen, given.head_sink, attributes, ctx)
         y[own, :, :rows] = found
-        scores[own, :, :rows, step.total - columns : step.total] = told
+        scores[own, :, :rows, first : first + seen.shape[1]] = told
     return merged_heads(y, ctx), *presents, scores
 
 
@@ -115,6 +119,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
         packed=given.key is None,
         scale=default_scale(attributes.scale, size),
         causal=bool(attributes.causal),
+        window=attributes.local_window_size if 0 < attributes.local_window_size < total else 0,
+        bias=_bias_shape(given, (batch, heads, length, total)),
         angles=_angles_of(given, size) if attributes.do_rotary else None,
         pairs=bool(attributes.rotary_interleaved),
     )
@@ -125,12 +131,12 @@ def _decline_others(
     site: LoweringContext, given: GroupQueryInputs, attributes: GroupQueryAttributes, total: int
 ) -> None:
     """Declined for forms of the operator that have no native kernel."""
-    names = ("position_ids", "attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
+    names = ("position_ids", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
     for name in names:
         if getattr(given, name) is not None:
             raise declined(f"{name} is given")
-    if attributes.kept or 0 < attributes.local_window_size < total:
-        raise declined("places leave its window")
+    if attributes.kept:
+        raise declined("its cache slides")
     for name, value in (("softcap", attributes.softcap), ("smooth_softmax", attributes.smooth_softmax == 1)):
         if value:
             raise declined(f"{name} is given")
@@ -138,6 +144,20 @@ def _decline_others(
         raise declined("its scores are asked for")
     if given.seqlens_k.shape not in ((len(given.query),), (len(given.query), 1)):
         raise declined("seqlens_k has not one number for each sequence")
+
+
+def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
+    """The shape of attention_bias, which fits scores of this one; else Declined."""
+    if given.attention_bias is None:
+        return None
+    found = given.attention_bias.shape
+    if (
+        len(found) != 4
+        or found[2:] != shape[2:]
+        or any(n not in (1, m) for n, m in zip(found[:2], shape, strict=False))
+    ):
+        raise declined("attention_bias does not fit")
+    return tuple(found)
 
 
 def _angles_of(given: GroupQueryInputs, size: int) -> Shape:
@@ -152,7 +172,7 @@ def _attended(
     q: Array,
     used: Sequence[Array],
     bias: Array | None,
-    step: Places,
+    seen: Array,
     sink: Array | None,
     attributes: GroupQueryAttributes,
     ctx: Context,
@@ -161,7 +181,6 @@ def _attended(
     hidden are 0, as those of other places are."""
     if sink is None and attributes.smooth_softmax == 1:
         sink = np.zeros(attributes.num_heads, q.dtype)
-    seen = seen_places(step, q.shape[2], used[0].shape[2], bool(attributes.causal), attributes.local_window_size)
     mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
     scale = default_scale(attributes.scale, q.shape[3])
     found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)
@@ -211,6 +230,23 @@ def _extended(past: Array | None, new: Array, own: slice, step: Places) -> Array
     """[1,M,kept+new,H]: the filled rows of the cache of one sequence, and the new ones."""
     fresh = new[own, :, : step.new]
     return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)
+
+
+@overload
+def _longer(x: Array, count: int, axis: int) -> Array: ...
+
+
+@overload
+def _longer(x: Array | None, count: int, axis: int) -> Array | None: ...
+
+
+def _longer(x: Array | None, count: int, axis: int) -> Array | None:
+    """With zeros behind what there is of the axis, so that scores of all sequences have one length: then their sums, too,
+    are made in one order."""
+    if x is None or x.shape[axis] == count:
+        return x
+    behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]
+    return np.pad(x, behind)
 
 
 def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: int) -> Array | None:

@@ -32,6 +32,7 @@ from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv, WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, SoftmaxF32
+from qrun.native.kernels.ragged import RaggedMask, RaggedPresent
 from qrun.native.kernels.reduce import Reduction
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.rms import RmsNorm
@@ -219,12 +220,27 @@ def rotary_cases() -> Iterator[Case]:
         plan = partial(plan_rotary, x.shape, cos.shape, pairs)
         yield Case(f"rotary {pairs}", plan, (x, ends, cos, sin), turned(x, cos[4:6], sin[4:6], pairs=pairs))
     yield Case("rotary copy", partial(plan_rotary, x.shape, None, False), (x, ends), x)
+    past, given = rng.standard_normal((2, 3, 5, 45)).astype(F), np.int32([4, 1])
+    rows = np.zeros((2, 3, 8, 45), F)
+    rows[0, :, :5], rows[1, :, :2] = np.concatenate([past[0, :, :3], x[0]], axis=1), x[1]
+    yield Case("ragged present", partial(plan_present, past.shape, x.shape), (past, x, given), rows)
+    hidden = np.full((2, 2, 41), -np.inf, F)
+    hidden[0, 0, 2:4] = hidden[0, 1, 3:5] = hidden[1, 0, :1] = hidden[1, 1, :2] = 0
+    yield Case("ragged mask", plan_mask, (given,), hidden)
+
+
+def plan_present(past: tuple[int, int, int, int], shape: tuple[int, int, int, int], engine: Engine) -> Operation:
+    return RaggedPresent(engine, past, Heads.plain(shape), (2,), (1, 6), 8)
+
+
+def plan_mask(engine: Engine) -> Operation:
+    return RaggedMask(engine, (2,), (1, 9), (2, 2, 41), (2, 2, 41), True, 2)
 
 
 def plan_rotary(
     shape: tuple[int, int, int, int], angles: tuple[int, int] | None, pairs: bool, engine: Engine
 ) -> Operation:
-    return Rotary(engine, Heads.plain(shape), (2,), 6, angles, 4, pairs, shape)
+    return Rotary(engine, Heads.plain(shape), (2,), (6, 6), angles, 4, pairs, shape)
 
 
 def product_cases() -> Iterator[Case]:

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import qrun
 from qrun.native.errors import Undecided
+from qrun.native.kernels.ragged import RaggedMask, RaggedPresent
 from qrun.native.kernels.rotary import Constant, Heads, Present, Rotary
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.program import Program
@@ -28,7 +29,8 @@ NAMES = ["query", "key", "value", "past_key", "past_value", "ends", "total", "co
 
 class Step:
     """A node with its inputs. past: places before the new ones; room: rows of the cache, 0 without one; half: pairs that
-    turn, 0 for none; special: how many of the numbers are infinities, NaN and zeros."""
+    turn, 0 for none; special: how many of the numbers are infinities, NaN and zeros; shorter: how many places fewer than the
+    longest each sequence has; bias: how many batches and heads attention_bias has."""
 
     def __init__(
         self,
@@ -42,6 +44,8 @@ class Step:
         half: int | None = None,
         packed: bool = False,
         special: float = 0,
+        shorter: Sequence[int] = (),
+        bias: tuple[int, int] | None = None,
         **attributes: Any,
     ) -> None:
         rng = np.random.default_rng([batch, groups, each, new, size, past])
@@ -52,6 +56,8 @@ class Step:
             shapes |= dict.fromkeys(("key", "value"), (batch, new, groups * size))
         if room:
             shapes |= dict.fromkeys(("past_key", "past_value"), (batch, groups, room, size))
+        if bias:
+            shapes["attention_bias"] = (*bias, new, self.total)
         if half:
             shapes |= dict.fromkeys(("cos", "sin"), (self.total + 2, half))
         numbers = {name: rng.standard_normal(shape).astype(F) for name, shape in shapes.items()}
@@ -61,6 +67,8 @@ class Step:
         self.angles = {name: numbers.pop(name) for name in ("cos", "sin") if name in numbers}
         self.feeds: dict[str, Array] = numbers
         self.feeds |= {"ends": np.full(batch, self.total - 1, np.int32), "mask": np.ones((batch, self.total), np.int64)}
+        for number, fewer in enumerate(shorter):
+            self.feeds["ends"][number] -= fewer
         self.attributes = {"num_heads": heads, "kv_num_heads": groups, "do_rotary": int(half > 0), **attributes}
 
     def model(self, outputs: Sequence[str] = ("y", "keys", "values"), **more: Array) -> ModelProto:
@@ -121,9 +129,46 @@ def test_forms(isa: str, pairs: int) -> None:
         Step(new=2, scale=-0.3, local_window_size=7),
         Step(batch=2, new=3, special=0.05, size=40),
         Step(batch=2, special=0.01, size=40, past=30),
+        Step(local_window_size=5),
+        Step(new=4, local_window_size=2, past=9),
+        Step(new=6, past=0, room=0, local_window_size=1),
+        Step(bias=(1, 1)),
+        Step(bias=(1, 4), new=3, special=0.02, past=9),
+        Step(batch=2, bias=(2, 1), new=5, past=0, room=0),
+        Step(batch=2, bias=(1, 4), new=5, past=0, room=0, local_window_size=2),
     ):
         form.attributes["rotary_interleaved"] = pairs
         form.run(isa=isa)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@every_isa
+def test_sequences_of_different_lengths(isa: str, threads: int) -> None:
+    """With a cache; the first of them may be the shortest, and begin."""
+    for form in (
+        Step(batch=3, past=6, shorter=(0, 6, 3)),
+        Step(batch=2, past=130, shorter=(129, 0), size=7),
+        Step(batch=3, past=6, shorter=(1, 1, 2)),
+        Step(batch=3, new=3, past=9, room=12, shorter=(2, 0, 9)),
+        Step(batch=2, new=2, past=9, shorter=(4, 0), local_window_size=3, size=33),
+        Step(batch=2, past=9, shorter=(4, 0), local_window_size=1, packed=True),
+        Step(batch=2, new=3, past=9, shorter=(0, 5), causal=0),
+        Step(batch=2, new=3, past=9, shorter=(0, 5), special=0.05, size=40),
+        Step(batch=2, past=9, shorter=(0, 5), special=0.02, size=40, half=7, rotary_interleaved=1),
+        Step(batch=2, past=4, half=0, shorter=(3, 0), groups=1, each=1, size=1),
+    ):
+        form.run(isa=isa, threads=threads)
+
+
+def test_lengths_change_from_run_to_run() -> None:
+    form = Step(batch=3, past=6, room=9)
+    session = qrun.Session(form.model(), backend="native", cache=OBJECTS)
+    reference = qrun.Session(form.model(), backend="reference")
+    for ends in ([6, 6, 6], [6, 3, 0], [0, 0, 0], [2, 6, 5], [6, 6, 6]):
+        feeds = {**form.feeds, "ends": np.int32(ends)}
+        for (name, array), want in zip(session.run(feeds).items(), reference.run(feeds).values(), strict=True):
+            assert_bits(array, want, name)
+    assert not elsewhere(session)
 
 
 def test_outputs_that_nobody_asks_for() -> None:
@@ -134,8 +179,8 @@ def test_outputs_that_nobody_asks_for() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_sequences_that_differ_go_step_by_step(threads: int) -> None:
-    for form in (Step(batch=3, past=6), Step(batch=3, new=4, past=0, room=0), Step(batch=3, new=2, past=9, room=12)):
+def test_prompts_that_differ_go_step_by_step(threads: int) -> None:
+    for form in (Step(batch=3, new=4, past=0, room=0), Step(batch=3, new=4, past=0, room=5)):
         model, short = form.model(), {**form.feeds, "ends": form.feeds["ends"].copy()}
         for number in (1, 2):
             short["ends"][number] -= number
@@ -159,15 +204,14 @@ def test_ends_that_no_sequence_has_are_refused() -> None:
 
 
 def test_what_is_declined_and_why() -> None:
-    weight, long = np.ones(8, F), Step(new=2)
+    weight = np.ones(8, F)
     cases: list[tuple[str, Step, dict[str, Any]]] = [
         ("softcap", Step(softcap=2.0), {}),
         ("smooth_softmax", Step(smooth_softmax=1), {}),
-        ("its window", Step(local_window_size=5), {}),
-        ("its window", Step(local_window_size=3, sliding_window_cache=1), {}),
+        ("slides", Step(local_window_size=3, sliding_window_cache=1), {}),
         ("its scores", Step(qk_output=1), {"outputs": ("y", "keys", "values", "scores")}),
         ("position_ids", Step(), {"position_ids": np.array([[3]])}),
-        ("attention_bias", long, {"attention_bias": np.ones((1, 1, 2, 7), F)}),
+        ("attention_bias is given for sequences", Step(batch=2, bias=(1, 1)), {}),
         ("head_sink", Step(), {"head_sink": np.ones(4, F)}),
         ("q_norm_weight", Step(), {"q_norm_weight": weight, "k_norm_weight": weight}),
         ("no elements", Step(batch=0), {}),
@@ -187,6 +231,40 @@ def test_a_total_of_the_run_is_declined() -> None:
 
 @pytest.mark.parametrize("at_end", [True, False])
 @every_isa
+def test_nothing_else_is_touched_by_ragged_steps(isa: str, at_end: bool) -> None:
+    """The kernels between pages that cannot be touched, also where ends are those of no sequence."""
+    engine, rng = Engine.create(isa, OBJECTS), np.random.default_rng(4)
+    for count, places, size, ends in ((3, 2, 7, [1, 5, 3]), (1, 1, 40, [0, 4]), (2, 3, 1, [7, 7]), (2, 3, 9, [7, 2])):
+        batch, bounds = len(ends), (places - 1, places + 4)
+        x = rng.standard_normal((batch, places, (count + 2) * size)).astype(F)
+        heads = Heads.beside((batch, count, places, size), 1, count + 2)
+        own = x.reshape(batch, places, count + 2, size)[:, :, 1:-1].transpose(0, 2, 1, 3)
+        past = rng.standard_normal((batch, count, 6, size)).astype(F)
+        given, kept = np.int32(ends), [end + 1 - places for end in ends]
+        for room in (5 + places, 8 + places):
+            present = RaggedPresent(engine, past.shape, heads, given.shape, bounds, room)
+            made = run_placed(engine, present, [past, x, given], [0] * 4, at_end)
+            want = np.zeros((batch, count, room, size), F)
+            for b, n in enumerate(kept):
+                want[b, :, : n + places] = np.concatenate([past[b, :, :n], own[b]], axis=1)
+            assert_bits(made, want)
+            for wrong in (places - 2, places + 5, -(2**31), 2**31 - 1):
+                bad = np.full(batch, wrong, np.int32)
+                with pytest.raises(Undecided):
+                    run_placed(engine, present, [past, x, bad], [0] * 4, at_end)
+        for causal, window in ((True, 0), (True, 1), (True, 4), (False, 0)):
+            total = places + 5
+            shape = (batch, 1, places, total)
+            mask = RaggedMask(engine, given.shape, bounds, (batch, places, total), shape, causal, window)
+            made = run_placed(engine, mask, [given], [0] * 2, at_end)
+            for b, s, t in np.ndindex(batch, places, total):
+                place = kept[b] + s
+                seen = t < kept[b] + places and (t <= place or not causal) and (not window or t > place - window)
+                assert made[b, 0, s, t] == (0 if seen else -np.inf), (causal, window, b, s, t)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
 def test_nothing_else_is_touched(isa: str, at_end: bool) -> None:
     """The kernels between pages that cannot be touched."""
     engine, rng = Engine.create(isa, OBJECTS), np.random.default_rng(3)
@@ -198,7 +276,7 @@ def test_nothing_else_is_touched(isa: str, at_end: bool) -> None:
         own = x.reshape(batch, places, count + 2, size)[:, :, 1:-1].transpose(0, 2, 1, 3)
         for pairs in (False, True):
             turn = Rotary(
-                engine, heads, ends.shape, 8, angles[0].shape if half else None, 1 if half else 0, pairs, shape
+                engine, heads, ends.shape, (8, 8), angles[0].shape if half else None, 1 if half else 0, pairs, shape
             )
             made = run_placed(engine, turn, [x, ends, *angles], [0] * len(turn.operands), at_end)
             assert_bits(made, turned(own, *(a[1:] for a in angles), pairs=pairs) if half else np.ascontiguousarray(own))
@@ -233,7 +311,13 @@ def test_a_kernel_that_does_not_fit_is_not_made() -> None:
         ((2,), (9, 4), 0, (2, 3, 4, 7)),
     ):
         with pytest.raises(ValueError, match=r"ends|angles"):
-            Rotary(engine, heads, ends, 3, angles, position, False, shape)
+            Rotary(engine, heads, ends, (3, 3), angles, position, False, shape)
     for past, kept, room in (((2, 3, 5, 8), 6, 20), ((2, 3, 5, 8), 5, 8), ((2, 3, 5, 7), 5, 20), (None, 1, 20)):
         with pytest.raises(ValueError, match="rows of"):
             Present(engine, past, kept, heads, room)
+    for past, ends, last, room in (((2, 3, 5, 8), 2, 9, 20), ((2, 3, 5, 8), 2, 8, 8), ((2, 3, 5, 7), 2, 8, 20), ((2, 3, 5, 8), 3, 8, 20)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"rows of|ends"):
+            RaggedPresent(engine, past, heads, (ends,), (3, last), room)
+    for bounds, sizes, shape in (((3, 8), (2, 4, 8), (2, 4, 8)), ((3, 8), (2, 4, 9), (2, 4, 8)), ((4, 3), (2, 4, 9), (2, 4, 9))):  # fmt: skip
+        with pytest.raises(ValueError, match=r"a mask|ends"):
+            RaggedMask(engine, (2,), bounds, sizes, shape, True)

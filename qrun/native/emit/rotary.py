@@ -7,12 +7,14 @@ from itertools import chain
 
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 
-NAMES = names("x* ends* cos* sin* y* heads places size half batch_step head_step place_step last rows chunk tiles")
+NAMES = names(
+    "x* ends* cos* sin* y* heads places size half batch_step head_step place_step least span rows chunk tiles"
+)
 """One 8-byte word each.
 
 x, y       float32; rows of y are [batch][heads][places]
-ends       int32 [batch], each of which must be `last`: else the run ends undecided
-cos, sin   float32 [places][half], of the first place on
+ends       int32 [batch], each `least` to `least + span`: else the run ends undecided
+cos, sin   float32 [places][half], of the first place on of a sequence that ends at `least`
 size       elements of a row, of which 2 * half turn
 ..._step   bytes from one batch, head and place of x to the next
 rows       of y; a tile is `chunk` of them
@@ -32,10 +34,12 @@ class RotaryEmitter(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             rest, place = divmod(row, a.places)
             batch, head = divmod(rest, a.heads)
-            with w.when((a.ends + batch * 4).load("i32", 4).sext("i64").test("ne", a.last)):
+            later = (a.ends + batch * 4).load("i32", 4).sext("i64") - a.least
+            fits = later.test("ule", a.span)
+            with w.when(~fits):
                 w.undecided()
             x = a.x + batch * a.batch_step + head * a.head_step + place * a.place_step
-            self._row(x, a.y + row * a.size * 4, place * a.half * 4)
+            self._row(x, a.y + row * a.size * 4, (place + fits.select(later, 0)) * a.half * 4)
 
     def _row(self, x: Value, y: Value, angles: Value) -> None:
         """angles: bytes to those of the row's place."""

@@ -47,9 +47,10 @@ class Heads:
 class Rotary(Planned):
     """Heads turned: pairs of elements become (cos*a - sin*b, sin*a + cos*b), rounded to float32 after each step.
 
-    ends:   the shape of the second operand, int32, whose elements must all be `last`; a run with others ends undecided.
+    ends:   the shape of the second operand, int32, whose elements must all lie between `bounds`; a run with others ends
+            undecided.
     angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the first
-            place. pairs: neighbours turn with each other, else elements of the first half with those of the second.
+            place of a sequence with the least end; that of others is as much later as their end is. pairs: neighbours turn with each other, else elements of the first half with those of the second.
     shape:  of the result, the heads in C order.
     """
 
@@ -60,14 +61,14 @@ class Rotary(Planned):
         engine: Engine,
         heads: Heads,
         ends: Sequence[int],
-        last: int,
+        bounds: tuple[int, int],
         angles: Sequence[int] | None,
         position: int,
         pairs: bool,
         shape: Sequence[int],
     ) -> None:
         super().__init__()
-        self.engine, self.heads, self.last, self.position = engine, heads, last, position
+        self.engine, self.heads, self.bounds, self.position = engine, heads, bounds, position
         self.form = "copy" if angles is None else "pairs" if pairs else "halves"
         self.half = angles[1] if angles else 0
         tables = [Operand(tuple(angles), _FLOAT)] * 2 if angles else []
@@ -80,7 +81,8 @@ class Rotary(Planned):
         batch, _, places, length = heads.shape
         if size(ends) != batch or size(shape) != size(heads.shape):
             raise ValueError(f"{list(ends)} ends and a result {list(shape)} for heads {list(heads.shape)}")
-        if angles and (not 0 <= position <= angles[0] - places or 2 * self.half > length):
+        after = position + bounds[1] - bounds[0]
+        if angles and (not 0 <= position <= after <= angles[0] - places or 2 * self.half > length):
             raise ValueError(
                 f"no angles in {list(angles)} for {places} places from {position} on, of {length} elements"
             )
@@ -94,7 +96,7 @@ class Rotary(Planned):
         chunk = share(rows, 8 * length, self.engine.threads)
         words = {
             "x*": heads.start, "cos*": first, "sin*": first, "heads": count, "places": places, "size": length,
-            "half": self.half, "last": self.last, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk),
+            "half": self.half, "least": self.bounds[0], "span": self.bounds[1] - self.bounds[0], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk),
             **dict(zip(("batch_step", "head_step", "place_step"), heads.steps, strict=True)),
         }  # fmt: skip
         names = ("x*", "ends*", *(("cos*", "sin*") if self.half else ()), "y*")

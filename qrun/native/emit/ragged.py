@@ -1,0 +1,86 @@
+"""Generated rows of decoders whose sequences have different lengths: caches that grow, and masks of what is not seen."""
+
+from __future__ import annotations
+
+from math import inf
+
+from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
+
+PRESENT = names(
+    "past* new* ends* y* heads room past_rows places size batch_step head_step place_step least span rows chunk tiles"
+)
+"""One 8-byte word each.
+
+past       float32 [batch][heads][past_rows][size]; new: where the first new row lies; y: [batch][heads][room][size]
+ends       int32 [batch], each `least` to `least + span`: else the run ends undecided. An end less `least` is how many rows of
+           the past are kept
+..._step   bytes from one batch, head and place of new to the next
+rows       of y; a tile is `chunk` of them
+"""
+HIDDEN = names("ends* y* places total window ahead least span rows chunk tiles")
+"""One 8-byte word each. ends, least, span: as above.
+
+y          float32 [batch][places][total]; rows and chunk count its rows
+ahead      how many places after its own one a row sees
+window     how many places up to the last one that it sees, a row sees
+"""
+
+
+@emitter("present")
+class PresentEmitter(KernelEmitter):
+    """`rows` elements at once: the kept rows of the past, the new ones, then zeros."""
+
+    names = PRESENT
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        w.frozen = True
+        with w.part(tile, a.chunk, a.rows) as row:
+            head_of, place = divmod(row, a.room)
+            batch, head = divmod(head_of, a.heads)
+            kept = _kept(self, a.ends + batch * 4)
+            old = a.past + (head_of * a.past_rows + place) * a.size * 4
+            new = a.new + batch * a.batch_step + head * a.head_step + (place - kept) * a.place_step
+            x, y = place.test("slt", kept).select(old, new), a.y + row * a.size * 4
+            filled = place.test("slt", kept + a.places)
+            with w.when(filled):
+                for at, count in w.runs(w.value("i64", 0), a.size, (self.spec.rows, 1)):
+                    (y + at * 4).store((x + at * 4).load(f"<{count} x float>", 4), 4)
+            with w.when(~filled):
+                _fill(self, y, w.value("i64", 0), a.size, 0.0)
+
+
+@emitter("hidden")
+class HiddenEmitter(KernelEmitter):
+    """`rows` elements at once: 0 where a place sees another one, else -infinity."""
+
+    names = HIDDEN
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        w.frozen = True
+        with w.part(tile, a.chunk, a.rows) as row:
+            batch, place = divmod(row, a.places)
+            kept = _kept(self, a.ends + batch * 4)
+            end = (kept + place + a.ahead + 1).least(kept + a.places)
+            first = end - a.window
+            first = first.test("slt", 0).select(w.value("i64", 0), first)
+            y = a.y + row * a.total * 4
+            _fill(self, y, w.value("i64", 0), first, -inf)
+            _fill(self, y, first, end, 0.0)
+            _fill(self, y, end, a.total, -inf)
+
+
+def _kept(kernel: KernelEmitter, place: Value) -> Value:
+    """How many rows are kept, of the end at this place; 0 where that is none, and the run is undecided."""
+    w, a = kernel.w, kernel.a
+    kept = place.load("i32", 4).sext("i64") - a.least
+    fits = kept.test("ule", a.span)
+    with w.when(~fits):
+        w.undecided()
+    return fits.select(kept, 0)
+
+
+def _fill(kernel: KernelEmitter, y: Value, first: Value, end: Value, number: float) -> None:
+    for at, count in kernel.w.runs(first, end, (kernel.spec.rows, 1)):
+        (y + at * 4).store(kernel.w.value(f"<{count} x float>", number), 4)
