@@ -10,6 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, is_integer, widen
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import scalar
 
@@ -34,16 +35,41 @@ def top_k(
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:
-    place = axis_in(axis, x.ndim)
+    place = _ranked(x, k, axis, name, ctx)
     size = x.shape[place]
-    if not 0 <= k <= size:
-        raise refuse(f"{k} elements of {size} are asked for", name, f"0 to {size}, as axis {place} of X", k)
-    ctx.claim(x.shape, 8 + x.itemsize)
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
     ascending = np.argsort(np.flip(keys, place) if largest else keys, axis=place, kind="stable")
     order = size - 1 - np.flip(ascending, place) if largest else ascending
     chosen = np.take(order, np.arange(k), axis=place).astype(np.int64, copy=False)
     return np.take_along_axis(x, chosen, axis=place), chosen
+
+
+def _ranked(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:
+    """The axis, counted from the front, which has k elements or more; what is needed is claimed."""
+    place = axis_in(axis, x.ndim)
+    size = x.shape[place]
+    if not 0 <= k <= size:
+        raise refuse(f"{k} elements of {size} are asked for", name, f"0 to {size}, as axis {place} of X", k)
+    ctx.claim(x.shape, 8 + x.itemsize)
+    return place
+
+
+@top_k_1.native
+def _lower_top_k_1(site: LoweringContext) -> NativeKernel:
+    return _lowered(site, site.attributes["k"], "k", True)
+
+
+@top_k.native
+def _lower_top_k(site: LoweringContext) -> NativeKernel:
+    return _lowered(site, scalar(site.inputs[1], "K"), "K", bool(site.attributes["largest"]))
+
+
+def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
+    from qrun.ops._native_top import top_kernel
+
+    place = _ranked(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
+    site.require_constants()
+    return top_kernel(site, k, place, largest)
 
 
 @op("Unique", since=11)

@@ -17,7 +17,6 @@ length, along   elements that each is of, and bytes from one to the next
 _LOADED = {"f": ("float", "i32"), "i": ("i32", "i32"), "l": ("i64", "i64"), "u": ("i8", "i32"), "s": ("i8", "i32")}
 _LEAST = {"i32": -(1 << 31), "i64": -(1 << 63)}
 _SIZE = (1 << 31) - 1
-_INFINITE = 0x7F800000
 
 
 @emitter("arg")
@@ -94,10 +93,19 @@ class ArgEmitter(StridedEmitter):
     def _key(self, x: Value) -> Value:
         if self.element == "i8":
             x = x.extended("i32", self.spec.operands == "s")
-        least = self.what.startswith("min")
-        if self.element != "float":
-            return x ^ -1 if least else x
-        bits = (x + 0.0).bitcast("i32")
-        key = bits ^ (bits.ashr(31) & _SIZE)
-        key = key ^ -1 if least else key
-        return (bits & _SIZE).test("sgt", _INFINITE).select(_SIZE, key)
+        key = key_of(x, self.what)
+        return nan_of(x).select(_SIZE, key) if self.element == "float" else key
+
+
+def key_of(x: Value, what: str) -> Value:
+    """Integers that grow as float32 or integers do, both zeros alike and NaN the greatest; or, for ``min``, as these get less."""
+    if x.element != "float":
+        return x ^ -1 if what.startswith("min") else x
+    bits = (x + 0.0).bitcast("i32")
+    key = nan_of(x).select(_SIZE, bits ^ (bits.ashr(31) & _SIZE))
+    return key ^ -1 if what.startswith("min") else key
+
+
+def nan_of(x: Value) -> Value:
+    """An i1 in each lane: whether a float32 is NaN."""
+    return x.test("uno", x)

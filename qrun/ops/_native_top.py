@@ -1,0 +1,46 @@
+"""Native lowering of TopK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_turned import turning
+
+if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operation
+
+
+def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
+    """The kernel of the `count` greatest or least elements along an axis, counted from the front, and their places."""
+    from qrun.native.kernels.copy import transposed, view
+    from qrun.native.kernels.top import KINDS, Along, TopPlaces
+    from qrun.native.machine.operation import Operand
+
+    x, engine = site.inputs[0], site.engine
+    if x.dtype.name not in KINDS:
+        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    perm = [*(place for place in range(x.ndim) if place != axis), axis]
+    turned = axis != x.ndim - 1
+    back = [perm.index(place) for place in range(x.ndim)]
+    operand = Operand(tuple(x.shape[place] for place in perm), x.dtype)
+    stages = [turning(site, 0, perm)] if turned else []
+    source: int | str = "turned 0" if turned else 0
+    top = TopPlaces(engine, operand, count, "max" if largest else "min")
+
+    def ended(made: Operand) -> Operation:
+        if turned:
+            return transposed(engine, made.shape, made.dtype, back)
+        return view(engine, made.shape, made.shape, made.dtype)
+
+    stages.append(Stage(top, (source,), "places"))
+    if site.ctx.wants(0):
+        along = Along(engine, operand, top.result)
+        stages.append(Stage(along, (source, "places"), "values" if turned else 0))
+        if turned:
+            stages.append(Stage(ended(along.result), ("values",), 0))
+    if site.ctx.wants(1):
+        stages.append(Stage(ended(top.result), ("places",), 1))
+    return staged_kernel(site, stages, [top], ALWAYS)
