@@ -15,7 +15,7 @@ import numpy as np
 
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._float import broadcast, single
+from qrun.ops._float import broadcast, is_integer, single
 from qrun.ops._native import (
     Lowering,
     LoweringContext,
@@ -162,11 +162,19 @@ def reduction_kernel(
     y_shape: Sequence[int],
     reference: Callable[[Array], Array],
 ) -> NativeKernel:
-    """The kernel of a reduction over `axes`, counted from the front. kind: of native/kernels/reduce.py. reference: of rows
-    [count, length], which has the results' bits."""
-    from qrun.native.kernels.reduce import Reduction
+    """The kernel of a reduction over `axes`, counted from the front. kind: of native/kernels/reduce.py, or, of integers, of
+    native/kernels/folded.py. reference: of rows [count, length], which has the results' bits."""
+    from qrun.native.kernels.folded import IntegerReduction
+    from qrun.native.kernels.reduce import KINDS, Reduction
 
-    x = _rows(site)
+    x = np.asarray(site.inputs[0])
+    whole = is_integer(x.dtype) or x.dtype == np.bool_
+    if not whole:
+        x = _rows(site)
+        if kind not in KINDS:
+            raise declined("no native products of so many float32")
+    if not x.size:
+        raise declined("no elements")
     if not axes:
         raise declined("over no axes")
     perm = [*(axis for axis in range(x.ndim) if axis not in axes), *sorted(axes)]
@@ -174,7 +182,11 @@ def reduction_kernel(
     turned = moving != sorted(moving)
     shape = [x.shape[axis] for axis in perm] if turned else x.shape
     length = math.prod(x.shape[axis] for axis in axes)
-    kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, reference, y_shape), (0,), ALWAYS)
+    if whole:
+        folded = IntegerReduction(site.engine, kind, x.dtype, shape, length, y_shape)
+        kernel = kernel_of(site, folded, (0,), ALWAYS)
+    else:
+        kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, reference, y_shape), (0,), ALWAYS)
     return turned_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
 
 

@@ -12,10 +12,11 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, moving_kernel, quiet
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, moving_kernel, quiet
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
+    from qrun.native.kernels.gathered import NamedRows
     from qrun.native.machine.operation import Operation, Order
 
 _LOOPS = 5
@@ -111,6 +112,18 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
         return _possible(lambda order: plain if order == "plain" else loose)
 
     return moving_kernel(site, operation)
+
+
+def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
+    """The kernel of an operator that takes elements of its first input where its second one says, which is checked in the run."""
+    from qrun.native.kernels.gathered import Gathered
+
+    data, indices = site.inputs[:2]
+    if site.fixed[0] and site.fixed[1]:
+        raise declined("all it reads is known before the run")
+    shapes = data.shape, indices.shape
+    operation = Gathered(site.engine, data.dtype, indices.dtype, shapes, places, tuple(y_shape))
+    return kernel_of(site, operation, (0, 1), ALWAYS)
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in, broadcast, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, bad_attribute, bad_shape, one_of, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, one_of, op, refuse
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 
 
@@ -28,10 +28,22 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 
 
 @gather.native
-def _lower(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import taken_kernel
+def _lower_gather(site: LoweringContext) -> NativeKernel:
+    from qrun.native.errors import Declined
+    from qrun.native.kernels.gathered import NamedRows
+    from qrun.ops._native_moves import gathered_kernel, taken_kernel
 
-    return taken_kernel(site)
+    if site.fixed[1]:
+        try:
+            return taken_kernel(site)
+        except Declined:
+            if site.fixed[0]:
+                raise
+    data, indices = site.inputs
+    place = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:place], data.shape[place:]
+    shape = claim(site.ctx, (*before, *indices.shape, *after), data.dtype, "indices")
+    return gathered_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
 
 @op("GatherElements", since=11, form="moves")
@@ -46,6 +58,22 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
     return data.reshape(-1)[element_places(data, indices, axis)]
 
 
+@gather_elements.native
+def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.gathered import NamedRows
+    from qrun.ops._native import declined
+    from qrun.ops._native_moves import gathered_kernel
+
+    data, indices = site.inputs
+    claim(site.ctx, indices.shape, data.dtype, "indices")
+    place = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:place], data.shape[place:]
+    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
+        raise declined("its indices are not as many as data along the other axes")
+    places = NamedRows((length,), math.prod(before), True, math.prod(after), 1)
+    return gathered_kernel(site, places, indices.shape)
+
+
 @op("GatherND", since=11, form="moves")
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context) -> Array:
     """Slices of data at the index tuples that lie along the last axis of indices.
@@ -58,7 +86,28 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
     return _gather(data, indices, batch_dims, ctx)
 
 
+@gather_nd.native
+def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.gathered import NamedRows
+    from qrun.ops._native_moves import gathered_kernel
+
+    data, indices = site.inputs
+    lead = site.attributes["batch_dims"]
+    shape = _gathered(data, indices, lead, site.ctx)
+    split = lead + indices.shape[-1]
+    places = NamedRows(data.shape[lead:split], math.prod(data.shape[:lead]), True, 1, math.prod(data.shape[split:]))
+    return gathered_kernel(site, places, shape)
+
+
 def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
+    shape = _gathered(data, indices, lead, ctx)
+    batch, split = data.shape[:lead], lead + indices.shape[-1]
+    slices = data.reshape(math.prod(data.shape[:split]), math.prod(data.shape[split:]))
+    return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
+
+
+def _gathered(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
+    """The result's shape, after all checks but those of the indices themselves."""
     if not 0 <= lead < max(min(data.ndim, indices.ndim), 1):
         most = min(data.ndim, indices.ndim) - 1
         raise bad_attribute("batch_dims", f"0 to {most}, below the ranks of data and indices", lead)
@@ -68,11 +117,7 @@ def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
             f"{shape_text((*batch, '...', 'k'))} with k from 1 to {data.ndim - lead}, for data {shape_text(data.shape)}"
         )
         raise bad_shape("indices", expected, indices)
-    split = lead + indices.shape[-1]
-    tail = data.shape[split:]
-    shape = claim(ctx, (*indices.shape[:-1], *tail), data.dtype, "indices")
-    slices = data.reshape(math.prod(data.shape[:split]), math.prod(tail))
-    return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
+    return claim(ctx, (*indices.shape[:-1], *data.shape[lead + indices.shape[-1] :]), data.dtype, "indices")
 
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -31,6 +31,8 @@ from qrun.native.kernels.dynamic import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv, WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.folded import IntegerReduction
+from qrun.native.kernels.gathered import Gathered, NamedRows
 from qrun.native.kernels.normalize import LayerNorm, SoftmaxF32
 from qrun.native.kernels.ragged import RaggedMask, RaggedPresent
 from qrun.native.kernels.reduce import Reduction
@@ -46,7 +48,7 @@ from qrun.native.proof.epilogue import Target, prove
 from qrun.ops._sums import rounded_products
 from qrun.ops.conv import conv, conv_integer
 from qrun.ops.layernorm import layer_normalization, rms_normalization
-from qrun.ops.reduce import reduce_max, reduce_mean
+from qrun.ops.reduce import reduce_max, reduce_mean, reduce_sum
 from qrun.ops.softmax import softmax
 
 F = np.float32
@@ -200,6 +202,7 @@ def float_cases() -> Iterator[Case]:
     yield Case("greatest", lambda e: Reduction(e, "greatest", x.shape, 45, refused, (3,)), x, greatest)
     yield from product_cases()
     yield from cast_cases()
+    yield from index_cases()
 
 
 def cast_cases() -> Iterator[Case]:
@@ -210,6 +213,27 @@ def cast_cases() -> Iterator[Case]:
             return Elementwise(engine, f"to_{to}", [Operand(x.shape, x.dtype)])
 
         yield Case(f"{source} to {to}", plan, x, np.asarray(CAST(x, to=NUMBERS[wanted])))
+
+
+def index_cases() -> Iterator[Case]:
+    """Rows that indices name, and rows of integers as one each."""
+    rng = np.random.default_rng(77)
+    for dtype, index, run in ((np.uint8, np.int32, 3), (np.float32, np.int64, 70)):
+        x = rng.integers(0, 200, (5, run)).astype(dtype)
+        indices = np.array([4, -5, 0, -1], index)
+
+        def rows(engine: Engine, x: Array = x, indices: Array = indices) -> Gathered:
+            places, made = NamedRows((5,), 1, False, 1, x.shape[1]), (4, x.shape[1])
+            return Gathered(engine, x.dtype, indices.dtype, (x.shape, (4,)), places, made)
+
+        yield Case(f"rows of {x.dtype}", rows, (x, indices), x[[4, 0, 0, 4]])
+    for dtype, kind, reduced in ((np.int64, "sum", reduce_sum), (np.int16, "mean", reduce_mean)):
+        x = rng.integers(-30000, 30000, (3, 37)).astype(dtype)
+
+        def one(engine: Engine, x: Array = x, kind: str = kind) -> IntegerReduction:
+            return IntegerReduction(engine, kind, x.dtype, x.shape, 37, (3,))
+
+        yield Case(f"{kind} of {x.dtype}", one, x, reduced(x, (1,), False))
 
 
 def rotary_cases() -> Iterator[Case]:

@@ -25,7 +25,7 @@ class KernelSpec:
              normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), float_dot (with columns that lie one after the other), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
-             rotary (heads that turn by their place),
+             rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
@@ -45,7 +45,7 @@ class KernelSpec:
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
              shares, mean).
-    operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product,
+    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded), or where they are (float_product, float_image, coded_product,
              digit_product, rounded_digits).
     """
 

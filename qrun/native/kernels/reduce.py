@@ -10,12 +10,15 @@ from qrun.native.kernels.normalize import UNIT, FloatRows
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array
 
+KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
+
 
 class Reduction(FloatRows):
     """What a row of `length` elements comes to, of shape y_shape.
 
-    kind: ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
-          ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum), ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
+    kind: of KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
+          ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
+          ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
     reference: makes rows' results [count, ...] of their elements [count, length].
     """
 
