@@ -414,6 +414,12 @@ def matmul(g: Graph, qdq: bool) -> None:
         g.add(g.node("QLinearMatMul", inputs), shape, scale, zero)
 
 
+FUNCTIONS = (
+    "Erf", "Tanh", "Sigmoid", "Abs", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Elu", "Softplus", "Sin", "Cos",
+    "Atan", "Asinh",
+)  # fmt: skip
+
+
 def floats(g: Graph, qdq: bool) -> None:
     """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves, choices, shapes
     that are computed."""
@@ -424,10 +430,7 @@ def floats(g: Graph, qdq: bool) -> None:
     kinds = ["function", "binary", "constant", "rows", "transpose", "choice", "halves", "computed"]
     for kind in rng.choice(kinds, int(rng.integers(1, 6))):
         if kind == "function":
-            op = str(
-                rng.choice(["Erf", "Tanh", "Sigmoid", "Abs", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu"])
-            )
-            real = g.node(op, [real])
+            real = g.node(str(rng.choice(FUNCTIONS)), [real])
         elif kind == "binary":
             others = [w for w in g.values if meet(shape, w.shape)]
             other = others[int(rng.integers(0, len(others)))] if others else v

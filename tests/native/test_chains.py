@@ -185,7 +185,8 @@ def test_comparisons_choices_and_integers() -> None:
             assert sorted(chains(session)) == want
 
 
-UNARY = ["Relu", "Abs", "Neg", "Sqrt", "Exp", "Tanh", "Sigmoid", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"]
+UNARY = ["Relu", "Abs", "Neg", "Sqrt", "Exp", "Tanh", "Sigmoid", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
+         "Log", "Elu", "Selu", "Softplus", "Mish", "Sin", "Cos", "Atan", "Acosh", "Shrink"]  # fmt: skip
 TESTS = ["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]
 
 
