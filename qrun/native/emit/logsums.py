@@ -53,7 +53,7 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
 
     def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
         greatest = [self._greatest(x).double() for x in xs]
-        totals = [self._total(*row, self.scratch) for row in zip(xs, greatest, strict=True)]
+        totals = [self._total(*row) for row in zip(xs, greatest, strict=True)]
         return [self._joined(*row) for row in zip(greatest, totals, ys, strict=True)]
 
     def _joined(self, greatest: Value, total: Value, y: Value) -> Value:
@@ -69,7 +69,7 @@ class LogSoftmaxEmitter(SoftmaxF32Emitter):
 
     def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
         greatest = [self._greatest(x).double() for x in xs]
-        totals = [self._total(*row, self.scratch) for row in zip(xs, greatest, strict=True)]
+        totals = [self._total(*row) for row in zip(xs, greatest, strict=True)]
         return [self._logarithms(*row) for row in zip(xs, greatest, totals, ys, strict=True)]
 
     def _logarithms(self, x: Value, greatest: Value, total: Value, y: Value) -> Value:
@@ -81,6 +81,6 @@ class LogSoftmaxEmitter(SoftmaxF32Emitter):
 
         def result(n: int, index: Value) -> tuple[Value, Value]:
             made = (self.loaded(n, x, index) - tops[n]) - logarithms[n]
-            return made * (1.0 + shares[n]) - reaches[n], made * (1.0 - shares[n]) + reaches[n]
+            return made.fma(1.0 + shares[n], -0.0 - reaches[n]), made.fma(1.0 - shares[n], reaches[n])
 
         return self.stored(y, result)

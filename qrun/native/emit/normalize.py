@@ -154,14 +154,15 @@ class SoftmaxF32Emitter(RowwiseEmitter):
         totals = [self._total(*row) for row in zip(xs, greatest, kept, strict=True)]
         return [self._shares(*row) for row in zip(kept, totals, ys, strict=True)]
 
-    def _total(self, x: Value, greatest: Value, kept: Value) -> Value:
-        """The sum of a row's exponentials, which are stored at `kept`."""
+    def _total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
+        """The sum of a row's exponentials, which are stored at `kept`, if at all."""
 
         top = {n: greatest.splat(n) for n in (self.n, 1)}
 
         def exponential(n: int, index: Value) -> Value:
             made = decay(self.loaded(n, x, index) - top[n])
-            (kept + index * 8).store(made, 8)
+            if kept is not None:
+                (kept + index * 8).store(made, 8)
             return made
 
         return self.sum(exponential)
