@@ -133,30 +133,77 @@ class EveryType(_Lowering):
 
 def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:
     """The kernel that runs an operation on the node's inputs of these numbers."""
-    from qrun.native.machine.operation import must_reach
+    from qrun.native.machine.operation import size
 
     engine, (*sources, result) = site.engine, operation.operands
     orders = [(result, operation.result_order)]
     if operation.source_order == "channels":
         orders += [(source, operation.source_order) for source in sources]
-    site.afford(sum(int(np.prod(o.stored(order), dtype=np.int64)) * o.dtype.itemsize + 4096 for o, order in orders))
-    must_reach(operation.tight, int(np.prod(result.shape, dtype=np.int64)) * result.dtype.itemsize)
-    sections = tuple(
-        NativeSection(s.spec.key(), s.spec.shown_form, s.first, s.channels, s.why) for s in operation.tight
-    )
-
-    def run(inputs: Inputs) -> Array:
-        arrays = [array for array in (inputs[place] for place in operands) if array is not None]
-        return engine.run(operation, arrays)
-
-    def room(inputs: Inputs) -> Array:
-        return engine.room(operation)[1]
-
-    return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),), room=room)
+    site.afford(sum(size(o.stored(order)) * o.dtype.itemsize + 4096 for o, order in orders))
+    _must_reach(operation)
+    stages = (Stage(operation, tuple(operands)),)
+    run = StagesRun(engine, stages)
+    return NativeKernel(run, complete, _sections([operation]), stages, room=run.room)
 
 
 _NOT_MADE = np.empty(0, np.float32)
 """An output before the last one that nobody asked for."""
+
+
+@frozen
+class StagesRun:
+    """What runs stages one after the other: all inputs of a node to its output, or to a tuple of its outputs."""
+
+    engine: Engine
+    stages: tuple[Stage, ...]
+
+    def __call__(self, inputs: Inputs) -> Any:
+        made: dict[int | str, Array] = {}
+        for stage in self.stages:
+            arrays = [inputs[value] if isinstance(value, int) else made[value] for value in stage.inputs]
+            made[stage.output] = self.engine.run(stage.operation, [array for array in arrays if array is not None])
+        return self._outputs(made)
+
+    def room(self, inputs: Inputs) -> Any:
+        """What it makes, but for the elements."""
+        shown = [stage for stage in self.stages if isinstance(stage.output, int)]
+        return self._outputs({stage.output: self.engine.room(stage.operation)[1] for stage in shown})
+
+    def _outputs(self, made: Mapping[int | str, Array]) -> Any:
+        count = 1 + max(stage.output for stage in self.stages if isinstance(stage.output, int))
+        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
+
+
+def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
+    """The first kernel for operands of the sizes of the other one, which differs from it in sizes and constants only; None if it
+    must be lowered anew."""
+    if not isinstance(own.run, StagesRun) or not isinstance(other.run, StagesRun) or own.plain or other.plain:
+        return None
+    if len(own.stages) != len(other.stages):
+        return None
+    memo, stages = Memo(), []
+    for mine, like in zip(own.stages, other.stages, strict=True):
+        operation = mine.operation.sized_as(like.operation, memo)
+        if operation is None or (mine.inputs, mine.output) != (like.inputs, like.output):
+            return None
+        stages.append(Stage(operation, mine.inputs, mine.output))
+    run, shown = StagesRun(own.run.engine, tuple(stages)), stages[-1].operation
+    if len(own.sections) != len(own.stages[-1].operation.tight):
+        return None
+    _must_reach(shown)
+    return NativeKernel(run, own.complete, _sections([shown]), run.stages, room=run.room)
+
+
+def _must_reach(operation: Operation) -> None:
+    from qrun.native.machine.operation import must_reach, size
+
+    must_reach(operation.tight, size(operation.result.shape) * operation.result.dtype.itemsize)
+
+
+def _sections(shown: Sequence[Operation]) -> tuple[NativeSection, ...]:
+    """What a profile says of the kernel calls of operations."""
+    calls = [call for operation in shown for call in operation.tight]
+    return tuple([NativeSection(c.spec.key(), c.spec.shown_form, c.first, c.channels, c.why) for c in calls])
 
 
 def staged_kernel(
@@ -167,31 +214,14 @@ def staged_kernel(
     plain: Callable[[Inputs], bool] | None = None,
 ) -> NativeKernel:
     """The kernel that runs stages one after the other. shown: the operations whose kernel calls a profile names."""
-    from qrun.native.machine.operation import must_reach
+    from qrun.native.machine.operation import size
 
-    engine = site.engine
     for stage in stages:
         result = stage.operation.result
-        nbytes = int(np.prod(result.shape, dtype=np.int64)) * result.dtype.itemsize
-        site.afford(nbytes + 4096)
-        must_reach(stage.operation.tight, nbytes)
-    sections = tuple(
-        NativeSection(s.spec.key(), s.spec.shown_form, s.first, s.channels, s.why) for o in shown for s in o.tight
-    )
-    count = 1 + max(stage.output for stage in stages if isinstance(stage.output, int))
-
-    def run(inputs: Inputs) -> Any:
-        made: dict[int | str, Array] = {}
-        for stage in stages:
-            arrays = [inputs[value] if isinstance(value, int) else made[value] for value in stage.inputs]
-            made[stage.output] = engine.run(stage.operation, [array for array in arrays if array is not None])
-        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
-
-    def room(inputs: Inputs) -> Any:
-        made = {stage.output: engine.room(stage.operation)[1] for stage in stages if isinstance(stage.output, int)}
-        return made[0] if count == 1 else tuple(made.get(place, _NOT_MADE) for place in range(count))
-
-    return NativeKernel(run, complete, sections, tuple(stages), plain, room)
+        site.afford(size(result.shape) * result.dtype.itemsize + 4096)
+        _must_reach(stage.operation)
+    run = StagesRun(site.engine, tuple(stages))
+    return NativeKernel(run, complete, _sections(shown), run.stages, plain, run.room)
 
 
 def declined(reason: str) -> Exception:

@@ -23,6 +23,7 @@ from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops._native_narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
 from qrun.running.plan import Plan, Step
+from qrun.running.twins import Key, Twins
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 VARIANTS = 32
 """How many kernels a node keeps, for different shapes; then the oldest goes. They share what does not depend on shapes."""
 
-
-Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
 How = Literal["", "constant", "value"]
 """Whether an input of a node is the same in each run; ``value``: it follows from shapes, so that kernels are kept for
 each of its values."""
@@ -109,6 +108,7 @@ class NativeKernels:
         self._memos: dict[int, Memo] = {}
         self._kinds, self._attributes = Memo(), Memo()
         self._numbers: dict[Hashable, int] = {}
+        self._twins = Twins()
         self._inside: dict[tuple[int, str], NativeKernels] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -178,10 +178,23 @@ class NativeKernels:
         alike = kind, tuple(given)
         found = self._alike.get(alike)
         if found is None:
-            found = self._make(step, args, tuple(map(bool, fixed)), budget)
+            found = self._sized(node.index, key) or self._make(step, args, tuple(map(bool, fixed)), budget)
             if found.kernel is not None:
                 self._alike[alike] = found
+                if not self._twins.knows(node.index):
+                    constants = [a if a is None else (a.shape, a.dtype) for a, f in zip(args, fixed, strict=True) if f]
+                    own = kind, fixed, tuple(constants)
+                    self._twins.learn(node.index, own, key, found.kernel, found.observations)
         return found
+
+    def _sized(self, index: int, key: Key) -> KernelBinding | None:
+        """The binding with the sizes of one of a node that differs in constants only, if there is one."""
+        leader = self._twins.leader(index, key)
+        found = None if leader is None else self._bound[leader].get(key)
+        if found is None or found.kernel is None:
+            return None
+        kernel, observations = self._twins.sized(index, found.kernel)
+        return None if kernel is None else KernelBinding(kernel, "", found.claims, observations)
 
     def _kind(self, step: Step) -> int | None:
         """A number that nodes share which differ in their inputs only; None for one with an attribute that is an array."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,35 @@ class Conv(Operation):
         self._memo = memo or Memo()
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
         self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
+        self._sums: tuple[Folded, Target | None] | None = None
         if 0 not in self.y_shape:
             folded = self._folded(taps, zero, addend)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
+            self._sums = folded, target
             self._parts = self._plan(folded, target)
+        self._measure()
+
+    def _measure(self) -> None:
+        """The calls on operands without gaps, and what these reach."""
         self._tight = self._placed(0, 0)
         self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
         self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
+
+    def resized(self, other: Conv) -> Conv | None:
+        """This convolution with the activations of another one, which differs from it in sizes and constants only; None if there
+        is nothing to compute, or padding is stored."""
+        types = self.x_type, self.y_type, self.group, self.image[3], self.y_shape[1]
+        if types != (other.x_type, other.y_type, other.group, other.image[3], other.y_shape[1]):
+            return None
+        if self.lines or other.lines or self._sums is None or other._sums is None:
+            return None
+        made = copy(self)
+        made.__dict__.pop("tight", None)
+        made.window, made.image, made.operands = other.window, other.image, other.operands
+        made.x_shape, made.y_shape, made.tiled = other.x_shape, other.y_shape, False
+        made._parts = made._plan(*self._sums)
+        made._measure()
+        return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
         """The weights without their zero points, and what sums start from instead."""
@@ -275,6 +298,17 @@ class Gemm(Operation):
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         return () if self.empty else self.conv.sections(strides)
+
+    def sized_as(self, other: Operation, memo: Memo) -> Gemm | None:
+        if not isinstance(other, Gemm) or self.empty or other.empty:
+            return None
+        conv = self.conv.resized(other.conv)
+        if conv is None:
+            return None
+        made = copy(self)
+        made.__dict__.pop("tight", None)
+        made.conv, made.operands = conv, other.operands
+        return made
 
     def run(self, x: Array) -> Array:
         """[..., K] to [..., N]. Raises ValueError if x has not the planned shape and type."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
@@ -190,6 +191,15 @@ class LayerNorm(FloatRows):
         self._epsilon = epsilon
         self._affine = scale, np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias
         super().__init__(engine, shape, scale.size, reference)
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        if not isinstance(other, LayerNorm) or (other.length, other.out) != (self.length, self.out):
+            return None
+        if other.source is not None or self.source is not None:
+            return None
+        made = self.again()
+        made.operands = other.operands
+        return made
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))

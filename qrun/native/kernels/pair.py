@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, Planned, size
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 from qrun.shapes import broadcast_shapes
@@ -67,6 +67,12 @@ class PairLookup(Planned):
             return None
         form, words = found
         return _kernel(form, words, {}, TYPES[table.dtype], signed)
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        made = self.resized(other)
+        if made is not None and isinstance(other, PairLookup):
+            made.overlay = other.overlay
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result

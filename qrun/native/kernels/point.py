@@ -14,7 +14,7 @@ from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, Planned
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.lines import Expected, fit_lines
 from qrun.native.proof.thresholds import Bools
@@ -63,6 +63,9 @@ class Point(Planned):
         self.function = (memo or Memo()).once(
             ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
         )
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        return self.resized(other)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.spec import PIECE
 from qrun.native.errors import Declined
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
@@ -73,6 +74,9 @@ class _Elementwise(Planned):
             if axis not in (1, len(shape) - 1):
                 raise Declined(f"scales along axis {axis}")
             self.order = "rows" if axis == len(shape) - 1 else "channels"
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        return self.resized(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
 
     def _grid(self, strides: Sequence[int]) -> _Grid:
         x, y = self.operands

@@ -69,6 +69,16 @@ class SumsPlan:
         self.padding, self.fill = at, _whole(max(fills, default=0))
         self.prepared = Operand((at + self.fill,), _BYTE)
 
+    def sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+        """As `Operation.sized_as` has it of the product, without a tail; made once for the two operations of a kernel."""
+        return memo.once(id(self), lambda: self._sized_as(other, memo))
+
+    def _sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
+        if not isinstance(self.product, Gemm) or (self.zero, self.tail, other.tail) != (other.zero, Tail(), Tail()):
+            return None
+        product = self.product.sized_as(other.product, memo)
+        return None if product is None else SumsPlan(product, self.totals, self.zero, self._memo)
+
     def with_tail(self, tail: Tail) -> SumsPlan:
         """The same sums with float32 operations behind them."""
         return SumsPlan(self.product, self.totals, self.zero, self._memo, tail)
@@ -156,6 +166,10 @@ class Prepare(Planned):
         self.plan = plan
         self.operands = (plan.zero, *plan.tail.operands, plan.prepared)
 
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        plan = self.plan.sized_as(other.plan, memo) if isinstance(other, Prepare) else None
+        return None if plan is None else Prepare(plan)
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self.plan.prepare(number) for number in range(len(self.plan.parts)))
 
@@ -172,6 +186,10 @@ class DynamicSums(Operation):
         self.operands = x, plan.prepared, Operand(y.shape if y_shape is None else tuple(y_shape), dtype)
         self.order: Order = product.order
         self._made: dict[tuple[int, int], tuple[KernelCall, ...]] = {}
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        plan = self.plan.sized_as(other.plan, memo) if isinstance(other, DynamicSums) else None
+        return None if plan is None else DynamicSums(plan, other.result.shape)
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         x, _, y = strides

@@ -15,6 +15,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
+    from qrun.declare.memo import Memo
     from qrun.native.emit.expression import FunctionStep
     from qrun.native.machine.call import KernelCall
 
@@ -141,6 +142,11 @@ class Operation(ABC):
         """The operation that moves elements of this type instead, if that is all it does."""
         return None
 
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        """This operation with operands of the sizes of another one, which differs from it in sizes and constants only; None if
+        it must be planned anew. memo: what operations of the same kernel share."""
+        return None
+
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
         """The same operation on an operand (place -1: with a result) that lies in memory as another one does, so many bytes
         from one element to the next along each axis, if there is one: what a transpose would read or write."""
@@ -182,6 +188,20 @@ class Planned(Operation):
         made = copy(self)
         made._made = {}
         made.__dict__.pop("tight", None)
+        return made
+
+    def resized(self, other: Operation) -> Self | None:
+        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or rows
+        differ that have constants of their own: those of an order other than ``any``."""
+        if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
+            return None
+        for own, operand in zip(self.operands, other.operands, strict=True):
+            if own.dtype != operand.dtype or any(own.border) or any(operand.border):
+                return None
+            if self.order != "any" and own.columns(_rows(self.order)) != operand.columns(_rows(self.order)):
+                return None
+        made = self.again()
+        made.operands = other.operands
         return made
 
     @abstractmethod

@@ -1,0 +1,69 @@
+"""Nodes that differ in constants only: where one of them is lowered for new shapes, the others take their sizes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ops import Observation
+from qrun.ops._native import NativeKernel, sized_as
+
+Part = tuple[tuple[int, ...], np.dtype[Any], bytes] | None
+Key = tuple[Part, ...]
+"""Of each input of a node that changes, shape, type and, where it follows from shapes, value; None of the others."""
+
+
+@frozen
+class _Twin:
+    """The first kernel of a node, the key that it was made for, what was observed then, and the first node of its kind."""
+
+    leader: int
+    key: Key
+    kernel: NativeKernel
+    observations: tuple[Observation, ...]
+
+
+class Twins:
+    """The nodes of one model that were lowered, by index."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[Hashable, int] = {}
+        self._known: dict[int, _Twin] = {}
+
+    def knows(self, index: int) -> bool:
+        return index in self._known
+
+    def learn(
+        self, index: int, kind: Hashable, key: Key, kernel: NativeKernel, observations: tuple[Observation, ...]
+    ) -> None:
+        """Remember a node's first kernel, and what was observed in its constants. kind: what is the same of nodes that differ in
+        the values of constants only."""
+        self._known[index] = _Twin(self._leaders.setdefault((kind, key), index), key, kernel, observations)
+
+    def leader(self, index: int, key: Key) -> int | None:
+        """The node whose sizes this one takes for such inputs, if any."""
+        twin = self._known.get(index)
+        return None if twin is None or twin.leader == index or not _of_other_sizes(twin.key, key) else twin.leader
+
+    def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
+        """The node's first kernel with the sizes of its leader's kernel, None if it must be lowered, and what is observed. What
+        the leader's lowering checked of shapes is the same here; constants were checked when the first kernel was made."""
+        twin = self._known[index]
+        return sized_as(twin.kernel, other), twin.observations
+
+
+def _of_other_sizes(first: Key, other: Key) -> bool:
+    """Whether inputs have the same types and ranks, and the same sizes of 0 and 1: these broadcast, or leave nothing to do."""
+    return all(map(_alike, first, other))
+
+
+def _alike(a: Part, b: Part) -> bool:
+    if a is None or b is None:
+        return a is b
+    (shape, dtype, value), (sizes, kind, other) = a, b
+    if len(shape) != len(sizes) or dtype != kind or value or other:
+        return False
+    return all(n == m or (n > 1 and m > 1) for n, m in zip(shape, sizes, strict=True))

@@ -1,0 +1,168 @@
+"""Nodes that differ in constants only, with ever new sizes: their kernels take sizes from the first of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, every_isa
+from helpers.support import MS, assert_equal
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.running.twins import Twins
+
+F, U8, S8 = np.float32, np.uint8, np.int8
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+SIZES = [(1, 5), (2, 9), (1, 17), (1, 1), (3, 40), (0, 4), (2, 1), (1, 33), (2, 9), (5, 2)]
+WIDTH, LAYERS = 20, 3
+
+
+class Net:
+    """Layers of the same nodes, each with constants of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+
+    def constant(self, array: Any) -> str:
+        self.tensors.append(numpy_helper.from_array(np.asarray(array), f"c{len(self.tensors)}"))
+        return str(self.tensors[-1].name)
+
+    def add(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> list[str]:
+        names = [f"v{len(self.nodes)}.{n}" for n in range(outputs)]
+        self.nodes.append(helper.make_node(op, inputs, names, domain=domain, **attributes))
+        return names
+
+    def scale(self, low: float = 0.01, high: float = 0.05, shape: Any = ()) -> str:
+        return self.constant(self.rng.uniform(low, high, shape).astype(F))
+
+    def zero(self, kind: Any = U8) -> str:
+        return self.constant(np.array(self.rng.integers(1, 100), kind))
+
+    def weights(self, *shape: int, kind: Any = S8) -> str:
+        info = np.iinfo(kind)
+        return self.constant(self.rng.integers(info.min, info.max + 1, shape).astype(kind))
+
+    def model(self, y: str, width: int = WIDTH) -> ModelProto:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "length", width])
+        outputs = [helper.make_value_info(y, helper.make_tensor_type_proto(TensorProto.FLOAT, None))]
+        graph = helper.make_graph(self.nodes, "g", [x], outputs, self.tensors)
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def quantized(seed: int, per_channel: bool, kind: Any) -> ModelProto:
+    """Quantization, products, sums with a constant and with another tensor, tables, normalization, all with parameters."""
+    net, y = Net(seed), "x"
+    for _ in range(LAYERS):
+        s, z = net.scale(), net.zero(kind)
+        (q,) = net.add("QuantizeLinear", y, s, z)
+        channels = (WIDTH,) if per_channel else ()
+        own = net.scale(0.002, 0.01, channels), net.constant(np.zeros(channels, S8))
+        t, u = net.scale(), net.zero(kind)
+        (p,) = net.add("QLinearMatMul", q, s, z, net.weights(WIDTH, WIDTH), *own, t, u)
+        bias = net.weights(WIDTH, kind=kind), net.scale(), net.zero(kind)
+        a, b = net.scale(), net.zero(kind)
+        (p,) = net.add("QLinearAdd", p, t, u, *bias, a, b, domain=MS)
+        c, d = net.scale(), net.zero(kind)
+        (p,) = net.add("QLinearAdd", p, a, b, q, s, z, c, d, domain=MS)
+        first = (net.constant(np.array([n])) for n in (0, 1, 1))
+        (start,) = net.add("Slice", q, *first)
+        g, h = net.scale(), net.zero(kind)
+        (p,) = net.add("QLinearAdd", p, c, d, start, s, z, g, h, domain=MS)
+        e, f = net.scale(), net.zero(kind)
+        (p,) = net.add("QLinearLeakyRelu", p, g, h, e, f, domain=MS, alpha=0.1)
+        (y,) = net.add("DequantizeLinear", p, e, f)
+        (y,) = net.add("LayerNormalization", y, net.scale(0.5, 2, WIDTH), net.scale(-1, 1, WIDTH))
+    return net.model(y)
+
+
+def dynamic(seed: int, _: bool, kind: Any) -> ModelProto:
+    """Products with a zero point of the run, and what follows them."""
+    net, y = Net(seed), "x"
+    for _ in range(LAYERS):
+        q, s, z = net.add("DynamicQuantizeLinear", y, outputs=3)
+        (p,) = net.add("MatMulInteger", q, net.weights(WIDTH, WIDTH), z, net.constant(np.array(0, S8)))
+        (p,) = net.add("Cast", p, to=TensorProto.FLOAT)
+        (m,) = net.add("Mul", s, net.scale())
+        (p,) = net.add("Mul", p, m)
+        (p,) = net.add("Add", p, net.scale(-1, 1, WIDTH))
+        (y,) = net.add("LayerNormalization", p, net.scale(0.5, 2, WIDTH), net.scale(-1, 1, WIDTH), axis=-1)
+    return net.model(y)
+
+
+def compared(session: qrun.Session, model: ModelProto, sizes: list[tuple[int, int]] = SIZES) -> None:
+    reference, rng = qrun.Session(model, backend="reference"), np.random.default_rng(3)
+    (name,) = (value.name for value in model.graph.output)
+    for n, length in sizes:
+        x = {"x": rng.normal(0, 2, (n, length, WIDTH)).astype(F)}
+        want = reference.run(x)[name]
+        for _ in range(3):
+            assert_equal(session.run(x)[name], want, f"{n} x {length}")
+
+
+@every_isa
+@pytest.mark.parametrize("kind", [U8, S8])
+@pytest.mark.parametrize("make", [quantized, dynamic])
+def test_layers_of_the_same_nodes(isa: str, make: Any, kind: Any) -> None:
+    for number in range(2):
+        model = make(number, bool(number), kind)
+        for fuse in (True, False):
+            session = qrun.Session(model, isa=isa, cache=OBJECTS, threads=1 + number, fuse=fuse)
+            compared(session, model, SIZES if fuse else SIZES[:5])
+
+
+def sizes_taken(monkeypatch: pytest.MonkeyPatch, model: ModelProto, sizes: list[tuple[int, int]]) -> list[str]:
+    """What the last stages are of the kernels that took their sizes from others, of a run with each of these."""
+    taken, sized = [], Twins.sized
+
+    def noted(self: Twins, index: int, other: Any) -> Any:
+        found = sized(self, index, other)
+        if found[0] is not None:
+            taken.append(type(found[0].stages[-1].operation).__name__)
+        return found
+
+    monkeypatch.setattr(Twins, "sized", noted)
+    session = qrun.Session(model, cache=False, fuse=False)
+    for n, length in sizes:
+        session.run({"x": np.ones((n, length, WIDTH), F)})
+    return taken
+
+
+def test_all_but_the_first_layer_take_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = sizes_taken(monkeypatch, quantized(7, True, U8), [(1, 5), (1, 9)])
+    wanted = ["Quantize", "Gemm", "Point", "PairLookup", "PairLookup", "Point", "Dequantize", "LayerNorm"]
+    assert taken == wanted * (LAYERS - 1)
+    monkeypatch.undo()
+    taken = sizes_taken(monkeypatch, dynamic(7, True, U8), [(1, 5), (1, 9)])
+    assert taken == ["DynamicSums", "LayerNorm"] * (LAYERS - 1)
+
+
+def test_sizes_of_one_and_none_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They broadcast, or leave nothing to do."""
+    assert sizes_taken(monkeypatch, quantized(8, False, U8), [(2, 5), (1, 5), (2, 1), (0, 5)]) == []
+
+
+def test_a_profile_names_the_kernels_of_the_new_sizes() -> None:
+    model, (short, long) = quantized(9, True, U8), [{"x": np.ones((2, n, WIDTH), F)} for n in (2, 40)]
+    session, alone = (qrun.Session(model, cache=False, fuse=False) for _ in range(2))
+    for feeds in (short, long):
+        session.run(feeds)
+    found, wanted = (s.execute(long, observe=False).events for s in (session, alone))
+    assert [event.sections for event in found] == [event.sections for event in wanted]
+    assert [event.observations for event in found] == [event.observations for event in wanted]
+
+
+def test_constants_of_other_types_are_no_twins() -> None:
+    """A layer with unsigned weights between layers with signed ones."""
+    net, y = Net(11), "x"
+    for weights in (S8, U8, S8):
+        s, z, t, u = net.scale(), net.zero(), net.scale(), net.zero()
+        (q,) = net.add("QuantizeLinear", y, s, z)
+        own = net.weights(WIDTH, WIDTH, kind=weights), net.scale(0.002, 0.01), net.constant(np.array(0, weights))
+        (q,) = net.add("QLinearMatMul", q, s, z, *own, t, u)
+        (y,) = net.add("DequantizeLinear", q, t, u)
+    compared(qrun.Session(net.model(y), cache=OBJECTS), net.model(y))
