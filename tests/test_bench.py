@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.models import make_model
-from onnx import TensorProto, helper
+from onnx import helper
 
 import qrun
 from qrun.native.emit.isa import available
@@ -184,10 +184,10 @@ def test_one_wrong_bit_of_an_inner_tensor_is_seen(tmp_path: Path, monkeypatch: p
 @needs_native
 def test_models_of_several_inputs(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "aby"]
-    model = make_model([helper.make_node("Sub", ["a", "b"], ["y"])], infos[:2], infos[2:], opset=17)
+    feeds = {"a": np.full((2, 3), 5, np.float32), "b": np.full((2, 3), 1, np.float32)}
+    model = make_model([helper.make_node("Sub", ["a", "b"], ["y"])], feeds, "y", opset=17)
     onnx.save(model, tmp_path / "two-qop.onnx")
-    np.savez(tmp_path / "two-x.npz", b=np.full((2, 3), 1, np.float32), a=np.full((2, 3), 5, np.float32))
+    np.savez(tmp_path / "two-x.npz", b=feeds["b"], a=feeds["a"])
     networks = _bench_cases.Networks(tmp_path, tmp_path)
     for engine in ("qrun", "ort"):
         call = _engines.create(engine, networks.path("two", "qop"), 1, str(tmp_path / "cache"))

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import conv_model, quantize_model, save, sum_model, value
+from helpers.cli import conv_model, quantize_model, save, sum_model
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
@@ -56,9 +56,8 @@ def test_a_good_vector(tmp_path: Path) -> None:
 def test_names_in_the_files_win_over_their_order(tmp_path: Path) -> None:
     write(tmp_path, "input", np.float32([10, 20, 30]), np.float32([3]), names=("b", "a"))
     nodes = [helper.make_node("Concat", ["a", "b"], ["y"], axis=0)]
-    inputs = [value("a", TensorProto.FLOAT, [1]), value("b", TensorProto.FLOAT, [3])]
     write(tmp_path, "output", np.float32([3, 10, 20, 30]))
-    assert judged(make_model(nodes, inputs, "y"), tmp_path).status == "passed"
+    assert judged(make_model(nodes, {"a": [1], "b": [3]}, "y"), tmp_path).status == "passed"
 
 
 @pytest.mark.parametrize(

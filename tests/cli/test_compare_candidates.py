@@ -106,9 +106,8 @@ def test_ten_files_are_in_the_order_of_their_numbers(folder: Path) -> None:
 def test_parts_of_one_set_stay_one(folder: Path) -> None:
     from onnx import helper
 
-    nodes = [helper.make_node("Add", ["a", "b"], ["c"])]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "abc"]
-    onnx.save(make_model(nodes, values[:2], values[2:], opset=13), folder / "m.onnx")
+    model = make_model([helper.make_node("Add", ["a", "b"], ["c"])], {"a": [2], "b": [2]}, {"c": [2]}, opset=13)
+    onnx.save(model, folder / "m.onnx")
     for name in "ab":
         np.savez(folder / f"{name}.npz", **{name: np.ones(2, np.float32)})
     told = call("compare", "m.onnx", "m.onnx", "-i", "a.npz", "-i", "b.npz", "--json").json

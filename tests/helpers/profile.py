@@ -63,8 +63,7 @@ def model_of(graph: Graph) -> tuple[Model, bytes, onnx.ModelProto]:
 def chain(ops: Sequence[str]) -> Model:
     """Nodes one after the other that are called like these operators; nobody runs them."""
     nodes = [helper.make_node("Identity", [f"t{i}"], [f"t{i + 1}"], name=f"{op}{i}") for i, op in enumerate(ops)]
-    value = [helper.make_tensor_value_info(n, 1, [2]) for n in ("t0", f"t{len(ops)}")]
-    loaded = load(make_model(nodes, value[:1], value[1:]))
+    loaded = load(make_model(nodes, {"t0": [2]}, {f"t{len(ops)}": [2]}))
     renamed = tuple(replace(node, op_type=op) for node, op in zip(loaded.nodes, ops, strict=True))
     return replace(loaded, nodes=renamed)
 

@@ -11,7 +11,7 @@ from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, every_isa
 from helpers.placed import operations_of, schedules
 from helpers.sums import assert_bits, beside_ties
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 import qrun
 from qrun.memory import Budget
@@ -49,12 +49,9 @@ def network(
     nodes.append(helper.make_node("MatMul", ["p", names["c"]], [names["y"]]))
     if "y" in turned:
         nodes.append(helper.make_node("Transpose", ["t-y"], ["y"], perm=HEADS))
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    numbers = {"root": F(np.sqrt(32)), "half": F(0.5)}
     used = {name for _, reads, _ in between for name in reads}
-    return make_model(
-        nodes, inputs, dict.fromkeys(outputs), {name: v for name, v in numbers.items() if name in used}, opset=20
-    )
+    numbers = {name: v for name, v in (("root", F(np.sqrt(32))), ("half", F(0.5))) if name in used}
+    return make_model(nodes, shapes, dict.fromkeys(outputs), numbers, opset=20)
 
 
 def numbers(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:

@@ -278,9 +278,8 @@ def network(equal: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
     nodes.append(helper.make_node("QLinearConcat", ["s", "z", *parts], ["e"], domain=MS, axis=1))
     conv("e", "f", 8, 88, "t")
     nodes.append(helper.make_node("QLinearConcat", ["s", "z", "e", "s", "z", "f", "t", "z"], ["g"], domain=MS, axis=1))
-    u8 = onnx.TensorProto.UINT8
     feeds = {"x": codes(rng, (2, 3, 9, 8), "u8")}
-    return models.make_model(nodes, feeds, dict.fromkeys("gdf", models.typed(u8)), constants, opset=17), feeds
+    return models.make_model(nodes, feeds, dict.fromkeys("gdf", models.typed(np.uint8)), constants, opset=17), feeds
 
 
 @pytest.mark.parametrize("equal", [True, False])

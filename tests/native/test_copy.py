@@ -12,7 +12,7 @@ from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import qrun
 from qrun.native.errors import Declined
@@ -198,13 +198,8 @@ def shuffle_model(groups: int, shape: tuple[int, ...], middle: list[int], perm: 
         helper.make_node("Reshape", ["c", "together"], ["d"], "together"),
         helper.make_node("MaxPool", ["d"], ["y"], "last", kernel_shape=[1] * (len(shape) - 2)),
     ]
-    return make_model(
-        nodes,
-        {"x": typed(TensorProto.UINT8, shape)},
-        {"y": typed(TensorProto.UINT8)},
-        {n: np.asarray(v, np.int64) for n, v in (("apart", middle), ("together", shape))},
-        opset=17,
-    )
+    shapes = {"apart": middle, "together": shape}
+    return make_model(nodes, {"x": typed(np.uint8, shape)}, {"y": typed(np.uint8)}, shapes, opset=17)
 
 
 @pytest.mark.parametrize(
@@ -297,16 +292,10 @@ def test_movements_between_kernels() -> None:
         helper.make_node("Slice", ["x", "from", "to", "axis"], ["j"]),
         helper.make_node("MaxPool", ["j"], ["k"], kernel_shape=[1, 1]),
     ]
-    values = {"from": [2], "to": [19], "axis": [1], "pads": [0, 1, 1, 2, 0, 0, 2, 1], "flat": [2, -1]}
-    tensors = [numpy_helper.from_array(np.asarray(v, np.int64), n) for n, v in values.items()]
-    tensors.append(numpy_helper.from_array(np.asarray(9, np.int8), "nine"))
-    model = make_model(
-        nodes,
-        {"x": typed(TensorProto.INT8, [2, 21, 9, 12])},
-        {n: typed(TensorProto.INT8) for n in "fhik"},
-        tensors,
-        opset=17,
-    )
+    pads = [0, 1, 1, 2, 0, 0, 2, 1]
+    values = {"from": [2], "to": [19], "axis": [1], "pads": pads, "flat": [2, -1], "nine": np.int8(9)}
+    x = {"x": typed(np.int8, [2, 21, 9, 12])}
+    model = make_model(nodes, x, dict.fromkeys("fhik", typed(np.int8)), values, opset=17)
     data = np.random.default_rng(6).integers(-128, 128, (2, 21, 9, 12)).astype(np.int8)
     for outputs_ in (None, list("abcdefghijk")):
         for threads in (1, 2):

@@ -9,7 +9,7 @@ import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, Array, every_isa
 from helpers.placed import same_runs, schedules
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
 from qrun.native.kernels import floats
 from qrun.native.kernels.elementwise import Elementwise
@@ -32,18 +32,13 @@ LIMITS: list[tuple[float, ...] | None] = [None, (0.0, 6.0), (-0.0, 0.5), (-1.0,)
 
 def model_of(number: int, limits: tuple[float, ...] | None, w: Array, bias: Array | None) -> ModelProto:
     op, x_shape, _, options = LAYERS[number]
-    tensors = [numpy_helper.from_array(w, "w")]
-    names = ["x", "w"]
-    if bias is not None and op != "MatMul":
-        tensors.append(numpy_helper.from_array(bias, "bias"))
-        names.append("bias")
-    tensors += [numpy_helper.from_array(np.array(limit, F), f"limit{n}") for n, limit in enumerate(limits or ())]
-    ends = [f"limit{n}" for n in range(len(limits or ()))]
+    tensors = {"w": w} if bias is None or op == "MatMul" else {"w": w, "bias": bias}
+    ends = {f"limit{n}": F(limit) for n, limit in enumerate(limits or ())}
     nodes = [
-        helper.make_node(op, names, ["sums"], **options),
+        helper.make_node(op, ["x", *tensors], ["sums"], **options),
         helper.make_node("Relu" if limits is None else "Clip", ["sums", *ends], ["y"]),
     ]
-    return make_model(nodes, {"x": x_shape}, "y", tensors, opset=17)
+    return make_model(nodes, {"x": x_shape}, "y", {**tensors, **ends}, opset=17)
 
 
 def same(number: int, limits: tuple[float, ...] | None, x: Array, w: Array, bias: Array | None, isa: str) -> None:

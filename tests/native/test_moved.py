@@ -10,7 +10,7 @@ from helpers.models import make_model
 from helpers.native import ISAS, Array, every_isa
 from helpers.placed import operations_of
 from helpers.sums import beside_ties
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 from qrun.native.kernels.copy import Copy
 from qrun.native.kernels.float_matmul import FloatMatmul
@@ -30,12 +30,9 @@ def network(
     if result:
         nodes.append(helper.make_node("Transpose", ["p"], ["y"], perm=result))
     nodes += more.get("nodes", [])
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "ab" if name not in more]
-    for value in inputs:
-        value.type.tensor_type.shape.SetInParent()
-        value.type.tensor_type.ClearField("shape")
+    held = {name: more[name] for name in "ab" if name in more}
     return make_model(
-        nodes, inputs, dict.fromkeys(outputs), {name: more[name] for name in "ab" if name in more}, opset=20
+        nodes, dict.fromkeys(name for name in "ab" if name not in more), dict.fromkeys(outputs), held, opset=20
     )
 
 

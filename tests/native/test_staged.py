@@ -11,7 +11,7 @@ from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed, same_runs
 from helpers.support import assert_equal, node_model
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 import qrun
 from qrun.native.emit.ranges import LEAST
@@ -37,8 +37,7 @@ def chain(
         helper.make_node("Cast", ["sums"], ["real"], "cast", to=TensorProto.FLOAT),
         helper.make_node("Mul", ["real", names[1]] if names[1] else ["real", "one"], ["y"], "scale"),
     ]
-    tensors = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(1, F), "one")]
-    tensors += [numpy_helper.from_array(w_zero, "wz")] if w_zero is not None else []
+    tensors = {"w": w, "one": F(1), **({} if w_zero is None else {"wz": w_zero})}
     return make_model(nodes, {"x": [w.shape[0]] if flat else ["N", "M", w.shape[0]]}, "y", tensors, opset=opset)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.models import make_model
+from helpers.models import make_model, typed
 from helpers.native import OBJECTS, Array, codes, engine, needs_amx
 from helpers.native_cases import conv_case, reference, target_of
 from helpers.placed import run_placed
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import qrun
 from qrun.native.kernels import tiled, tiling
@@ -168,11 +168,11 @@ def test_what_serves_is_read_in_place() -> None:
 def network() -> onnx.ModelProto:
     """Convolutions whose operands are parts of a concatenation's wider buffer, and depthwise ones between them."""
     rng = np.random.default_rng(93)
-    held: list[Any] = []
+    held: dict[str, Array] = {}
     nodes: list[Any] = []
 
     def keep(name: str, array: Array) -> str:
-        held.append(numpy_helper.from_array(array, name))
+        held[name] = array
         return name
 
     scale, zero = keep("s", np.array(0.05, F)), keep("z", np.array(117, np.uint8))
@@ -192,9 +192,8 @@ def network() -> onnx.ModelProto:
     conv("b", "d", 48, 80, 3)
     conv("bc", "e", 88, 64, 1)
     conv("c", "f", 40, 40, 3, 40)
-    info = [helper.make_tensor_value_info(n, onnx.TensorProto.UINT8, [1, c, 13, 13])
-            for n, c in (("x", 40), ("d", 80), ("e", 64), ("f", 40))]  # fmt: skip
-    return make_model(nodes, info[:1], info[1:], held, opset=13)
+    outputs = {name: typed(np.uint8, [1, c, 13, 13]) for name, c in (("d", 80), ("e", 64), ("f", 40))}
+    return make_model(nodes, {"x": typed(np.uint8, [1, 40, 13, 13])}, outputs, held, opset=13)
 
 
 @needs_amx

@@ -12,7 +12,7 @@ from helpers.models import make_model, typed
 from helpers.native import ISAS, SETS, emulating, engine
 from helpers.placed import same_runs
 from helpers.poison import POISON, poisoned
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.operation import Operand
@@ -34,13 +34,10 @@ STACKS = [
 def _product(form: str, a: tuple[int, ...], b: tuple[int, ...], zero: int | None) -> onnx.ModelProto:
     """MatMulInteger; with Cast and Mul; of what DynamicQuantizeLinear makes."""
     codes, kind = ("codes", TensorProto.FLOAT) if form == "dynamic" else ("a", TensorProto.UINT8)
-    tensors = [numpy_helper.from_array(np.ones(b, np.int8), "b"), numpy_helper.from_array(np.float32(0.5), "half")]
-    inputs = [codes, "b"]
-    if form == "dynamic":
-        inputs.append("zero")
-    elif zero is not None:
-        tensors.append(numpy_helper.from_array(np.uint8(zero), "zero"))
-        inputs.append("zero")
+    tensors: dict[str, Any] = {"b": np.ones(b, np.int8), "half": np.float32(0.5)}
+    if form != "dynamic" and zero is not None:
+        tensors["zero"] = np.uint8(zero)
+    inputs = [codes, "b", *["zero"] * (form == "dynamic" or zero is not None)]
     nodes = [helper.make_node("DynamicQuantizeLinear", ["a"], ["codes", "scale", "zero"])] * (form == "dynamic")
     nodes.append(helper.make_node("MatMulInteger", inputs, ["sums"]))
     if form == "scaled":

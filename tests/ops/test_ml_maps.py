@@ -134,14 +134,9 @@ def test_refusals(text: str, op_type: str, x: Any, attributes: dict[str, Any]) -
     value = next(iter(x.values())) if isinstance(x, dict) else x
     kind = NAMES[type(value)] if isinstance(x, dict) else NUMBERS[x.dtype]
     given = mapping(TensorProto.INT64, kind) if isinstance(x, dict) else tensor(kind)
-    graph = helper.make_graph(
-        [helper.make_node(op_type, ["x"], ["y"], domain=ML, **attributes)],
-        "g",
-        [helper.make_value_info("x", given)],
-        [helper.make_value_info("y", tensor(0)) if op_type != "ZipMap" else onnx.ValueInfoProto(name="y")],
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)], ir_version=9
+    made = tensor(0) if op_type != "ZipMap" else onnx.TypeProto()
+    model = make_model(
+        [helper.make_node(op_type, ["x"], ["y"], domain=ML, **attributes)], {"x": given}, {"y": made}, opset=17
     )
     with pytest.raises(QrunError, match=text):
         qrun.Session(model).run({"x": x})
@@ -154,15 +149,7 @@ def test_refusals(text: str, op_type: str, x: Any, attributes: dict[str, Any]) -
 def test_maps_on_the_command_line(text: str, code: int, tmp_path: Path) -> None:
     kind = mapping(TensorProto.INT64, TensorProto.FLOAT)
     path = tmp_path / "m.onnx"
-    onnx.save(
-        make_model(
-            [helper.make_node("CastMap", ["x"], ["y"], domain=ML)],
-            {"x": kind},
-            {"y": tensor(TensorProto.FLOAT)},
-            opset=17,
-        ),
-        path,
-    )
+    onnx.save(make_model([helper.make_node("CastMap", ["x"], ["y"], domain=ML)], {"x": kind}, "y", opset=17), path)
     ended = call("run", str(path), "-i", f"x={text}", "--json")
     assert ended.code == code, ended.out + ended.err
     if not code:

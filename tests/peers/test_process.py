@@ -20,10 +20,10 @@ import numpy as np
 import onnx
 import pytest
 from helpers import faulty_runtime
-from helpers.cli import call, value
-from helpers.models import make_model
+from helpers.cli import call
+from helpers.models import make_model, typed
 from helpers.support import node_model
-from onnx import TensorProto, helper
+from onnx import helper
 
 import qrun
 from qrun.child import Failed, running, wire
@@ -338,8 +338,7 @@ def large() -> onnx.ModelProto:
         helper.make_node("Neg", ["a"], ["b"]),
         helper.make_node("ReduceMax", ["b"], ["y"], keepdims=0),
     ]
-    inputs = [value("x", TensorProto.FLOAT, [1]), value("n", TensorProto.INT64, [1])]
-    return make_model(nodes, inputs, {"y": []}, opset=13)
+    return make_model(nodes, {"x": [1], "n": typed(np.int64, [1])}, {"y": []}, opset=13)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits address space in this way")
