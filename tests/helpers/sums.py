@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pytest
 
 from helpers.native import Array, nearest32
+from qrun.native.kernels.float_tiles import LeftRows
+from qrun.native.kernels.floats import FloatTerms
 
 F = np.float32
 KINDS = ("normal", "cancelling", "cancelled", "undecided", "ties", "tiny", "huge", "subnormal", "wide", "signs")
@@ -76,6 +81,21 @@ def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
             value = total * Fraction(float(alpha)) + more
             made[i, j] = np.copysign(nearest32(value), -1 if value < 0 else 1)
     return made
+
+
+@contextmanager
+def all_in_doubt(lost: float | None = None) -> Iterator[None]:
+    """Meanwhile no sum of a float32 product that is planned is decided at once; with lost = 2 nothing but exact addition does."""
+    numbers = FloatTerms.numbers
+
+    def wide(terms: FloatTerms, left: LeftRows) -> Array:
+        found = numbers(terms, left)
+        found[0], found[3] = 2.0**-20, found[3] if lost is None else lost
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FloatTerms, "numbers", wide)
+        yield
 
 
 def assert_bits(got: Array, want: Array, message: str = "") -> None:

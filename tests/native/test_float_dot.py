@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers.native import Array, engine, every_isa
 from helpers.placed import run_placed, same_everywhere
-from helpers.sums import SPECIAL, assert_bits, beside_ties, exact, operands
+from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
 
-from qrun.native.kernels import float_dot, floats
+from qrun.native.kernels import float_dot
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
@@ -84,9 +84,8 @@ def test_sums_beside_ties(isa: str) -> None:
 
 
 @every_isa
-def test_nothing_is_decided_by_the_lengths_alone(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_decided_by_the_lengths_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
-    original = floats.FloatTerms.numbers
     rng = np.random.default_rng(4)
     for kind in SPECIAL:
         a, b = operands(kind, rng, 4, 150, 37)
@@ -94,15 +93,8 @@ def test_nothing_is_decided_by_the_lengths_alone(isa: str, monkeypatch: pytest.M
         with np.errstate(all="ignore"):
             want = rounded_products(a, b, DTYPE)
         for lost in (None, 2.0):
-
-            def numbers(self: Any, left: Any, lost: Any = lost) -> Array:
-                made = original(self, left)
-                made[0], made[3] = 2.0**-20, made[3] if lost is None else lost
-                return made
-
-            monkeypatch.setattr(floats.FloatTerms, "numbers", numbers)
-            got = engine(isa).run(product(isa, a, turned), [a, turned])
-            monkeypatch.undo()
+            with all_in_doubt(lost):
+                got = engine(isa).run(product(isa, a, turned), [a, turned])
             assert_bits(got, want, f"{kind} {lost}")
 
 
