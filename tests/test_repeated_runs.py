@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS
 from onnx import helper, numpy_helper
 
@@ -31,17 +32,7 @@ def model(
     outputs: Mapping[str, Any],
     constants: Mapping[str, Any],
 ) -> onnx.ModelProto:
-    def value(name: str, dtype: Any, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-
-    graph = helper.make_graph(
-        nodes, "g", [value(name, a.dtype, a.shape) for name, a in feeds.items()],
-        [value(name, dtype, None) for name, dtype in outputs.items()],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )  # fmt: skip
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)], ir_version=8
-    )
+    return make_model(nodes, feeds, {name: typed(dtype) for name, dtype in outputs.items()}, constants, opset=17)
 
 
 def same_in_every_run(

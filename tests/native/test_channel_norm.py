@@ -7,10 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, assert_left, every_isa
 from helpers.placed import same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model, run_ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import qrun
 from qrun.native.kernels.channel_norm import GroupRecheck
@@ -90,13 +91,9 @@ def test_behind_what_a_chain_makes_and_for_other_shapes() -> None:
         helper.make_node("GroupNormalization", ["d", "s", "b"], ["y"], num_groups=3),
     ]
     rng = np.random.default_rng(4)
-    stored = [
-        numpy_helper.from_array(rng.normal(0, 1, shape).astype(np.float32), name)
-        for name, shape in (("w", (6, 3, 3, 3)), ("s", 6), ("b", 6), ("two", (6, 1, 1)))
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
-    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    shapes = {"w": (6, 3, 3, 3), "s": (6,), "b": (6,), "two": (6, 1, 1)}
+    stored = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    model = make_model(nodes, {"x": ["n", 3, "h", "w"]}, "y", stored)
     sessions = [qrun.Session(model, backend="native", cache=OBJECTS, threads=threads) for threads in (1, 2)]
     reference = qrun.Session(model, backend="reference")
     for shape in ((1, 3, 20, 24), (2, 3, 5, 5), (1, 3, 20, 24)):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from helpers.models import make_model
+from helpers.models import make_model, typed
 from helpers.native import ISAS, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from qrun.native.kernels.repeat import repeated, spread
 
@@ -118,13 +117,9 @@ def test_movements_between_kernels() -> None:
         helper.make_node("Gather", ["o", "odd"], ["p"], axis=1),
         helper.make_node("MaxPool", ["p"], ["q"], kernel_shape=[2, 2]),
     ]
-    times = numpy_helper.from_array(np.array([1, 2, 1, 3]), "times")
-    odd = numpy_helper.from_array(np.array([1, 3, 5]), "odd")
-    x = helper.make_tensor_value_info("x", TensorProto.INT8, [2, 16, 10, 12])
-    outputs = [helper.make_tensor_value_info(n, TensorProto.INT8, None) for n in "ghjmq"]
-    graph = helper.make_graph(nodes, "g", [x], outputs, [times, odd])
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    constants = {"times": np.array([1, 2, 1, 3]), "odd": np.array([1, 3, 5])}
     data = np.random.default_rng(6).integers(-128, 128, (2, 16, 10, 12)).astype(np.int8)
+    model = make_model(nodes, {"x": data}, dict.fromkeys("ghjmq", typed(np.int8)), constants, opset=17)
     nodes[0].attribute.append(helper.make_attribute("pads", [0, 0, 1, 1]))
     model.graph.node[0].CopyFrom(nodes[0])
     for outputs_ in (None, list("abcdefghijklmnopq")):

@@ -209,9 +209,8 @@ def test_kernels_are_reused_and_bounded() -> None:
 
 def test_nodes_whose_attributes_are_zeros_of_other_signs_are_not_alike() -> None:
     nodes = [helper.make_node("Clip", ["x"], [f"y{n}"], min=zero) for n, zero in enumerate((0.0, -0.0))]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in ("x", "y0", "y1")]
-    model = make_model(nodes, values[:1], values[1:], opset=10)
     feeds = {"x": np.array([-1, -0.0, 2], F)}
+    model = make_model(nodes, feeds, "y0 y1", opset=10)
     event_of(model, feeds)
     made = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)
     assert [np.signbit(y).tolist() for y in made.values()] == [[False, True, False], [True, True, False]]
@@ -220,12 +219,8 @@ def test_nodes_whose_attributes_are_zeros_of_other_signs_are_not_alike() -> None
 def test_nodes_whose_constants_differ_in_values_share_a_kernel_that_does_not_look_at_them() -> None:
     constants = [np.array([1, 2, 3], F), np.array([4, 5, -0.0], F), np.array([[7], [8]], F)]
     nodes = [helper.make_node("Add", ["x", f"c{n}"], [f"y{n}"]) for n in range(3)]
-    x, *ys = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "y0", "y1", "y2"))
-    tensors = [onnx.numpy_helper.from_array(c, f"c{n}") for n, c in enumerate(constants)]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], ys, tensors), opset_imports=[helper.make_opsetid("", 14)], ir_version=8
-    )
     given = np.arange(6, dtype=F).reshape(2, 3)
+    model = make_model(nodes, {"x": given}, "y0 y1 y2", {f"c{n}": c for n, c in enumerate(constants)}, opset=14)
     session = qrun.Session(model, backend="native", cache=OBJECTS)
     for _ in range(3):
         made = session.run({"x": given})

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.models import make_model, typed
 from helpers.native import ISAS
 from helpers.support import assert_equal
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qrun
 from qrun.running import pythonsteps
@@ -20,11 +21,8 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this mac
 
 
 def model(nodes: list[onnx.NodeProto], outputs: dict[str, int], **constants: Any) -> onnx.ModelProto:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])
-    made = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "g", [x], made, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = {name: typed(kind) for name, kind in outputs.items()}
+    return make_model(nodes, {"x": ["n", 6]}, made, constants, opset=17)
 
 
 def selecting() -> onnx.ModelProto:
