@@ -9,7 +9,9 @@ import numpy as np
 
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
+from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim, ints, scalar
 
@@ -150,18 +152,41 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     an index that does not exist gives values[0] everywhere. depth: a scalar, 0 or more. axis: -r-1 to r.
     Raises OperatorError for other shapes, and a negative or infinite depth.
     """
+    size, place, shape = _spread(indices, depth, values, axis, ctx)
+    index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
+    index, exists = (np.expand_dims(array, place) for array in (index, exists))
+    counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
+    return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
+
+
+def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context) -> tuple[int, int, tuple[int, ...]]:
+    """The length of the new axis, its place, and the result's shape, which is claimed."""
     if values.shape != (2,):
         raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")
     wide = scalar(depth, "depth")
     if not (math.isfinite(wide) and int(wide) >= 0):
         raise refuse("depth is out of range", "depth", "0 or more", wide)
-    size = int(wide)
-    place = axis_in(axis, indices.ndim + 1)
-    shape = claim(ctx, (*indices.shape[:place], size, *indices.shape[place:]), values.dtype, "depth")
-    index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
-    index, exists = (np.expand_dims(array, place) for array in (index, exists))
-    counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
-    return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
+    size, place = int(wide), axis_in(axis, indices.ndim + 1)
+    return size, place, claim(ctx, (*indices.shape[:place], size, *indices.shape[place:]), values.dtype, "depth")
+
+
+@one_hot.native
+@EveryType
+def _lower_one_hot(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.one_hot import KINDS, OneHot
+    from qrun.native.kernels.strided import SIZES
+    from qrun.native.machine.operation import Operand
+
+    indices, depth, values = site.inputs
+    site.require_constants()
+    size, place, _ = _spread(indices, depth, values, site.attributes["axis"], site.ctx)
+    if indices.dtype.name not in KINDS:
+        raise declined(f"indices that are {type_name(indices.dtype)}")
+    if values.dtype.itemsize not in SIZES or values.dtype.hasobject:
+        raise declined(f"no native copies of {type_name(values.dtype)}")
+    least = -size if site.ctx.version >= 11 else 0
+    made = OneHot(site.engine, Operand(indices.shape, indices.dtype), place, size, values, least)
+    return kernel_of(site, made, (0,), ALWAYS)
 
 
 def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ class KernelSpec:
              (the same, 64 channels and four taps at a time); point or pair (a function of one code, or of two);
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits); widened (products of 16 bits);
-             runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are), top (the best ones) and along (what is there); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
+             runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are), top (the best ones) and along (what is there), one_hot; max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), float_dot (with columns that lie one after the other), coded_product (with weights in codes), digit_product

@@ -1,0 +1,45 @@
+"""Planned OneHot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qrun.native.errors import Declined
+from qrun.native.kernels.strided import SIZES
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+
+KINDS = {"int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
+
+
+class OneHot(Planned):
+    """values[1] where the place along a new axis of x's shape is the index, else values[0].
+
+    x: indices, of KINDS. depth: of the new axis. least: the least index that exists; those below 0 count from the end.
+    """
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:
+        super().__init__()
+        if x.dtype.name not in KINDS or values.dtype.itemsize not in SIZES or values.dtype.hasobject:
+            raise Declined(f"no native choice of {values.dtype.name} by {x.dtype.name}")
+        if values.shape != (2,) or not -depth <= least <= 0:
+            raise ValueError(f"values {list(values.shape)}, indices from {least} of {depth}")
+        self.engine, self.axis, self.depth, self.values, self.least = engine, axis, depth, values, least
+        self.operands = (x, Operand((*x.shape[:axis], depth, *x.shape[axis:]), values.dtype))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        (x, y), bytes_each = self.operands, self.values.dtype.itemsize
+        if not size(y.shape):
+            return ()
+        rows, inner = size(x.shape[: self.axis]), size(x.shape[self.axis :])
+        off, on = (int(bits) for bits in self.values.view(f"i{bytes_each}"))
+        each = share(rows, self.depth * inner * bytes_each, self.engine.threads)
+        words = {"rows": rows, "share": each, "tiles": -(-rows // each), "inner": inner}
+        words |= {"depth": self.depth, "least": self.least, "on": on, "off": off}
+        isa, kind = self.engine.isa, KINDS[x.dtype.name]
+        spec = KernelSpec(
+            "one_hot", isa.name, 4 * isa.lanes // bytes_each, 0, bytes_each, "choose", "bytes", False, operands=kind
+        )
+        extents = tuple(operand.dtype.itemsize * size(operand.shape) for operand in (x, y))
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)
