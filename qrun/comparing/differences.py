@@ -72,6 +72,8 @@ def difference(
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
     whole = integral(got.dtype)
+    if not got.size:
+        return Difference(0, integral=whole)
     apart = distances(got, want)
     bad = _outside(got, want, apart, tolerance, step, noise)
     finite = apart[np.isfinite(apart)] if apart.dtype.kind == "f" else apart

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -115,8 +116,9 @@ def element(value: Any) -> str:
 
 
 def listed(array: Array, limit: int) -> list[Any] | None:
-    """The elements as nested Python lists, or None if there are more than `limit`."""
-    if array.size > limit:
+    """The elements as nested Python lists, or None if there are more than `limit`, or more lists: [2**40,0] has no elements."""
+    lists = math.prod(takewhile(bool, array.shape))
+    if max(array.size, lists) > limit:
         return None
     values = numeric(array)
     if values is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.cli import call, conv_model, deep_model, npy, npy_bytes, process, save, sum_model
+from helpers.cli import call, conv_model, deep_model, npy, npy_bytes, process, save, sum_model, value
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
@@ -258,3 +258,18 @@ def test_model_hash(folder: Path) -> None:
     data = (folder / "deep.onnx").read_bytes()
     for words, stdin in (("deep.onnx", b""), ("-", data)):
         assert call(words, "--json", stdin=stdin).json["model"]["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("shape", [(2**40, 0), (2**20, 2**20, 0), (0, 2**40), (2**30, 0, 2**30)])
+def test_axes_beside_an_empty_one_may_be_of_any_size(folder: Path, shape: tuple[int, ...]) -> None:
+    """No elements, however long the other axes: no command makes a list for each of their places."""
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["e"]), helper.make_node("Abs", ["e"], ["y"])]
+    inputs = [value("s", TensorProto.INT64, (len(shape),))]
+    save(make_model(nodes, inputs, [value("y", TensorProto.FLOAT, None)], {}, 17), folder / "m.onnx")
+    npy(folder / "s.npy", np.array(shape, np.int64))
+    ended = call("m.onnx", "-i", "s.npy", "--json")
+    assert ended.json["outputs"][0]["shape"] == list(shape)
+    assert ended.json["outputs"][0]["values"] in (None, [])
+    for words in ("profile -n 1 --json", "report -n 1 --output page.html", "compare --against reference --json"):
+        command, *options = words.split()
+        assert call(command, "m.onnx", "-i", "s.npy", *options).code == 0, words
