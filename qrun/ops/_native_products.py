@@ -105,7 +105,7 @@ def float_conv_kernel(
     if x.dtype != _FLOAT:
         raise declined(f"no native {type_name(x.dtype)} convolutions")
     rows, taps = math.prod(win.out), math.prod(win.kernel)
-    site.afford(rows * taps * 16 + w.nbytes)
+    site.afford(rows * taps * (16 if x.ndim <= 4 else 24) + w.nbytes)
     if not (site.fixed[1] and site.fixed[2]):
         return _conv_of_run(site, x, w, bias, win)
     operation = FloatConv(
