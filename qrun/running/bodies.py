@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from qrun.running.flattened import Flat, flattened
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import NodeEvent, Run, TensorInfo, run_body
-from qrun.running.times import Inside
+from qrun.running.times import Happening, Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.turns import Turning
@@ -62,8 +62,7 @@ class BodyPrograms:
         self._last = again
         run.budget.peak = max(run.budget.peak, budget.peak)
         if inside.timed:
-            for event in compiled.timed(ran):
-                run.tell(event, event.duration_ns)
+            run.inside.add_later(lambda: _told(compiled.timed(ran), run.path))
             run.inside.add_all(inside)
         constants = plan.model.constants
         return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
@@ -161,16 +160,24 @@ def _shapes(given: Mapping[str, Array]) -> Shapes:
     return tuple([(array.shape, array.dtype) for array in given.values()])
 
 
+def _told(events: Iterable[NodeEvent], path: str) -> Iterator[Happening]:
+    for event in events:
+        assert event.node is not None
+        yield f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1
+
+
 def _tell(flat: Flat, ran: Run, run: Run, count: int) -> None:
     """What happened at the nodes of so many runs, and at the Ifs that they stand for."""
     run.budget.peak = max(run.budget.peak, ran.budget.peak)
-    run.inside.add_all(ran.inside)
-    if not run.inside.timed:
-        return
-    spans = {event.path: event.duration_ns for event in ran.inside.events}
+    run.inside.add_later(lambda: _flat_told(flat, ran.inside, run.path, count))
+
+
+def _flat_told(flat: Flat, inside: Inside, path: str, count: int) -> Iterator[Happening]:
+    yield from inside.happenings()
+    spans = {event.path: event.duration_ns for event in inside.events}
     for label, nodes in flat.choices.items():
-        spent = sum(spans.get(f"{run.path}{node}", 0) for node in nodes)
-        run.inside.add(f"{run.path}{label}", "If", spent, "reference", "its condition follows from shapes", count)
+        spent = sum(spans.get(f"{path}{node}", 0) for node in nodes)
+        yield f"{path}{label}", "If", spent, "reference", "its condition follows from shapes", count
 
 
 def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:

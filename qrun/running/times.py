@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 
 from qrun.declare.frozen import frozen
@@ -51,29 +52,58 @@ class InsideEvent:
     why: str
 
 
+Happening = tuple[str, str, int, str, str, int]
+"""The fields of an InsideEvent, with runs at the end."""
+_NOTED = 256
+"""What is noted at most before it is added up: it may hold the time stamps of runs."""
+
+
 class Inside:
-    """Such events by path, in the order in which the nodes ran first. timed: whether somebody wants them."""
+    """Such events by path, in the order in which the nodes ran first. timed: whether somebody wants them.
+
+    What happens is noted, and added up when somebody looks, so that it does not count as time of the run.
+    """
 
     def __init__(self, timed: bool = True) -> None:
         self.timed = timed
+        self._noted: list[Happening | Callable[[], Iterable[Happening]]] = []
         self._found: dict[str, InsideEvent] = {}
 
     def add(self, path: str, op: str, duration_ns: int, backend: str, why: str, more: int = 1) -> None:
         """One more run of a node, or so many."""
-        if not self.timed:
-            return
-        before = self._found.get(path)
-        runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
-        self._found[path] = InsideEvent(path, op, runs + more, spent + duration_ns, backend, why)
+        if self.timed:
+            self._note((path, op, duration_ns, backend, why, more))
+
+    def add_later(self, told: Callable[[], Iterable[Happening]]) -> None:
+        """What `told` gives when it is called."""
+        if self.timed:
+            self._note(told)
 
     def add_all(self, other: Inside) -> None:
-        """What happened elsewhere too."""
-        for event in other._found.values():
-            self.add(event.path, event.op, event.duration_ns, event.backend, event.why, event.runs)
+        """What happened elsewhere too; nothing more does there."""
+        self.add_later(other.happenings)
+
+    def happenings(self) -> Iterator[Happening]:
+        for event in self.events:
+            yield event.path, event.op, event.duration_ns, event.backend, event.why, event.runs
 
     @property
     def events(self) -> tuple[InsideEvent, ...]:
-        return tuple(self._found.values()) if self._found else ()
+        self._add_up()
+        return tuple(self._found.values())
+
+    def _note(self, noted: Happening | Callable[[], Iterable[Happening]]) -> None:
+        self._noted.append(noted)
+        if len(self._noted) >= _NOTED:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        noted, self._noted = self._noted, []
+        for one in noted:
+            for path, op, duration_ns, backend, why, more in one() if callable(one) else (one,):
+                before = self._found.get(path)
+                runs, spent = (before.runs, before.duration_ns) if before else (0, 0)
+                self._found[path] = InsideEvent(path, op, runs + more, spent + duration_ns, backend, why)
 
 
 UNTIMED = Inside(False)
