@@ -15,7 +15,7 @@ from qrun.ops._context import Round, Turns
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.execution import Repeatable
-from qrun.running.flattened import Flat, flattened
+from qrun.running.flattened import Choices, Flat, choices, flattened
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import NodeEvent, Run, TensorInfo, run_body
@@ -40,6 +40,7 @@ class BodyPrograms:
         self._last: Repeatable | None = None
         self._turning: tuple[Compiled, object, Turning | None] | None = None
         self._flats: dict[Shapes, Flat | None] = {}
+        self._chosen: dict[Choices, Flat] = {}
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
@@ -143,12 +144,17 @@ class BodyPrograms:
         if count == 1 and shapes not in self._flats and any(step.bodies for step in plan.steps):
             infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
             infos |= {name: TensorInfo(name, array.dtype, array.shape) for name, array in given.items()}
-            flat = flattened(plan, self._programs.natives, infos, tuple(given))
-            if flat is not None:
-                flat.natives.of_bodies, flat.natives.bodies = BodyPrograms, BodyPrograms(flat.natives)
+            chosen = choices(plan, self._programs.natives, infos, tuple(given))
+            if chosen:
+                flat = self._chosen.get(chosen)
+                if flat is None:
+                    flat = self._chosen[chosen] = flattened(plan, self._programs.natives, chosen)
+                    flat.natives.of_bodies, flat.natives.bodies = BodyPrograms, BodyPrograms(flat.natives)
                 with self._lock:
                     while len(self._flats) >= KEPT:
                         del self._flats[next(iter(self._flats))]
+                    while len(self._chosen) > KEPT:
+                        del self._chosen[next(iter(self._chosen))]
                     self._flats[shapes] = flat
                 return
         if count > 0 and count % AGAIN == OFTEN:

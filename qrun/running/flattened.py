@@ -27,33 +27,43 @@ class Flat:
     choices: Mapping[str, tuple[str, ...]]
 
 
-def flattened(plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorLike], given: Sequence[str]) -> Flat | None:
-    """The graph without such Ifs; None where it has none. infos: types and shapes of all tensors of a run that was given these.
+Choices = tuple[tuple[int, str], ...]
+"""Numbers of Ifs, and the branches that they take."""
+
+
+def choices(plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorLike], given: Sequence[str]) -> Choices:
+    """What Ifs choose whose conditions follow from shapes. infos: types and shapes of all tensors of a run that was given these.
 
     What a reference kernel makes may have another shape in the next run, so that nothing follows from that.
     """
     if not any(_is_choice(step.node) for step in plan.steps):
-        return None
-    model = plan.model
+        return ()
+    model, found = plan.model, list[tuple[int, str]]()
     shapes = derived_values(model, plan.steps, natives.derived, infos, natives.arith)
     certain = {"", *given, *model.constants}
-    nodes, constants, choices = list[Node](), dict(model.constants), dict[str, tuple[str, ...]]()
     for step in plan.steps:
-        node = step.node
-        name = _chosen(step, shapes, model) if certain.issuperset(node.inputs) else ""
-        if name:
-            made = list(_branch(node, name, step.bodies[name].model, constants))
-            choices[node.label] = tuple(inner.label for inner in made)
-            nodes += made
+        if not certain.issuperset(step.node.inputs):
             continue
-        nodes.append(node)
-        if certain.issuperset(node.inputs) and _is_certain(step, natives, infos, shapes):
-            certain.update(node.outputs)
-    if not choices:
-        return None
+        if name := _chosen(step, shapes, model):
+            found.append((step.node.index, name))
+        elif _is_certain(step, natives, infos, shapes):
+            certain.update(step.node.outputs)
+    return tuple(found)
+
+
+def flattened(plan: Plan, natives: NativeKernels, chosen: Choices) -> Flat:
+    """The graph with the branches that are chosen in place of their Ifs. natives: of the graph as it is."""
+    nodes, constants, labels = list[Node](), dict(plan.model.constants), dict[str, tuple[str, ...]]()
+    branches = dict(chosen)
+    for step in plan.steps:
+        node, name = step.node, branches.get(step.node.index, "")
+        made = list(_branch(node, name, step.bodies[name].model, constants)) if name else [node]
+        if name:
+            labels[node.label] = tuple(inner.label for inner in made)
+        nodes += made
     numbered = tuple(replace(node, index=at, name=node.label) for at, node in enumerate(nodes))
-    flat = replanned(plan, replace(model, nodes=numbered, constants=constants))
-    return Flat(flat, NativeKernels(flat.model, natives.engine, natives.arith), choices)
+    flat = replanned(plan, replace(plan.model, nodes=numbered, constants=constants))
+    return Flat(flat, NativeKernels(flat.model, natives.engine, natives.arith), labels)
 
 
 def _is_choice(node: Node) -> bool:

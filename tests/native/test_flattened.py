@@ -95,6 +95,18 @@ def test_turns_run_in_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert max(made, default=0) >= 40, rows
 
 
+def test_shapes_that_choose_the_same_share_kernels() -> None:
+    """What these make of constants is made once."""
+    session = qrun.Session(model("one or the other"), backend="native", threads=1)
+    for rows in (5, 3, 4, 2, 3, 1):
+        session.run({"x": RNG.normal(0, 1, (rows, 4)).astype(F32), "n": np.array(3)})
+    (natives,) = (p.natives for p in session._plans.values() if p.natives is not None)
+    (body,) = natives._inside.values()
+    assert isinstance(body.bodies, BodyPrograms)
+    assert len(body.bodies._flats) == 5
+    assert len({id(flat) for flat in body.bodies._flats.values()}) == len(body.bodies._chosen) == 2
+
+
 def test_what_a_value_decides_is_decided_in_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     flat = []
     monkeypatch.setattr(BodyPrograms, "_flat_of", lambda self, given: flat.append(self._flats))
