@@ -151,6 +151,21 @@ def _claim_fused(left: Array, right: Array, ctx: Context) -> None:
     ctx.claim((*broadcast_shapes(left.shape[:-2], right.shape[:-2]), *rows, *columns), 8)
 
 
+@op(
+    "TransposeMatMul",
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("float16 float double bfloat16", "A B")},
+    cost=_fused_macs,
+)
+def transpose_matmul(
+    A: Array, B: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, ctx: Context
+) -> Array:
+    """FusedMatMul of com.microsoft, which it was called once, without transBatchA and transBatchB."""
+    return np.asarray(fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, ctx=ctx))
+
+
+@transpose_matmul.native
 @fused_matmul.native
 def _lower_fused(site: LoweringContext) -> NativeKernel:
     a, b = site.inputs
