@@ -81,7 +81,7 @@ Pickled arrays are never loaded.""",
     2  the call is wrong: unknown option, no such file, missing input
     3  the model cannot be read: not ONNX, cut off, external data missing
     4  the model is fine, but qrun cannot run it: operator, opset or type
-    5  the run failed: a limit of memory or time, or a node failed on these values
+    5  the run failed: a limit of memory or time, or a node refused its values
    70  a bug in qrun
   130  interrupted with Ctrl-C
   141  the reader of stdout went away""",
