@@ -438,6 +438,22 @@ def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path,
             assert plain(next(iter(session.run(given).values()))) == expected
 
 
+def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ever new ones come twice, as those of a cache that grows, it writes no file for each of them."""
+    monkeypatch.setattr("qrun.running.images.MOST", 3)
+    cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
+    session, later = qrun.Session(model, cache=cache), qrun.Session(model, cache=cache)
+    assert later._kept is not None
+    kept = []
+    for count in range(1, 7):
+        given = {name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)}
+        want = [plain(next(iter(session.run(given).values()))) for _ in range(4)]
+        assert want == want[:1] * 4
+        kept.append(later._kept._images.program(later._names(None), False, given) is not None)
+    assert kept[:3] == [True] * 3
+    assert kept[4:] == [False] * 2
+
+
 def test_kept_programs_take_no_more_memory_than_made_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MARK = ".planned"
+MOST = 8
+"""Programs that a session keeps for later processes, besides one that it makes with its first run: each is a file as large as
+the model's weights, and takes longer to write than many runs. Who meets more shapes, as a cache that grows, meets others later."""
 
 
 class Images:
@@ -135,6 +138,7 @@ class KeptPrograms:
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
         self._awaited: dict[tuple[Any, ...], bool] = {}
         self._opened = False
+        self._wanted = 0
         self._lock = threading.Lock()
 
     def find(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
@@ -169,12 +173,13 @@ class KeptPrograms:
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether a program for these is to be kept that is not kept yet; true once."""
+        """Whether a program for these is to be kept that is not kept yet; true once, and no more than MOST times."""
         with self._lock:
             key = _key(keep, False, feeds)
-            wanted = self._awaited.get(key, False)
+            wanted = self._awaited.get(key, False) and self._wanted < MOST
             if wanted:
                 self._awaited[key] = False
+                self._wanted += 1
             return wanted
 
     def add(
