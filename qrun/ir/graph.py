@@ -55,8 +55,8 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     types = {v.name: v for v in [*map(value_type, graph.value_info), *inputs, *outputs]}
     return {
         "nodes": nodes,
-        "inputs": tuple(v for v in inputs if v.name not in constants),
-        "defaults": tuple(v for v in inputs if v.name in constants),
+        "inputs": tuple([v for v in inputs if v.name not in constants]),
+        "defaults": tuple([v for v in inputs if v.name in constants]),
         "outputs": outputs,
         "constants": constants,
         "types": types,

@@ -154,7 +154,7 @@ def _step(step: Step, values: _Values, run: Run) -> DryStep | None:
     guessed = [name for name in node.inputs if name and name not in values.known]
     if step.bodies or any(name in natives.derived and values.held[name].size <= SMALL for name in guessed):
         return None
-    args = [values.shown(name) for name in node.inputs]
+    args = [values.held[name] if name in values.known else values.shown(name) for name in node.inputs]
     check_types(step, args)
     bound = natives.bind(step, args, run.budget)
     follows = natives.derived.issuperset(filter(None, node.outputs)) and (

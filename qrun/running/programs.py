@@ -86,7 +86,7 @@ class Programs:
 
         infos: of all tensors; bounds: what runs each step.
         """
-        infos = {**infos, **_infos(feeds)}
+        infos = {**infos, **_infos({name: array for name, array in feeds.items() if name not in infos})}
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         key, made = _key(plan, feeds), self._compile(plan, events, infos, feeds, shapes, bounds)
         with self._lock:
