@@ -9,10 +9,11 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in, broadcast, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, one_of, op, refuse
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
+from qrun.shapes import MOST_AXES
 
 
 @op("Gather", since=1, form="moves")
@@ -42,7 +43,10 @@ def _lower_gather(site: LoweringContext) -> NativeKernel:
     data, indices = site.inputs
     place = axis_in(site.attributes["axis"], data.ndim)
     before, (length, *after) = data.shape[:place], data.shape[place:]
-    shape = claim(site.ctx, (*before, *indices.shape, *after), data.dtype, "indices")
+    shape = (*before, *indices.shape, *after)
+    if len(shape) > MOST_AXES:
+        raise declined("its result has too many axes")  # where indices are out of range, that is said first
+    claim(site.ctx, shape, data.dtype, "indices")
     return gathered_kernel(site, NamedRows((length,), math.prod(before), False, 1, math.prod(after)), shape)
 
 
@@ -61,7 +65,6 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
 @gather_elements.native
 def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.gathered import NamedRows
-    from qrun.ops._native import declined
     from qrun.ops._native_moves import gathered_kernel
 
     data, indices = site.inputs
