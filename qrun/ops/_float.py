@@ -36,7 +36,10 @@ def single(value: float) -> float:
 
 
 def widen(x: Array) -> Array:
-    """x in float64, exactly for every type up to 32 bits; x itself if it is float64."""
+    """x in float64, exactly for every type up to 32 bits. Of elements that lie apart numpy's functions may round otherwise:
+    float64 is copied if it is not dense, and else x itself."""
+    if x.dtype == np.float64 and not x.flags.forc:
+        return x.copy()
     return np.asarray(x, np.float64)
 
 
