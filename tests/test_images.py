@@ -68,11 +68,11 @@ def test_an_optimized_model_is_made_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, observe: bool
 ) -> None:
     cache = tmp_path / "cache"
-    qrun.Session(model, cache=cache)._prepared((), observe)
+    qrun.Session(model, cache=cache)._runs.prepared((), observe)
     monkeypatch.setattr(passes, "_optimize", lambda *_: pytest.fail("made again"))
-    found = qrun.Session(model, cache=cache)._prepared((), observe)
+    found = qrun.Session(model, cache=cache)._runs.prepared((), observe)
     monkeypatch.undo()
-    made = qrun.Session(model, cache=False)._prepared((), observe)
+    made = qrun.Session(model, cache=False)._runs.prepared((), observe)
     assert list(told(found.plan.model)) == list(told(made.plan.model))
     assert (found.groups, found.reasons) == (made.groups, made.reasons)
 
@@ -82,15 +82,15 @@ def test_runs_that_observe_make_no_tables(form: str, tmp_path: Path, monkeypatch
     """What depends on no table is one plan for both kinds of runs."""
     path = DIGITS / form / "model.onnx"
     feeds = {qrun.load(path).inputs[0].name: np.load(DIGITS / "x.npy")}
-    tables = passes.has_tables(qrun.Session(path, cache=False)._prepared((), False).plan.model)
+    tables = passes.has_tables(qrun.Session(path, cache=False)._runs.prepared((), False).plan.model)
     assert passes.makes_tables(qrun.load(path), "exact") == tables
     session = qrun.Session(path, cache=tmp_path / "cache")
     want = session.measured(feeds)
-    keep = session._names(None)
-    assert ((keep, False) in session._plans) == (not tables)
+    keep = session._runs.names(None)
+    assert ((keep, False) in session._runs.plans) == (not tables)
     got = session.run(feeds)
     assert [plain(a) for a in got.values()] == [plain(a) for a in want.outputs.values()]
-    assert (session._plans[keep, False] is session._plans[keep, True]) == (not tables)
+    assert (session._runs.plans[keep, False] is session._runs.plans[keep, True]) == (not tables)
 
 
 def test_another_model_has_another_image(model: Path, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_another_model_has_another_image(model: Path, tmp_path: Path) -> None:
     onnx.save(proto, model)
     other = qrun.Session(model, cache=cache)
     assert len(images(cache)) == 2 * len(before)
-    assert list(told(other._prepared((), False).plan.model)) == list(
-        told(qrun.Session(model, cache=False)._prepared((), False).plan.model)
+    assert list(told(other._runs.prepared((), False).plan.model)) == list(
+        told(qrun.Session(model, cache=False)._runs.prepared((), False).plan.model)
     )
 
 
@@ -134,8 +134,8 @@ def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
         qrun.Session(loaded, cache=cache, fuse=fuse).run({"x": x})
         other = replace(loaded, nodes=(replace(loaded.nodes[0], op_type="Neg"),))
         assert plain(qrun.Session(other, cache=cache, fuse=fuse).run({"x": x})["y"]) == plain(-x)
-        optimized = qrun.Session(DIGITS / "qdq" / "model.onnx", cache=cache)._prepared((), True).plan.model
-        assert not qrun.Session(optimized, cache=cache, fuse=fuse)._kept, "its nodes are not the file's"
+        optimized = qrun.Session(DIGITS / "qdq" / "model.onnx", cache=cache)._runs.prepared((), True).plan.model
+        assert not qrun.Session(optimized, cache=cache, fuse=fuse)._runs.kept, "its nodes are not the file's"
 
 
 def test_no_image_is_made_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_a_slow_model_is_prepared_once_too(tmp_path: Path, monkeypatch: pytest.M
     """Its first run goes step by step, as one step has no native kernel, and is the only one that is timed."""
     path, cache = weighted(tmp_path / "model.onnx", "Hardmax"), tmp_path / "cache"
     feeds = {"x": np.random.default_rng(2).normal(size=(2, 128)).astype(np.float32)}
-    monkeypatch.setattr("qrun.running.session.PATIENCE_NS", 0)
+    monkeypatch.setattr("qrun.running.runs.PATIENCE_NS", 0)
     first = qrun.Session(path, cache=cache)
     with monkeypatch.context() as patch:
-        patch.setattr("qrun.running.session.run_program", lambda *_: pytest.fail("run again"))
+        patch.setattr("qrun.running.runs.run_program", lambda *_: pytest.fail("run again"))
         want = first.measured(feeds)
     assert any(event.backend == "reference" for event in want.events)
     session = qrun.Session(path, cache=cache)
@@ -316,7 +316,7 @@ def outcome(session: qrun.Session, feeds: Any) -> Any:
 
 def served(session: qrun.Session) -> bool:
     """Whether it ran programs that earlier sessions made, and planned nothing."""
-    return not session._plans and session._kept is not None and any(session._kept._found.values())
+    return not session._runs.plans and session._runs.kept is not None and any(session._runs.kept._found.values())
 
 
 @pytest.mark.parametrize("arith", ["exact", "ort", "onnx-ref"])
@@ -352,7 +352,7 @@ def test_the_first_run_makes_what_the_next_process_runs(model: Path, tmp_path: P
     assert [plain(a) for a in limited.run(feeds).values()] == [plain(a) for a in want.values()]
     assert not served(limited), "what a limit allows is found out each time"
     assert len(session.run(other)) == 1
-    assert session._plans, "inputs of other shapes"
+    assert session._runs.plans, "inputs of other shapes"
 
 
 @pytest.mark.parametrize("observe", [True, False], ids=["observing", "not observing"])
@@ -367,7 +367,7 @@ def test_the_first_run_of_all_is_a_program(
         feeds = {qrun.load(path).inputs[0].name: array}
         want = qrun.Session(replace(qrun.load(path)), cache=OBJECTS).execute(feeds, observe=observe)
         with monkeypatch.context() as patch:
-            patch.setattr(qrun.Session, "_step_by_step", lambda *_: pytest.fail("step by step"))
+            patch.setattr("qrun.running.runs.Runs._step_by_step", lambda *_: pytest.fail("step by step"))
             cache = tmp_path / f"{len(list(tmp_path.iterdir()))}"
             session = qrun.Session(path, cache=cache)
             got = session.execute(feeds, observe=observe)
@@ -433,7 +433,9 @@ def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path,
     for again in (False, True):
         for given, expected in zip(feeds, want, strict=True):
             later = qrun.Session(model, cache=cache)
-            keeps = later._kept is not None and later._kept._images.program(later._names(None), False, given)
+            keeps = later._runs.kept is not None and later._runs.kept._images.program(
+                later._runs.names(None), False, given
+            )
             assert bool(keeps) == (again or given is feeds[0])
             assert plain(next(iter(session.run(given).values()))) == expected
 
@@ -443,13 +445,13 @@ def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, m
     monkeypatch.setattr("qrun.running.images.MOST", 3)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     session, later = qrun.Session(model, cache=cache), qrun.Session(model, cache=cache)
-    assert later._kept is not None
+    assert later._runs.kept is not None
     kept = []
     for count in range(1, 7):
         given = {name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)}
         want = [plain(next(iter(session.run(given).values()))) for _ in range(4)]
         assert want == want[:1] * 4
-        kept.append(later._kept._images.program(later._names(None), False, given) is not None)
+        kept.append(later._runs.kept._images.program(later._runs.names(None), False, given) is not None)
     assert kept[:3] == [True] * 3
     assert kept[4:] == [False] * 2
 
@@ -469,8 +471,8 @@ def test_kept_programs_take_no_more_memory_than_made_ones(
     for given in feeds:
         session.run(given)
         assert served(session)
-        assert session._kept is not None
-        assert len(session._kept._found) == 1
+        assert session._runs.kept is not None
+        assert len(session._runs.kept._found) == 1
 
 
 def test_errors_are_those_of_a_run_step_by_step(tmp_path: Path) -> None:

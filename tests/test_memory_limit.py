@@ -233,7 +233,7 @@ OF_TENSORS = sorted(key for key, found in REGISTRY.items() if found[-1].compound
 def test_outputs_of_every_operator_count(
     domain: str, op_type: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qrun.running.session.Budget", Watched)
+    monkeypatch.setattr("qrun.running.execution.Budget", Watched)
     tried = 0
     for model, inputs in own_cases(domain, op_type):
         feeds = {name: a.copy() for name, a in inputs.items()}

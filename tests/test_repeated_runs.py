@@ -356,7 +356,7 @@ def test_nodes_of_which_none_is_native_run_as_a_program(monkeypatch: pytest.Monk
         session = qrun.Session(made, backend="native", threads=1, fuse=fuse)
         for number in range(RUNS):
             if number == 2:
-                monkeypatch.setattr("qrun.running.session.execute", None)
+                monkeypatch.setattr("qrun.running.runs.execute", None)
             found = session.run({"t": np.array([f"a{number}", "b"], object)})
             assert found["y"].tolist() == [f"A{number}", "B"]
             assert found["c"].tolist() == [5]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen, replace
+from qrun.declare.frozen import changeable, frozen, replace
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors
 from qrun.ir.types import describe, type_name
-from qrun.memory import Budget
+from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels
@@ -52,6 +52,19 @@ class RunResult:
                        first_ns=self.duration_ns, runs=1 + len(later), inside=best.inside)  # fmt: skip
 
 
+@changeable
+class RunLimits:
+    """What a run may take, as `Session` has it, from the next run on."""
+
+    max_memory: int | None
+    max_time: float | None
+
+    def budget(self) -> Budget:
+        """The account of a run that begins now."""
+        deadline = None if self.max_time is None else Deadline(self.max_time)
+        return Budget(default_limit if self.max_memory is None else self.max_memory, deadline)
+
+
 @frozen
 class Repeatable:
     """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
@@ -62,7 +75,7 @@ class Repeatable:
 
     @classmethod
     def of(cls, compiled: Compiled, feeds: Mapping[str, Array]) -> Repeatable:
-        return cls(compiled, tuple((name, array.shape, array.dtype) for name, array in feeds.items()))
+        return cls(compiled, tuple([(name, array.shape, array.dtype) for name, array in feeds.items()]))
 
     def takes(self, feeds: object) -> bool:
         """Whether these are plain arrays of the same names, shapes and types; not of objects, which may be anything."""

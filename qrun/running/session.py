@@ -6,30 +6,20 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar, get_args
 
-from qrun.declare.frozen import frozen, replace
-from qrun.errors import CallError, TimeLimitError, UnsupportedError, choose
-from qrun.io.feeds import check_feeds
+from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import unwrapped
-from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
-from qrun.passes import has_tables, makes_tables, optimize
-from qrun.running.bodies import BodyPrograms
-from qrun.running.compiled import Compiled
 from qrun.running.cpus import usable_cpus
-from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
-from qrun.running.dryrun import program_ahead
-from qrun.running.execution import Repeatable, RunResult, execute, expected_failure, run_program
-from qrun.running.images import Images, KeptPrograms
+from qrun.running.dispatch import cache_refused, make_engine
+from qrun.running.execution import RunLimits, RunResult
 from qrun.running.keptmodels import load_kept
-from qrun.running.observer import run_observed
-from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.programs import Programs
+from qrun.running.plan import BACKENDS
+from qrun.running.runs import Runs
 from qrun.running.steps import NodeEvent, TensorInfo
 from qrun.running.times import InsideEvent
 
@@ -41,16 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
 
-PATIENCE_NS = 2 * 10**9
-"""The longest first run that `measured` repeats."""
-PATIENCE_STEPS = 20_000
-"""The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
-LATER_NS, LATER_RUNS = 6 * 10**6, 20
-"""It runs no more when later runs have taken so long, or are so many."""
-AHEAD_STEPS = 2000
-"""The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
-PLANS = 8
-"""Plans kept per session, for different outputs, and sessions for different defaults replaced; the oldest goes."""
+DEFAULTS = 8
+"""Sets of defaults replaced of which a session keeps the plans; the oldest goes."""
 T = TypeVar("T")
 ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
@@ -105,29 +87,16 @@ class Session:
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load_kept(model, backend != "reference" and cache)
-        self._settled = self.model.settled()
-        self._like = partial(Session, backend=backend, arith=arith, fuse=fuse, threads=threads, max_memory=max_memory,
-                             max_time=max_time, cache=cache, isa=isa)  # fmt: skip
         self._defaults = frozenset(value.name for value in self.model.defaults)
-        self._replacing: dict[frozenset[str], Session] = {}
+        self._replacing: dict[frozenset[str], Runs] = {}
         self.arith: Arith = arith
         self.threads = threads or usable_cpus()
-        self.max_memory = max_memory
-        self.max_time = None if max_time == math.inf else max_time
+        self._limits = RunLimits(max_memory, None if max_time == math.inf else max_time)
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
-        self._again: Repeatable | None = None
-        self._watched: tuple[Prepared, Plan] | None = None
-        self._images = Images.of(self._engine, self._settled, arith, self.fuse)
-        self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
-        self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
-        self._first_plan: Plan | None = None
-        if not (self._images and self._images.planned):
-            if self._engine and self._images:
-                begin(self._engine)
-            self._first_plan = plan(self._settled)
+        self._runs = self._runs_of(self.model)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -137,6 +106,24 @@ class Session:
     def cache_refused(self) -> str:
         """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
         return cache_refused(self._engine) if self._engine else ""
+
+    @property
+    def max_memory(self) -> int | None:
+        """Bytes that a run may hold at once; another limit counts from the next run on."""
+        return self._limits.max_memory
+
+    @max_memory.setter
+    def max_memory(self, nbytes: int | None) -> None:
+        self._limits.max_memory = nbytes
+
+    @property
+    def max_time(self) -> float | None:
+        """Seconds that a run may take; another limit counts from the next run on."""
+        return self._limits.max_time
+
+    @max_time.setter
+    def max_time(self, seconds: float | None) -> None:
+        self._limits.max_time = seconds
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -163,12 +150,12 @@ class Session:
                  value that is none, a dict for a map, here and in what is returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
-        made = self._execute(feeds, outputs, False, False).outputs
+        made = self._of(feeds, outputs).run(feeds, outputs, False, False).outputs
         return {name: unwrapped(value) for name, value in made.items()}
 
     def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """As `run`, with sequences, maps and optional values as ir/compound.py has them."""
-        return dict(self._execute(feeds, outputs, False, False).outputs)
+        return dict(self._of(feeds, outputs).run(feeds, outputs, False, False).outputs)
 
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
@@ -177,7 +164,7 @@ class Session:
 
         observe: let kernels look for saturation, NaN and wrap-around, which costs time.
         """
-        return self._execute(feeds, outputs, observe, True)
+        return self._of(feeds, outputs).run(feeds, outputs, observe, True)
 
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
@@ -185,49 +172,7 @@ class Session:
         There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than two
         seconds it is only made to be kept for later processes.
         """
-        if (other := self._of(feeds, outputs)) is not self:
-            return other.measured(feeds, outputs)
-        first = self.execute(feeds, outputs)
-        slow = first.duration_ns > PATIENCE_NS
-        if (slow and self._kept is None) or len(first.events) > PATIENCE_STEPS:
-            return first
-        values = check_feeds(self.model, feeds)
-        keep = self._names(outputs)
-        least = (
-            1 if self._kept and self._kept.find(keep, True, values) else 2
-        )  # the first of a program takes its memory
-        compiled = self._compiled(keep, values, first)
-        if compiled is None or slow:
-            return first
-        try:
-            later = [run_program(compiled, values, self._budget(), True) for _ in range(least)]
-            while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
-                later.append(run_program(compiled, values, self._budget(), True))
-        except Exception as error:
-            if not expected_failure(error):
-                raise
-            return first
-        return first.timed_as(later)
-
-    def _compiled(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> Compiled | None:
-        """The program for what an observing run was asked for and given."""
-        kept = self._kept.find(keep, True, values) if self._kept else None
-        if kept is not None:
-            return kept.compiled
-        chosen = self._prepared(keep, True)
-        if chosen.programs is None:
-            return None
-        found = chosen.programs.ready(chosen.plan, values)
-        if found is None:
-            chosen.programs.learn(chosen.plan, values, tuple(first.events))
-            found = chosen.programs.ready(chosen.plan, values)
-        if self._kept is not None:
-            self._kept.add(found, self._serves(keep, True), values, first)
-        return found
-
-    def kept(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model, or made of it in an earlier process; name: of what they are."""
-        return self._images.values(name, make) if self._images else make()
+        return self._of(feeds, outputs).measured(feeds, outputs)
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -237,145 +182,35 @@ class Session:
         A value is freed after its last use, so that no more memory is needed than for a run.
         tensors: names that are made for certain; a fused graph may otherwise do without some.
         """
-        if (other := self._of(feeds)) is not self:
-            return other.watch(feeds, see, tensors)
-        chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
-        if self._watched is None or self._watched[0] is not chosen:
-            self._watched = chosen, plan(chosen.plan.model)
-        return execute(self._watched[1], check_feeds(self.model, feeds), arith=self.arith,
-                       budget=self._budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
+        return self._of(feeds).watch(feeds, see, tensors)
 
-    def _execute(
-        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
-    ) -> RunResult:
-        last = self._again
-        if last is not None and outputs is None and not observe and last.takes(feeds):
-            try:
-                return run_program(last.compiled, feeds, self._budget(), timed)
-            except TimeLimitError:
-                raise
-            except Exception:  # as if it were the first time
-                self._again = None
-        if (other := self._of(feeds, outputs)) is not self:
-            return other._execute(feeds, outputs, observe, timed)
-        values, budget = check_feeds(self.model, feeds), self._budget()
-        keep = self._names(outputs)
-        kept = self._kept.find(keep, observe, values) if self._kept else None
-        if kept is not None and self._kept is not None:
-            try:
-                if observe:
-                    return run_observed(kept, values, budget)
-                result = run_program(kept.compiled, values, budget, timed)
-                self._remember(kept.compiled, values, outputs)
-                return result
-            except TimeLimitError:
-                raise
-            except Exception:  # step by step it either succeeds, or fails with the words of the reference
-                self._kept.drop(keep, observe, values)
-                budget = budget.anew()
-        chosen = self._prepared(keep, observe)
-        opening = self._kept is not None and self._kept.opens(keep, values)
-        begun = self._begun(chosen, keep, values, observe) if opening else None
-        if begun is not None:
-            return begun
-        if chosen.programs is None or observe:
-            return self._step_by_step(chosen, values, budget, observe)
-        compiled, again = chosen.programs.ready(chosen.plan, values), True
-        further = chosen.programs.returning and self.max_memory is None
-        if compiled is None and further and len(chosen.plan.steps) <= AHEAD_STEPS:
-            program_ahead(chosen.programs, chosen.plan, chosen.groups, values, False, self._budget())
-            compiled, again = chosen.programs.made_ahead(chosen.plan, values), False
-        failed: Exception | None = None
-        if compiled is not None:
-            try:
-                result = run_program(compiled, values, budget, timed)
-                if again:
-                    self._keep_program(compiled, keep, values, result)
-                    self._remember(compiled, values, outputs)
-                return result
-            except TimeLimitError:
-                raise
-            except Exception as error:
-                failed, budget = error, budget.anew()
-        result = self._step_by_step(chosen, values, budget, observe)
-        if failed is not None and not expected_failure(failed):
-            raise failed
-        if failed is None or not undecided(failed):
-            chosen.programs.learn(chosen.plan, values, tuple(result.events))
-            if failed is None and self._kept is not None and opening:
-                made = chosen.programs.ready(chosen.plan, values)
-                self._keep_program(made, keep, values, result)
-        return result
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """The plain values that `make` makes of the model, or made of it in an earlier process; name: of what they are."""
+        images = self._runs.images
+        return images.values(name, make) if images else make()
 
-    def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Session:
-        """The session that these feeds run in: another where they replace defaults, which are constants here.
+    def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Runs:
+        """The runs that one with these feeds is one of: others where they replace defaults, which are constants else.
 
         Raises CallError where they are no feeds."""
-        if not isinstance(feeds, Mapping):
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
             raise _no_feeds(self.model, feeds, outputs)
-        replaced = self._defaults.intersection(feeds)
+        replaced = self._defaults.intersection(feeds) if self._defaults else None
         if not replaced:
-            return self
+            return self._runs
         with self._lock:
             if replaced not in self._replacing:
-                while len(self._replacing) >= PLANS:
+                while len(self._replacing) >= DEFAULTS:
                     del self._replacing[next(iter(self._replacing))]
-                self._replacing[replaced] = self._like(self.model.settled(replaced))
+                self._replacing[replaced] = self._runs_of(self.model.settled(replaced))
             return self._replacing[replaced]
 
-    def _remember(self, compiled: Compiled, values: Mapping[str, Array], outputs: Sequence[str] | None) -> None:
-        """What the next run may repeat, if it asks for the graph's outputs too."""
-        if outputs is None:
-            self._again = Repeatable.of(compiled, values)
-
-    def _begun(
-        self, chosen: Prepared, keep: tuple[str, ...], values: Mapping[str, Array], observe: bool
-    ) -> RunResult | None:
-        """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,
-        and can."""
-        made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, observe, self._budget())
-        if made is None or self._kept is None:
-            return None
-        try:
-            result = run_observed(made, values, self._budget())
-        except TimeLimitError:
-            raise
-        except Exception:  # a run step by step either succeeds, or fails with the words of the reference
-            return None
-        self._kept.put(keep, True, values, made)
-        first = replace(result, peak_bytes=made.peak)
-        self._kept.add(made.compiled, self._serves(keep, True), values, first, made.held)
-        return result
-
-    def _keep_program(
-        self, made: Compiled | None, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult
-    ) -> None:
-        """Keep a program that runs which do not observe made, where one is wanted."""
-        if self._kept is not None and self._kept.wants(keep, values):
-            self._kept.add(made, self._serves(keep, False), values, first)
-
-    def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
-        """Whether runs that observe, or do not, or both, run a program that was made for these outputs by such a run."""
-        plain = self._plans.get((keep, False))
-        shared = keep == self._names(None) and plain is not None and not has_tables(plain.plan.model)
-        return (observe, not observe) if shared else (observe,)
-
-    def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
-        return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
-                       groups=chosen.groups, ahead=self.max_memory is None)  # fmt: skip
-
-    def _names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
-        """The tensors that are asked for, each once; the graph's outputs where none are."""
-        given = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
-        return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
-
-    def _budget(self) -> Budget:
-        deadline = None if self.max_time is None else Deadline(self.max_time)
-        return Budget(default_limit if self.max_memory is None else self.max_memory, deadline)
+    def _runs_of(self, model: Model) -> Runs:
+        return Runs(model, self._engine, self.arith, self.fuse, self._limits)
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
-        return dict(self._prepared(self._names(outputs), True).reasons)
+        return dict(self._runs.prepared(self._runs.names(outputs), True).reasons)
 
     def profile(
         self,
@@ -405,57 +240,6 @@ class Session:
         prepare = 2 if self._engine is not None and self.model.nodes else 0
         settle = 0.002 if self.threads > 1 else 0.0
         return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
-
-    def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        """The plan for these outputs, or the graph's, and what runs it; plans of one model share their native kernels."""
-        keep = keep or self._names(None)
-        with self._lock:
-            key = (keep, observe and self.fuse)
-            found = self._plans.get(key)
-            if found is None:
-                while len(self._plans) >= PLANS:
-                    del self._plans[next(iter(self._plans))]
-                found = self._plans[key] = self._prepare(*key)
-            return found
-
-    def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        usual = keep == self._names(None)
-        if observe and usual and (keep, False) not in self._plans and not makes_tables(self._settled, self.arith):
-            self._plans[keep, False] = self._prepare(keep, False)
-        other = self._plans.get((keep, not observe))
-        if other is not None and not has_tables(other.plan.model) and (observe or not usual):
-            return other
-        first = self._first_plan if usual and self._first_plan else plan(self._settled, keep)
-        if not self.fuse:
-            return self._with_kernels(first, {}, {})
-        kept = self._images.optimized if self._images else None
-        done = optimize(self._settled, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
-        reasons = {refusal.index: refusal.reason for refusal in done.refused}
-        best = first if done.model is self._settled else plan(done.model, keep)
-        return self._with_kernels(best, done.groups, reasons)
-
-    def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
-        if self._engine is None:
-            return Prepared(plan, groups, reasons)
-        shared = next((p.natives for p in self._plans.values() if p.plan.model is plan.model), None)
-        natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
-        natives.of_bodies = BodyPrograms
-        return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
-
-
-@frozen
-class Prepared:
-    """A plan and what runs it.
-
-    groups:  for each of its nodes, by index, the model's nodes that it stands for.
-    reasons: why nodes stand for themselves, by index.
-    """
-
-    plan: Plan
-    groups: Mapping[int, tuple[int, ...]]
-    reasons: Mapping[int, str]
-    natives: NativeKernels | None = None
-    programs: Programs | None = None
 
 
 def _engine(

@@ -134,7 +134,7 @@ def same_refusal(model: Any, feeds: Mapping[str, Array]) -> None:
 
 def schedules(session: qrun.Session) -> list[Schedule]:
     """What the session's programs were made of."""
-    compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
+    compiled = [made for p in session._runs.plans.values() if p.programs for made in p.programs._made.values() if made]
     assert compiled, "no program was made"
     return [c.program.schedule for c in compiled if c.program.schedule]
 

@@ -164,7 +164,7 @@ def test_a_program_of_another_process(tmp_path: Path) -> None:
         session = qrun.Session(path, backend="native", cache=tmp_path / "cache", threads=2)
         for _ in range(3):
             assert_bits(session.run(feeds)["y"], want, "y")
-    assert session._kept is not None
-    (found,) = session._kept._found.values()
+    assert session._runs.kept is not None
+    (found,) = session._runs.kept._found.values()
     assert found is not None
     assert len(found.compiled.program.listing.parts) == 1

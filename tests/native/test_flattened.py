@@ -100,7 +100,7 @@ def test_shapes_that_choose_the_same_share_kernels() -> None:
     session = qrun.Session(model("one or the other"), backend="native", threads=1)
     for rows in (5, 3, 4, 2, 3, 1):
         session.run({"x": RNG.normal(0, 1, (rows, 4)).astype(F32), "n": np.array(3)})
-    (natives,) = (p.natives for p in session._plans.values() if p.natives is not None)
+    (natives,) = (p.natives for p in session._runs.plans.values() if p.natives is not None)
     (body,) = natives._inside.values()
     assert isinstance(body.bodies, BodyPrograms)
     assert len(body.bodies._flats) == 5

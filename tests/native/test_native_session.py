@@ -188,14 +188,14 @@ def open_model() -> onnx.ModelProto:
 def test_a_model_of_too_many_nodes_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
     assert session.measured({"i0": A}).runs > 1
-    monkeypatch.setattr("qrun.running.session.PATIENCE_STEPS", 0)
+    monkeypatch.setattr("qrun.running.runs.PATIENCE_STEPS", 0)
     assert session.measured({"i0": A}).runs == 1
 
 
 def test_kernels_are_reused_and_bounded() -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
     assert session.execute({"i0": A}).aside_ns > 0
-    natives = session._prepared((), False).natives
+    natives = session._runs.prepared((), False).natives
     assert natives is not None
     (made,) = natives._bound[0].values()
     session.execute({"i0": A}, ["y0"])
@@ -225,7 +225,7 @@ def test_nodes_whose_constants_differ_in_values_share_a_kernel_that_does_not_loo
     for _ in range(3):
         made = session.run({"x": given})
         assert [y.tolist() for y in made.values()] == [(given + c).tolist() for c in constants]
-    natives = session._prepared((), False).natives
+    natives = session._runs.prepared((), False).natives
     assert natives is not None
     first, second, other = (next(iter(natives._bound[n].values())) for n in range(3))
     assert first is second
@@ -240,12 +240,12 @@ def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert np.array_equal(session.run({"i0": a})["y0"], a.astype(np.int32) @ B)
 
     def kept() -> list[int]:
-        found = session._prepared((), False).programs
+        found = session._runs.prepared((), False).programs
         assert found is not None
         return [key[1][0][1][0] for key, made in found._made.items() if made]
 
     def once() -> list[int]:
-        found = session._prepared((), False).programs
+        found = session._runs.prepared((), False).programs
         assert found is not None
         return [key[1][0][1][0] for key in found._ahead]
 
@@ -284,7 +284,7 @@ def test_further_shapes_run_as_programs_at_once() -> None:
             got = session.run({"i0": a})
             for name, array in reference.run({"i0": a}).items():
                 np.testing.assert_array_equal(got[name], array)
-            found = session._prepared((), False).programs
+            found = session._runs.prepared((), False).programs
             assert found is not None
             assert [key[1][0][1][0] for key, program in found._made.items() if program] == made
         assert found.foretold == foretold

@@ -82,7 +82,7 @@ def codes(seed: int, rows: int = 33, k: int = 70) -> np.ndarray:
 
 
 def program_of(session: qrun.Session) -> Compiled | None:
-    made = [m for p in session._plans.values() if p.programs for m in p.programs._made.values()]
+    made = [m for p in session._runs.plans.values() if p.programs for m in p.programs._made.values()]
     return next(iter(made), None)
 
 

@@ -85,7 +85,7 @@ class Layer:
 
 def kinds(session: qrun.Session) -> list[str]:
     """Of the kernel calls of the session's last program, but for those that prepare and quantize."""
-    compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
+    compiled = [made for p in session._runs.plans.values() if p.programs for made in p.programs._made.values() if made]
     calls = [call.section.spec.kind for call in compiled[-1].program.schedule.calls]
     return [
         kind for kind in calls if kind not in ("prepare", "range", "parameters", "codes", "runs", "elements", "blocks")

@@ -62,7 +62,7 @@ def test_what_values_decide_may_differ_in_each_run(few: int, threads: int, monke
     given = [fed(rng, 3, share) for share in (0.5, 0.5, 0.4, 0.6, 0.5, 0, 1, 0.3, 0.2, 0, 0.9)]
     for number, (feeds, wanted) in enumerate([(feeds, reference.run(feeds)) for feeds in given]):
         if number == 5:
-            monkeypatch.setattr("qrun.running.session.execute", None)
+            monkeypatch.setattr("qrun.running.runs.execute", None)
         found = session.run(feeds)
         for name, array in wanted.items():
             assert_equal(found[name], array)

@@ -170,7 +170,7 @@ def test_weights_taken_from_outside_are_constants_of_the_body() -> None:
     """So that the nodes inside are native."""
     session = qrun.Session(model(QUANTIZED), backend="native")
     session.execute({"x": X, "c": N(True)})
-    natives = next(p.natives for p in session._plans.values() if p.natives)
+    natives = next(p.natives for p in session._runs.plans.values() if p.natives)
     (inside,) = natives._inside.values()
     assert [bound.kernel is not None for kept in inside._bound.values() for bound in kept.values()] == [True, True]
 

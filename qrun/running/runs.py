@@ -1,0 +1,290 @@
+"""The runs of one model: its plans and programs, made once and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from qrun.declare.frozen import frozen, replace
+from qrun.errors import TimeLimitError
+from qrun.io.feeds import check_feeds
+from qrun.ir import Array, Model
+from qrun.memory import Budget
+from qrun.ops import Arith
+from qrun.passes import has_tables, makes_tables, optimize
+from qrun.running.bodies import BodyPrograms
+from qrun.running.compiled import Compiled
+from qrun.running.dispatch import NativeKernels, begin, undecided
+from qrun.running.dryrun import program_ahead
+from qrun.running.execution import Repeatable, RunLimits, RunResult, execute, expected_failure, run_program
+from qrun.running.images import Images, KeptPrograms
+from qrun.running.observer import run_observed
+from qrun.running.plan import Plan, plan
+from qrun.running.programs import Programs
+
+if TYPE_CHECKING:
+    from qrun.native.machine.engine import Engine
+
+PATIENCE_NS = 2 * 10**9
+"""The longest first run that `measured` repeats."""
+PATIENCE_STEPS = 20_000
+"""The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
+LATER_NS, LATER_RUNS = 6 * 10**6, 20
+"""It runs no more when later runs have taken so long, or are so many."""
+AHEAD_STEPS = 2000
+"""The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
+PLANS = 8
+"""Plans kept, for different outputs; the oldest goes."""
+
+
+@frozen
+class RunRequest:
+    """A run that is asked for: checked feeds, names of outputs, whether it is to observe and to tell events, its account."""
+
+    values: Mapping[str, Array]
+    keep: tuple[str, ...]
+    observe: bool
+    timed: bool
+    budget: Budget
+
+
+class Runs:
+    """All runs of a model with the same constants. Safe to use from several threads.
+
+    model: its inputs are what is fed. engine: None on the reference backend. plans: by names of outputs, and whether runs observe.
+    """
+
+    def __init__(self, model: Model, engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits) -> None:
+        self.model, self.arith, self.fuse, self.limits = model, arith, fuse, limits
+        self._settled, self._engine = model.settled(), engine
+        self._lock = threading.Lock()
+        self._again: Repeatable | None = None
+        self._watched: tuple[Prepared, Plan] | None = None
+        self.images = Images.of(engine, self._settled, arith, fuse)
+        self.kept = KeptPrograms(self.images) if self.images and limits.max_memory is None else None
+        self.plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
+        self._first_plan: Plan | None = None
+        if not (self.images and self.images.planned):
+            if engine and self.images:
+                begin(engine)
+            self._first_plan = plan(self._settled)
+
+    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
+        """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
+        last = self._again
+        if last is not None and outputs is None and not observe and last.takes(feeds):
+            try:
+                return run_program(last.compiled, feeds, self.limits.budget(), timed)
+            except TimeLimitError:
+                raise
+            except Exception:  # as if it were the first time
+                self._again = None
+        asked = RunRequest(check_feeds(self.model, feeds), self.names(outputs), observe, timed, self.limits.budget())
+        result = self._run_kept(asked)
+        return self._run_own(asked) if result is None else result
+
+    def _run_kept(self, asked: RunRequest) -> RunResult | None:
+        """Run a program that an earlier process made, or one that was made ahead to observe; None where none can."""
+        keep, observe, values = asked.keep, asked.observe, asked.values
+        kept = self.kept.find(keep, observe, values) if self.kept else None
+        if kept is None or self.kept is None:
+            return None
+        try:
+            if observe:
+                return run_observed(kept, values, asked.budget)
+            result = run_program(kept.compiled, values, asked.budget, asked.timed)
+        except TimeLimitError:
+            raise
+        except Exception:  # step by step it either succeeds, or fails with the words of the reference
+            self.kept.drop(keep, observe, values)
+            return None
+        self._remember(kept.compiled, asked)
+        return result
+
+    def _run_own(self, asked: RunRequest) -> RunResult:
+        """Run a program of this process where there is one, else step by step; and learn what a program takes."""
+        keep, values, budget = asked.keep, asked.values, asked.budget.anew()
+        chosen = self.prepared(keep, asked.observe)
+        opening = self.kept is not None and self.kept.opens(keep, values)
+        begun = self._begun(chosen, asked) if opening else None
+        if begun is not None:
+            return begun
+        if chosen.programs is None or asked.observe:
+            return self._step_by_step(chosen, values, budget, asked.observe)
+        compiled, again = self._program(chosen, values)
+        failed: Exception | None = None
+        if compiled is not None:
+            try:
+                result = run_program(compiled, values, budget, asked.timed)
+                if again:
+                    self._keep_program(compiled, keep, values, result)
+                    self._remember(compiled, asked)
+                return result
+            except TimeLimitError:
+                raise
+            except Exception as error:
+                failed, budget = error, budget.anew()
+        result = self._step_by_step(chosen, values, budget, False)
+        if failed is not None and not expected_failure(failed):
+            raise failed
+        if failed is None or not undecided(failed):
+            chosen.programs.learn(chosen.plan, values, tuple(result.events))
+            if failed is None and opening:
+                self._keep_program(chosen.programs.ready(chosen.plan, values), keep, values, result)
+        return result
+
+    def _program(self, chosen: Prepared, values: Mapping[str, Array]) -> tuple[Compiled | None, bool]:
+        """The program for these inputs, if there is one or shapes tell all that one takes; and whether such came before."""
+        programs = chosen.programs
+        assert programs is not None
+        compiled = programs.ready(chosen.plan, values)
+        further = programs.returning and self.limits.max_memory is None
+        if compiled is not None or not further or len(chosen.plan.steps) > AHEAD_STEPS:
+            return compiled, True
+        program_ahead(programs, chosen.plan, chosen.groups, values, False, self.limits.budget())
+        return programs.made_ahead(chosen.plan, values), False
+
+    def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """See `Session.measured`."""
+        first = self.run(feeds, outputs, True, True)
+        slow = first.duration_ns > PATIENCE_NS
+        if (slow and self.kept is None) or len(first.events) > PATIENCE_STEPS:
+            return first
+        values = check_feeds(self.model, feeds)
+        keep = self.names(outputs)
+        least = 1 if self.kept and self.kept.find(keep, True, values) else 2  # the first of a program takes its memory
+        compiled = self._compiled(keep, values, first)
+        if compiled is None or slow:
+            return first
+        try:
+            later = [run_program(compiled, values, self.limits.budget(), True) for _ in range(least)]
+            while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
+                later.append(run_program(compiled, values, self.limits.budget(), True))
+        except Exception as error:
+            if not expected_failure(error):
+                raise
+            return first
+        return first.timed_as(later)
+
+    def watch(
+        self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
+    ) -> RunResult:
+        """See `Session.watch`."""
+        chosen = self.prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
+        if self._watched is None or self._watched[0] is not chosen:
+            self._watched = chosen, plan(chosen.plan.model)
+        return execute(self._watched[1], check_feeds(self.model, feeds), arith=self.arith,
+                       budget=self.limits.budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
+
+    def names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
+        """The tensors that are asked for, each once; the graph's outputs where none are."""
+        given = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+        return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
+
+    def prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        """The plan for these outputs, or the graph's, and what runs it; plans of one model share their native kernels."""
+        keep = keep or self.names(None)
+        with self._lock:
+            key = (keep, observe and self.fuse)
+            found = self.plans.get(key)
+            if found is None:
+                while len(self.plans) >= PLANS:
+                    del self.plans[next(iter(self.plans))]
+                found = self.plans[key] = self._prepare(*key)
+            return found
+
+    def _compiled(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> Compiled | None:
+        """The program for what an observing run was asked for and given."""
+        kept = self.kept.find(keep, True, values) if self.kept else None
+        if kept is not None:
+            return kept.compiled
+        chosen = self.prepared(keep, True)
+        if chosen.programs is None:
+            return None
+        found = chosen.programs.ready(chosen.plan, values)
+        if found is None:
+            chosen.programs.learn(chosen.plan, values, tuple(first.events))
+            found = chosen.programs.ready(chosen.plan, values)
+        if self.kept is not None:
+            self.kept.add(found, self._serves(keep, True), values, first)
+        return found
+
+    def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
+        """What the next run may repeat, if it asks for the graph's outputs too."""
+        if asked.keep == self.names(None):
+            self._again = Repeatable.of(compiled, asked.values)
+
+    def _begun(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
+        """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,
+        and can."""
+        keep, values = asked.keep, asked.values
+        made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
+        if made is None or self.kept is None:
+            return None
+        try:
+            result = run_observed(made, values, self.limits.budget())
+        except TimeLimitError:
+            raise
+        except Exception:  # a run step by step either succeeds, or fails with the words of the reference
+            return None
+        self.kept.put(keep, True, values, made)
+        first = replace(result, peak_bytes=made.peak)
+        self.kept.add(made.compiled, self._serves(keep, True), values, first, made.held)
+        return result
+
+    def _keep_program(
+        self, made: Compiled | None, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult
+    ) -> None:
+        """Keep a program that runs which do not observe made, where one is wanted."""
+        if self.kept is not None and self.kept.wants(keep, values):
+            self.kept.add(made, self._serves(keep, False), values, first)
+
+    def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
+        """Whether runs that observe, or do not, or both, run a program that was made for these outputs by such a run."""
+        plain = self.plans.get((keep, False))
+        shared = keep == self.names(None) and plain is not None and not has_tables(plain.plan.model)
+        return (observe, not observe) if shared else (observe,)
+
+    def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
+        return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
+                       groups=chosen.groups, ahead=self.limits.max_memory is None)  # fmt: skip
+
+    def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        usual = keep == self.names(None)
+        if observe and usual and (keep, False) not in self.plans and not makes_tables(self._settled, self.arith):
+            self.plans[keep, False] = self._prepare(keep, False)
+        other = self.plans.get((keep, not observe))
+        if other is not None and not has_tables(other.plan.model) and (observe or not usual):
+            return other
+        first = self._first_plan if usual and self._first_plan else plan(self._settled, keep)
+        if not self.fuse:
+            return self._with_kernels(first, {}, {})
+        kept = self.images.optimized if self.images else None
+        done = optimize(self._settled, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
+        reasons = {refusal.index: refusal.reason for refusal in done.refused}
+        best = first if done.model is self._settled else plan(done.model, keep)
+        return self._with_kernels(best, done.groups, reasons)
+
+    def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
+        if self._engine is None:
+            return Prepared(plan, groups, reasons)
+        shared = next((p.natives for p in self.plans.values() if p.plan.model is plan.model), None)
+        natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
+        natives.of_bodies = BodyPrograms
+        return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
+
+
+@frozen
+class Prepared:
+    """A plan and what runs it.
+
+    groups:  for each of its nodes, by index, the model's nodes that it stands for.
+    reasons: why nodes stand for themselves, by index.
+    """
+
+    plan: Plan
+    groups: Mapping[int, tuple[int, ...]]
+    reasons: Mapping[int, str]
+    natives: NativeKernels | None = None
+    programs: Programs | None = None
