@@ -184,6 +184,9 @@ WITHOUT = {
     ("", "GlobalLpPool"): ([F(np.ones((2, 3, 4, 5)))], {}, F),
     ("", "SimplifiedLayerNormalization"): ([F(np.ones((4, 8))), F(np.ones(8))], {}, F),
     ("", "Not"): ([np.ones((4, 8), bool)], {}, bool),
+    **{("", op_type): ([], {"shape": [4, 8]}, F) for op_type in ("RandomNormal", "RandomUniform")},
+    **{("", f"{op_type}Like"): ([F(np.ones((4, 8)))], {}, F) for op_type in ("RandomNormal", "RandomUniform")},
+    ("", "Multinomial"): ([F(np.ones((4, 8)))], {"sample_size": 5}, np.int32),
     **{("com.microsoft", op_type): case for op_type, case in OWN.items()},
 }
 """Inputs, attributes and the type of the output of operators that ONNX has no cases of, or none that are clear."""
