@@ -15,7 +15,7 @@ from qrun.running.plan import Plan, Step, moving
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
-    from qrun.native.plan.placement import Chain, Item
+    from qrun.native.plan.items import Chain, Item
     from qrun.ops._native import NativeKernel
 
 KEPT, KEPT_BYTES = 32, 256 << 20
@@ -139,7 +139,7 @@ class Programs:
         """shapes: values that follow from shapes."""
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
-        from qrun.native.plan.placement import PythonStep
+        from qrun.native.plan.items import PythonStep
         from qrun.native.plan.program import Program
         from qrun.native.plan.schedule import Schedule
 
@@ -191,7 +191,7 @@ def varying(before: Sequence[NodeEvent], after: Sequence[NodeEvent]) -> frozense
 
 def _chain(step: Step, kernel: NativeKernel) -> Chain:
     """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
-    from qrun.native.plan.placement import Chain, Task
+    from qrun.native.plan.items import Chain, Task
 
     node = step.node
 

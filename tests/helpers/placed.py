@@ -17,7 +17,7 @@ from qrun.checking.rules import check
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
-from qrun.native.plan.placement import PythonStep, Task
+from qrun.native.plan.items import PythonStep, Task
 from qrun.native.plan.schedule import Schedule
 from qrun.running.plan import BACKENDS
 

@@ -227,7 +227,7 @@ def test_shuffles_are_found_in_programs(
 
 
 def test_a_shuffle_whose_parts_are_used_is_left_alone() -> None:
-    from qrun.native.plan.placement import Task
+    from qrun.native.plan.items import Task
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     shape, middle = (1, 8, 4), (1, 2, 4, 4)

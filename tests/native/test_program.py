@@ -19,7 +19,7 @@ from qrun.native.emit.spec import PASS, SKIP
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.arena import Need, arrange
-from qrun.native.plan.placement import Task
+from qrun.native.plan.items import Task
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp
 from qrun.native.proof.epilogue import Target

@@ -365,7 +365,7 @@ def test_first_layers(isa: str, shape: tuple[int, ...]) -> None:
 
 def test_a_program_quantizes_straight_into_the_border() -> None:
     from qrun.native.kernels.conv import Conv
-    from qrun.native.plan.placement import Task
+    from qrun.native.plan.items import Task
     from qrun.native.plan.schedule import Schedule
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.operation import Operand
-from qrun.native.plan.placement import Task
+from qrun.native.plan.items import Task
 from qrun.native.plan.program import Program
 from qrun.native.plan.schedule import Schedule
 

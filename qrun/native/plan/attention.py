@@ -11,7 +11,7 @@ from qrun.native.kernels.attention import Attention
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import SoftmaxF32
 from qrun.native.machine.engine import Engine
-from qrun.native.plan.placement import Item, Key, PythonStep, Task
+from qrun.native.plan.items import Item, Key, PythonStep, Task
 
 
 def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:

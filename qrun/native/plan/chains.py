@@ -14,7 +14,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Elementwise, Expression
 from qrun.native.machine.call import Recheck
 from qrun.native.machine.operation import Operand, Order, size
-from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
+from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
 
 _OPERANDS, _RECHECKS = 12, 6
 """The most that a kernel reads, and functions that float64 does not decide: what is on these stands in its argument

@@ -17,7 +17,7 @@ from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.chains import chained, widened
-from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
+from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:

@@ -13,10 +13,11 @@ from qrun.native.emit.spec import ENTRY, STRUCT
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand
-from qrun.native.plan.placement import Key, PythonStep, Storage
+from qrun.native.plan.items import Key, PythonStep
 from qrun.native.plan.stamps import Segment
 
 if TYPE_CHECKING:
+    from qrun.native.plan.placement import Storage
     from qrun.native.plan.schedule import Schedule
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -10,42 +10,9 @@ import numpy as np
 from qrun.declare.frozen import changeable, frozen
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
+from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
 
-Key = Hashable
 Conversion = Callable[[Operand, Order, Operand, Order], Operation]
-
-
-@frozen
-class Task:
-    """An operation on values by name: what it reads, in the operation's order, and what it makes."""
-
-    operation: Operation
-    inputs: tuple[Key, ...]
-    output: Key
-
-
-@frozen
-class Chain:
-    """Tasks of one step, in order, whose values between each other have keys of their own."""
-
-    tasks: tuple[Task, ...]
-
-    @property
-    def inputs(self) -> tuple[Key, ...]:
-        return tuple(key for task in self.tasks for key in task.inputs)
-
-
-@frozen
-class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether what it makes may have any
-    shape and type: then no operation reads it."""
-
-    inputs: tuple[Key, ...]
-    outputs: tuple[Key, ...]
-    loose: bool = False
-
-
-Item = Task | Chain | PythonStep
 
 
 @changeable(eq=False)

@@ -16,8 +16,8 @@ from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
+from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
-from qrun.native.plan.placement import Key
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
 from qrun.native.plan.fusing import fused, made_by
-from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage, Task
+from qrun.native.plan.items import Item, Key, PythonStep, Task
+from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import PASS, SKIP
 from qrun.native.machine.memory import Ints
-from qrun.native.plan.placement import Key
+from qrun.native.plan.items import Key
 
 _SMALL = 3000
 """Nanoseconds of work that two threads do not do sooner than one: taking tiles and waiting for each other moves some lines

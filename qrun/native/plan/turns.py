@@ -13,7 +13,7 @@ from qrun.memory import Budget, Deadline
 from qrun.native.emit.spec import AFTER, BEFORE, DOUBTFUL, DOUBTS, GOING, MOST, MOVE, MOVES, SPANS, TICKS, TURNS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, address, aligned, forget
-from qrun.native.plan.placement import Key
+from qrun.native.plan.items import Key
 from qrun.native.plan.program import Instance, Program
 
 _FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
