@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +13,6 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
@@ -272,56 +270,3 @@ def undecided(error: Exception) -> bool:
     from qrun.native.errors import Undecided
 
     return isinstance(error, Undecided)
-
-
-def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) -> Engine:
-    """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
-    try:
-        from qrun.native.emit.isa import available
-        from qrun.native.errors import Declined
-        from qrun.native.machine.engine import Engine
-
-        usable = available()
-    except (ImportError, OSError) as error:
-        raise _unavailable(
-            "--backend native needs llvmlite, which cannot be imported", error, "pip install llvmlite"
-        ) from None
-    try:
-        return Engine.create(isa, cache_directory(cache), threads)
-    except Declined as reason:
-        if not usable:
-            raise _unavailable("--backend native has no kernels for this machine", reason) from None
-        known, got = ", ".join(i.name for i in usable), isa or os.environ.get("QRUN_ISA", "")
-        fix = "leave out isa=" if isa else "unset QRUN_ISA"
-        raise CallError("QR005", f"the instruction set {got!r} cannot be used here",
-                        facts=[("expected", known), ("got", got)], fixes=[fix]) from None  # fmt: skip
-
-
-def begin(engine: Engine) -> None:
-    """Let what nearly every model needs be compiled, unless that was done before."""
-    from qrun.native.proof.epilogue import bounds_spec
-
-    engine.kernels.begin(engine.isa, (bounds_spec(engine.isa),))
-
-
-def cache_directory(cache: str | os.PathLike[str] | bool) -> str | os.PathLike[str] | None:
-    """Where things are kept, by what `Session` takes."""
-    from qrun.native.machine.cache import default_directory
-
-    return default_directory() if cache is True else None if cache is False else cache
-
-
-def cache_refused(engine: Engine) -> str:
-    """Why compiled kernels are not kept though they should be; "" if they are, or need not be."""
-    cache = engine.kernels.cache
-    return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
-
-
-def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
-    return UnsupportedError(
-        "QR014",
-        message,
-        facts=[("got", str(reason)[:200])],
-        fixes=[*fixes, "--backend reference needs nothing more"],
-        calls=[*fixes, 'Session(model, backend="reference") needs nothing more'],
-    )

@@ -16,7 +16,7 @@ from qrun.ir import Array, Model
 from qrun.ir.wire import Lifted, lift
 from qrun.native.machine.cache import ObjectCache
 from qrun.running import versions
-from qrun.running.dispatch import cache_directory
+from qrun.running.engine import cache_directory
 from qrun.running.packed import (
     TYPES,
     Bundle,

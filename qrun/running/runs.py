@@ -15,8 +15,9 @@ from qrun.ops import Arith
 from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.bodies import BodyPrograms
 from qrun.running.compiled import Compiled
-from qrun.running.dispatch import NativeKernels, begin, undecided
+from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.dryrun import program_ahead
+from qrun.running.engine import begin
 from qrun.running.execution import Repeatable, RunLimits, RunResult, execute, expected_failure, run_program
 from qrun.running.images import Images, KeptPrograms
 from qrun.running.observer import run_observed

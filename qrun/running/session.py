@@ -15,7 +15,7 @@ from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import unwrapped
 from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
-from qrun.running.dispatch import cache_refused, make_engine
+from qrun.running.engine import cache_refused, make_engine
 from qrun.running.execution import RunLimits, RunResult
 from qrun.running.keptmodels import load_kept
 from qrun.running.plan import BACKENDS
