@@ -21,9 +21,9 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.peers import Limits, Loaded, Peer, encode_feeds, external_settings, loading, proto_of
 from qrun.peers.ortnodes import OptimizedNode, covers, unmarked, with_marks
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult, Session
-from qrun.running.steps import NodeEvent, TensorInfo
 
 EVENTS = 50_000
 """Node times that are taken at most: onnxruntime writes a kilobyte for each."""

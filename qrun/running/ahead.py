@@ -13,7 +13,8 @@ from qrun.ops import Context
 from qrun.running.derived import SMALL
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan, Step
-from qrun.running.steps import check_types, reference
+from qrun.running.steps import reference
+from qrun.running.typecheck import check_types
 
 LARGE = 1 << 26
 """Bytes of a value whose readers are not bound ahead: what binding takes grows with it, and only a run counts what it takes."""

@@ -14,11 +14,12 @@ from qrun.ir import Array
 from qrun.ops._context import Round, Turns
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import Repeatable
 from qrun.running.flattened import Choices, Flat, choices, flattened
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
-from qrun.running.steps import NodeEvent, Run, TensorInfo, run_body
+from qrun.running.steps import Run, run_body
 from qrun.running.times import Happening, Inside
 
 if TYPE_CHECKING:

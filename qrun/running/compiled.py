@@ -13,9 +13,10 @@ from qrun.ir import Array
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.events import NodeEvent
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
-from qrun.running.steps import NodeEvent, placed
+from qrun.running.steps import placed
 from qrun.running.times import Inside
 
 if TYPE_CHECKING:

@@ -64,7 +64,8 @@ class KernelBinding:
 
 
 class Bodies(Protocol):
-    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run, events: of running/steps.py."""
+    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run: of running/steps.py, events: of
+    running/events.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
 

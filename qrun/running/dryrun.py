@@ -17,12 +17,14 @@ from qrun.memory import Budget
 from qrun.ops import Context, Observation
 from qrun.running.derived import SMALL, blank
 from qrun.running.dispatch import KernelBinding
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.keptprograms import KeptProgram, observing_program
 from qrun.running.plan import Plan, Step
 from qrun.running.programs import Programs
-from qrun.running.steps import REFUSALS, NodeEvent, Run, TensorInfo, check_types, event_of, observe, reference
+from qrun.running.steps import REFUSALS, Run, event_of, observe, reference
 from qrun.running.times import Clock
+from qrun.running.typecheck import check_types
 
 LARGEST = 1 << 26
 """Bytes of a value that is made without being computed; what binding its readers takes grows with it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Model
-from qrun.running.steps import NodeEvent
+from qrun.running.events import NodeEvent
 
 
 @frozen

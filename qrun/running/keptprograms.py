@@ -16,6 +16,7 @@ from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops._native import NativeSection
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.keptlistings import packed_portable, unpacked_portable
 from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.packed import (
@@ -27,7 +28,6 @@ from qrun.running.packed import (
     unpacked_node,
 )
 from qrun.running.plan import Plan, Step, moving, step_of
-from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule

@@ -17,9 +17,9 @@ from qrun.native.machine.memory import Ints
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked_mapping
 from qrun.running.plan import Plan
-from qrun.running.steps import NodeEvent, TensorInfo
 
 
 class Lowered:

@@ -13,8 +13,8 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Model
 
 if TYPE_CHECKING:
+    from qrun.running.events import NodeEvent
     from qrun.running.execution import RunResult
-    from qrun.running.steps import NodeEvent
 
 MIN_RUNS, MAX_RUNS = 5, 1000
 OUTLIER = 14.826

@@ -11,8 +11,8 @@ from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, moving
-from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
     from qrun.native.plan.items import Chain, Item

@@ -16,11 +16,11 @@ from qrun.ir.compound import unwrapped
 from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
 from qrun.running.engine import cache_refused, make_engine
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import RunLimits, RunResult
 from qrun.running.keptmodels import load_kept
 from qrun.running.plan import BACKENDS
 from qrun.running.runs import Runs
-from qrun.running.steps import NodeEvent, TensorInfo
 from qrun.running.times import InsideEvent
 
 if TYPE_CHECKING:

@@ -6,76 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError
 from qrun.ir import Array, Model, Node
-from qrun.ir.types import describe, type_name
+from qrun.ir.types import describe
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation
 from qrun.ops._context import Round, Turns
-from qrun.ops._native import NativeSection
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
+from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, located, step_of
 from qrun.running.times import Clock, Inside
+from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
 """What kernels raise that refuse their inputs; anything else is a defect of theirs."""
-
-
-@frozen
-class TensorInfo:
-    """Name, element type and shape of a tensor that a node read or wrote."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-@frozen
-class NodeEvent:
-    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
-
-    node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
-              that of the one it is named after).
-    backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
-    sections: the parts of a native kernel.
-    step:     the indices of all nodes that ran as one step of a native program with this one, where the time is that of all.
-    helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
-    """
-
-    index: int
-    start_ns: int
-    duration_ns: int
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    macs: int
-    backend: str
-    observations: tuple[Observation, ...] = ()
-    why: str = ""
-    sections: tuple[NativeSection, ...] = ()
-    group: tuple[int, ...] = ()
-    node: Node | None = None
-    helpers: tuple[tuple[int, int, int], ...] = ()
-    step: tuple[int, ...] = ()
-
-    def at(
-        self,
-        start_ns: int,
-        duration_ns: int,
-        helpers: Sequence[tuple[int, int, int]] = (),
-        step: tuple[int, ...] = (),
-    ) -> NodeEvent:
-        """This event with other times, without observations."""
-        return NodeEvent(
-            self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
-            self.sections, self.group, self.node, tuple(helpers), step,
-        )  # fmt: skip
 
 
 @frozen
@@ -320,43 +265,6 @@ def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, resu
         ctx.observations.extend(bound.observations)
     else:
         reference(step, args, ctx)
-
-
-def check_types(step: Step, args: Sequence[Array | None]) -> None:
-    """Refuse element types that the operator does not take. Accepted combinations are remembered with the step."""
-    key = tuple([None if a is None else a.dtype for a in args])
-    if key in step.accepted:
-        return
-    bound: dict[str, tuple[np.dtype[Any], str]] = {}
-    formals = step.formals
-    for place, dtype in enumerate(key):
-        if dtype is None or not formals:
-            continue
-        formal = formals[min(place, len(formals) - 1)]
-        name = step.definition.param(place)
-        if dtype.names and step.definition.compounds:
-            continue
-        if dtype.names or (formal.types is not None and dtype not in formal.types):
-            raise OperatorError(
-                f"{name} is {type_name(dtype)}, which {step.node.op}-{step.node.version} does not take",
-                param=name,
-                expected=", ".join(sorted(type_name(t) for t in formal.types or ())) or "a tensor",
-                got=type_name(dtype),
-                code="QR203",
-            )
-        if formal.types is None or not formal.homogeneous:
-            continue
-        other, first = bound.setdefault(formal.variable, (dtype, name))
-        if other != dtype:
-            raise OperatorError(
-                f"{name} is {type_name(dtype)}, but {first} is {type_name(other)}",
-                param=name,
-                expected=f"{type_name(other)}, as {first}",
-                got=type_name(dtype),
-                why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
-                code="QR303" if "zero_point" in name.lower() else "QR203",
-            )
-    step.accepted.add(key)
 
 
 def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:

@@ -14,7 +14,7 @@ from helpers.models import make_model
 from helpers.passes import Graph
 from qrun.ir import Model
 from qrun.ir.load import load
-from qrun.running.steps import NodeEvent, TensorInfo
+from qrun.running.events import NodeEvent, TensorInfo
 
 
 def residual(labels: str = "named", blocks: int = 2) -> Graph:

@@ -1,0 +1,67 @@
+"""What happened at the nodes of a run: when and where each ran, what it read and made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Node
+from qrun.ops import Observation
+from qrun.ops._native import NativeSection
+
+
+@frozen
+class TensorInfo:
+    """Name, element type and shape of a tensor that a node read or wrote."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@frozen
+class NodeEvent:
+    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
+
+    node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
+              that of the one it is named after).
+    backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
+    sections: the parts of a native kernel.
+    step:     the indices of all nodes that ran as one step of a native program with this one, where the time is that of all.
+    helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
+    """
+
+    index: int
+    start_ns: int
+    duration_ns: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    macs: int
+    backend: str
+    observations: tuple[Observation, ...] = ()
+    why: str = ""
+    sections: tuple[NativeSection, ...] = ()
+    group: tuple[int, ...] = ()
+    node: Node | None = None
+    helpers: tuple[tuple[int, int, int], ...] = ()
+    step: tuple[int, ...] = ()
+
+    def at(
+        self,
+        start_ns: int,
+        duration_ns: int,
+        helpers: Sequence[tuple[int, int, int]] = (),
+        step: tuple[int, ...] = (),
+    ) -> NodeEvent:
+        """This event with other times, without observations."""
+        return NodeEvent(
+            self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
+            self.sections, self.group, self.node, tuple(helpers), step,
+        )  # fmt: skip
