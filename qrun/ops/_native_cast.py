@@ -8,7 +8,8 @@ import numpy as np
 
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, view_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native_copies import view_kernel
 from qrun.ops._native_float32 import FLOAT, function_kernel
 from qrun.ops._native_narrow import NARROW, narrowing_kernel
 

@@ -12,7 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, moving_kernel, quiet
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, quiet
+from qrun.ops._native_copies import moving_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy

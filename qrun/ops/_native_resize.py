@@ -13,7 +13,8 @@ import numpy as np
 
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import INDICES, LoweringContext, NativeKernel, Stage, declined, indexed_kernel, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_copies import INDICES, indexed_kernel
 from qrun.ops._native_narrow import NARROW, narrow_kernel
 from qrun.ops._resample import ResampledAxis, ResizeAttributes, axis_table, in_order, resampled_shape
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.ir.types import shape_text
-from qrun.ops._native import LoweringContext, NativeKernel, transpose_kernel, view_kernel
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_copies import transpose_kernel, view_kernel
 from qrun.ops._op import Array, Context, Shape, bad_attribute, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
 

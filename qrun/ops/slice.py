@@ -11,7 +11,8 @@ import numpy as np
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._native import INDICES, LoweringContext, NativeKernel, declined, indexed_kernel, pad_kernel, slice_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_copies import INDICES, indexed_kernel, pad_kernel, slice_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
