@@ -24,9 +24,9 @@ from qrun.declare.frozen import frozen
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
-from qrun.io.arrays import digest
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
+from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import is_compound
 from qrun.ir.compound import tensors as tensors_in

@@ -20,7 +20,7 @@ from qrun.comparing.sides import Unit
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.io.arrays import digest
+from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import integer_range
 

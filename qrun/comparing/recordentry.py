@@ -12,7 +12,7 @@ from qrun.comparing.differences import integral
 from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare.frozen import frozen
 from qrun.documents.record import Signed, omitted
-from qrun.io.arrays import digest
+from qrun.io.storable import digest
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, integer_range, is_extension, type_name
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
-from qrun.io.arrays import bad_file, restored
+from qrun.io.arrays import bad_file
 from qrun.io.feeds import unknown_input
 from qrun.io.inputs import gather, split_name
 from qrun.io.rows import RowFile, row_files, spooled
+from qrun.io.storable import restored
 from qrun.ir import Array, Model
 from qrun.ir.types import describe
 from qrun.memory import Budget

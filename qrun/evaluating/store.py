@@ -22,8 +22,8 @@ from qrun.documents.record import decode, encode
 from qrun.errors import CallError
 from qrun.evaluating.health import plain, restored
 from qrun.evaluating.work import Done, Failure
-from qrun.io.arrays import storable
 from qrun.io.files import check_folder, failed, replacing
+from qrun.io.storable import storable
 from qrun.ir import Array
 
 _ABOUT = "eval.json"

@@ -21,6 +21,7 @@ from qrun.errors import CallError
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
+from qrun.io.storable import restored
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
@@ -75,7 +76,7 @@ class _Reader:
             raise inputerrors.twice(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
-            array, done = arrays.restored(array, value.dtype)
+            array, done = restored(array, value.dtype)
             if done:
                 self.feeds.notes.append(f"input {name}: {done} ({source})")
         self.budget.hold(array, f"input {name}")

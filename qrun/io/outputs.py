@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import IO
 
 from qrun.errors import CallError
-from qrun.io.arrays import numbered, storable, write_npy
+from qrun.io.arrays import numbered, write_npy
 from qrun.io.files import cannot, check_file, check_folder, replacing, write_files
+from qrun.io.storable import storable
 from qrun.ir import Array, Model
 from qrun.ir.compound import tensors
 

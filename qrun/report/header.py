@@ -80,7 +80,7 @@ def chance(sources: Mapping[str, str]) -> str:
 def input_fields(feeds: Feeds, hashes: bool = False) -> list[FedInput]:
     """What went in, and where it came from."""
     from qrun.documents.answers import FedInput
-    from qrun.io.arrays import digest
+    from qrun.io.storable import digest
 
     return [
         FedInput(part, type_name(a.dtype), a.shape, feeds.sources.get(name, ""), digest(a) if hashes else "")

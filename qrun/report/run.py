@@ -201,7 +201,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
 def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     """What the JSON report tells of each output, or of the tensors in it."""
     from qrun.documents.answers import RunOutput
-    from qrun.io.arrays import digest
+    from qrun.io.storable import digest
 
     made = []
     for name, array in tensors(arrays).items():

@@ -27,7 +27,7 @@ from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
 from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, filled, places
 from qrun.errors import CallError
-from qrun.io.arrays import digest
+from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/record-1.0.json").read_text())
