@@ -17,7 +17,8 @@ from qrun.ops._native_turned import turning
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
-    from qrun.native.kernels.conv import Conv, Gemm
+    from qrun.native.kernels.conv import Conv
+    from qrun.native.kernels.gemm import Gemm
     from qrun.native.machine.operation import Operand, Operation
     from qrun.native.proof.epilogue import Target
 
@@ -148,11 +149,12 @@ class DynamicProduct:
         """With constant weights, which are packed once."""
         from qrun.native.kernels import conv, sums
         from qrun.native.kernels.copy import view
+        from qrun.native.kernels.gemm import Gemm
 
         site, zero, w_zero = self.site, self._zero(self.places[2]), self._weights_zero()
         site.afford(self.rows * 36 + self.right.size * 16 + self.n * 8192)
         known, kinds = (zero, conv.KINDS) if isinstance(zero, int) else (0, sums.KINDS)
-        gemm = conv.Gemm(
+        gemm = Gemm(
             site.engine,
             self.a.shape,
             self.right,

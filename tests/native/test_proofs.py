@@ -12,7 +12,7 @@ import pytest
 from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
 
 from qrun.native.emit.isa import Isa
-from qrun.native.kernels.conv import Gemm
+from qrun.native.kernels.gemm import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine

@@ -13,7 +13,8 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
-from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.kernels.conv import Conv
+from qrun.native.kernels.gemm import Gemm
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import Array, address, aligned_copy
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
