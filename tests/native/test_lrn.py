@@ -11,7 +11,7 @@ from helpers.pointwise import Rows, guarded
 from helpers.support import assert_equal, node_model
 
 import qrun
-from qrun.native.kernels.normalize import Lrn
+from qrun.native.kernels.pixels import Lrn
 from qrun.ops.normalization import lrn
 
 F = np.float32

@@ -1,4 +1,4 @@
-"""Planned normalizations of float32: of rows (layer normalization, softmax), and of each pixel's channels."""
+"""Planned normalizations of float32 rows by what they hold: layer normalization, softmax and its logarithm."""
 
 from __future__ import annotations
 
@@ -229,79 +229,3 @@ class LogSoftmaxF32(FloatRows):
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * UNIT, 2.0**-47]), {}
-
-
-class _Pixels(Planned):
-    """One kernel over the pixels of float32 [N, C, spatial...], the channels of each made together.
-
-    block: channels at once. unit_bytes: of work, a channel. arrays, words: what is in the struct for this kernel alone.
-    scratch: bytes that a calling thread brings.
-    """
-
-    order: Order = "channels"
-    kind: str
-    form: str
-    unit_bytes: int
-
-    def __init__(
-        self,
-        engine: Engine,
-        shape: Sequence[int],
-        block: int,
-        arrays: Mapping[str, Array],
-        words: Mapping[str, int] | None = None,
-        scratch: int = 0,
-    ) -> None:
-        super().__init__()
-        operand = Operand(tuple(int(n) for n in shape), _FLOAT)
-        self.engine, self.operands, self.block, self.scratch = engine, (operand, operand), block, scratch
-        self.arrays = {name: np.ascontiguousarray(values, np.float64) for name, values in arrays.items()}
-        self.words, self.out = words or {}, "f32"
-
-    def narrowed(self, dtype: np.dtype[Any]) -> _Pixels:
-        made = self.again()
-        made.out = NARROW[dtype.name]
-        return made
-
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        channels, engine = self.result.shape[1], self.engine
-        rows = size(self.result.shape) // channels if channels else 0
-        if not rows:
-            return ()
-        block = self.block if channels >= self.block else 1
-        spec = KernelSpec(self.kind, engine.isa.name, block, 1, 1, self.form, self.out, False)
-        steps = [stride or 4 * channels for stride in strides]
-        chunk = share(rows, self.unit_bytes * channels, engine.threads)
-        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
-        words |= {"channels": channels, "last": channels - block, **self.words}
-        given = spec, ("x*", "y*"), words, [(rows - 1) * step + 4 * channels for step in steps], self.arrays
-        return (engine.kernels.call(*given, channels=channels, scratch=self.scratch),)
-
-
-class Lrn(_Pixels):
-    """y = x / (bias + factor * sum of x**2 over `before` + 1 + `after` channels) ** 0.75.
-
-    In float64: squares are added from the first channel to the last, the power is sqrt(base) * sqrt(sqrt(base)), and
-    the quotient is rounded once more, to float32.
-    """
-
-    kind, form, unit_bytes = "lrn", "power", 64
-
-    def __init__(
-        self, engine: Engine, shape: Sequence[int], before: int, after: int, factor: float, bias: float
-    ) -> None:
-        taps, arrays = before + 1 + after, {"factor*": np.array([factor]), "bias*": np.array([bias])}
-        words, scratch = {"before": before, "after": after, "taps": taps}, 8 * (int(shape[1]) + taps - 1)
-        super().__init__(engine, shape, max(engine.isa.lanes // 2, 2), arrays, words, scratch)
-
-
-class BatchNorm(_Pixels):
-    """y = (x - mean) * factor + bias, for mean, factor and bias of each channel, float64 [C].
-
-    Each step is rounded to float64, and the last once more, to float32.
-    """
-
-    kind, form, unit_bytes = "batch_norm", "normalize", 8
-
-    def __init__(self, engine: Engine, shape: Sequence[int], mean: Array, factor: Array, bias: Array) -> None:
-        super().__init__(engine, shape, engine.isa.lanes, {"mean*": mean, "factor*": factor, "bias*": bias})
