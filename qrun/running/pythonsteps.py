@@ -19,7 +19,7 @@ from qrun.running.typecheck import check_types
 
 
 class Observing(Protocol):
-    """Who looks at what a program makes (native/plan/program.py), and gets what the steps that run elsewhere observe."""
+    """Who looks at what a program makes (native/plan/instance.py), and gets what the steps that run elsewhere observe."""
 
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]

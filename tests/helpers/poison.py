@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from qrun.native.machine import memory
-from qrun.native.plan.program import Instance
+from qrun.native.plan.instance import Instance
 
 POISON = 0xA5
 

@@ -110,7 +110,7 @@ def test_each_turn_counts_as_a_run_of_the_nodes_inside(turned: list[int]) -> Non
 def test_what_kernels_do_not_decide_is_made_alone(monkeypatch: pytest.MonkeyPatch, turned: list[int]) -> None:
     """As if they never did: each turn is then made step by step, from what the one before it made."""
     from qrun.native.errors import Undecided
-    from qrun.native.plan.program import Instance
+    from qrun.native.plan.instance import Instance
 
     model, feeds = onnx.parser.parse_model(HEAD + EXCHANGED), {"x": X, "n": np.array(90, I64)}
     want = qrun.Session(model, backend="reference").run(feeds)

@@ -13,8 +13,9 @@ from qrun.memory import Budget, Deadline
 from qrun.native.emit.spec import AFTER, BEFORE, DOUBTFUL, DOUBTS, GOING, MOST, MOVE, MOVES, SPANS, TICKS, TURNS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, address, aligned, forget
+from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
-from qrun.native.plan.program import Instance, Program
+from qrun.native.plan.program import Program
 
 _FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
 """Turns that are first made without coming back to Python, where interrupts are seen; it comes back so seldom that as many

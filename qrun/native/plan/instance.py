@@ -1,0 +1,264 @@
+"""The memory of one run of a program, and the run: arrays in, kernels called without Python between them, arrays out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import numpy as np
+
+from qrun.memory import Budget
+from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
+from qrun.native.errors import Late, Undecided, Unplanned
+from qrun.native.machine.call import scratch
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget
+from qrun.native.plan.items import Key
+from qrun.native.plan.listing import Listing
+from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
+
+Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
+
+
+class Looks(Protocol):
+    """Who looks at values while a program runs. items: after which it does, in order."""
+
+    items: Sequence[int]
+
+    def look(self, item: int, value: Callable[[Key], Array]) -> None:
+        """An item is done, and what it read and made is there: `value` gives it by key."""
+
+    def now(self) -> int:
+        """perf_counter_ns, less the time that it took to look."""
+
+
+_PATIENCE = 20000
+"""Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
+_FEW = 4
+"""Words that are set one by one sooner than at once."""
+_WORTH = 32
+"""Tiles, of some microseconds at least, from which on it is worth to wake helpers after other steps."""
+_OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
+
+
+class Instance:
+    """Memory for one run at a time: arena, argument structs, plan, state shared with helpers."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.memory = aligned(listing.arena, np.uint8, 0)
+        calls, walked = len(listing.kernels), len(listing.counts)
+        self.structs = aligned((calls, STRUCT // 8), np.int64, 0)
+        self.plan = aligned((calls, ENTRY // 8), np.int64, 0)
+        self.state = aligned(STATE // 8, np.int64, 0)
+        self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
+        self.starts = address(self.plan), address(self.state), address(self.times)
+        self.lead = listing.engine.runner.lead
+        self.rows: dict[int, int] = {}
+        self.generation, self.sent = 0, 0
+        self.alone = Alone(listing.counts[:, 0], listing.counts[:, 1])
+        self.helped = (
+            frozenset(s.first for s in listing.segments if s.item < 0 and (not s.first or s.tiles >= _WORTH))
+            if listing.engine.pool
+            else frozenset[int]()
+        )
+        self.lock = threading.Lock()
+        self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
+        self.structs[...] = listing.structs
+        self.move(None, address(self.memory))
+        self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
+        self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
+        self.plan[:walked, 2:5] = listing.counts[:, :3]
+        row, word, first, _ = listing.parts.T
+        self.structs[row, word] = self.starts[0] + ENTRY * first
+        self.doubtful = np.array(listing.doubtful, np.int64)
+        self.doubts = self.structs[:walked, DOUBT // 8]
+        self.measuring = listing.engine.threads > 1
+        self.forget()
+        room = {key: listing.room.get(key, 0) for key in listing.pointers}
+        loose = {key for step in listing.steps.values() if step.loose for key in step.outputs}
+        forms = [(key, form) for key, form in listing.given.items() if key not in loose]
+        self.forms = {key: (form.shape, form.dtype, room.get(key)) for key, form in forms}
+        self.known = {**listing.fixed}
+        self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
+
+    def move(self, key: Key | None, start: int) -> None:
+        """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
+        if (words := self.words.get(key)) is not None:
+            for call, word, offset in words:
+                self.structs[call, word] = offset + start
+        elif (rows := self.listing.pointers.get(key)) is not None:
+            self.structs[rows[:, 0], rows[:, 1]] = rows[:, 2] + start
+
+    def forget(self) -> None:
+        """Keep nothing in the arena but what is filled once."""
+        forget(self.memory)
+        for border, fill in self.listing.borders:
+            border.of(self.memory)[...] = fill
+
+    def point(self, key: Key, array: Array) -> Array:
+        """Let the calls that read this value read the array; returns what must live until they have."""
+        form = self.forms.get(key)
+        if form is None:
+            return array
+        shape, dtype, room = form
+        if array.shape != shape or array.dtype != dtype:
+            raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {dtype}{list(shape)}")
+        if room is None:
+            return array
+        if not array.flags.c_contiguous or array.nbytes < room:
+            held = aligned(max(array.nbytes, room), np.uint8)
+            held[array.nbytes :] = 0
+            held[: array.nbytes].view(dtype).reshape(shape)[...] = array
+            array = held
+        self.move(key, address(array))
+        return array
+
+    def run(
+        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
+    ) -> StampedResult:
+        listing, now = self.listing, looks.now if looks else perf_counter_ns
+        values, copies, stamps = dict[Key, Array](), dict[Key, Array](), list[Stamp]()
+        timed = timed or self.measuring
+
+        def take(key: Key, array: Array) -> None:
+            values[key] = array
+            pointed = self.point(key, array)
+            if pointed is not array:
+                copies[key] = pointed
+                budget.hold(pointed, str(key))
+
+        for key, array in arrays.items():
+            take(key, array)
+        for segment in listing.segments:
+            self._in_time(segment, budget)
+            begin = now() if timed else 0
+            if segment.item < 0:
+                if segment.first in self.helped:
+                    self._call_helpers()
+                for piece in self._pieces(segment, looks, budget) if looks or budget.deadline else (segment,):
+                    self._lead(piece)
+                    if timed:
+                        stamps.append(self._stamp(piece, begin, now()))
+                    if looks and piece.item >= 0:
+                        looks.look(piece.item, lambda key: self._value(key, values))
+                    begin = now() if looks else begin
+            else:
+                item = listing.steps[segment.item]
+                made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
+                for key, array in zip(item.outputs, made, strict=True):
+                    seen = array.base is not None and np.may_share_memory(array, self.memory)
+                    own = array.copy() if seen else array
+                    budget.hold_made(own, str(key))
+                    take(key, own)
+                if timed:
+                    stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
+            for key in segment.frees:
+                budget.release(values.pop(key))
+                if key in copies:
+                    budget.release(copies.pop(key))
+        if self.measuring:
+            self._measure(stamps)
+        lent = not values.keys().isdisjoint(listing.wanted)
+        return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps), lent)
+
+    def _measure(self, stamps: Sequence[Stamp]) -> None:
+        """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
+        and where all of a segment are small none is called."""
+        self.alone.measure(stamps)
+        if self.alone.known:
+            self.measuring = False
+            self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()
+            segments = (segment for segment in self.listing.segments if segment.item < 0)
+            self.helped = frozenset(
+                s.first for s in segments if s.first in self.helped and not (flags[s.first : s.end] & SKIP).all()
+            )
+
+    def _in_time(self, segment: Segment, budget: Budget) -> None:
+        if budget.deadline is not None and budget.deadline.passed:
+            raise Late(segment.item if segment.item >= 0 else int(self.listing.counts[segment.first, 3]))
+
+    def _pieces(self, segment: Segment, looks: Looks | None, budget: Budget) -> Iterator[Segment]:
+        """A segment's calls, cut where somebody looks at what they made, or at the time."""
+        cut = segment.cut(looks.items, self.listing.counts[:, 3]) if looks else None
+        for piece in cut or ((segment,) if budget.deadline is None else segment.parts()):
+            self._in_time(piece, budget)
+            yield piece
+
+    def _stamp(self, piece: Segment, begin: int, end: int) -> Stamp:
+        """What these calls, which have just run, noted."""
+        ticks = self.times[:, piece.first : piece.end + 1].copy()
+        return Stamp(Segment(piece.first, piece.end), begin, end, ticks)
+
+    def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
+        """A value as an array: that array, a view of the arena, or of another array."""
+        found = values.get(key)
+        if found is None:
+            found = self.known.get(key)
+        if found is not None:
+            return found
+        view = self.listing.views[key]
+        if view.key is None:
+            found = self.known[key] = view.of(self.memory)
+            return found
+        return view.of(np.ascontiguousarray(self._value(view.key, values)))
+
+    def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
+        value = values.get(key)
+        if value is not None and value.flags.c_contiguous:
+            return value
+        value = self._value(key, values)
+        budget.reserve(value.nbytes, str(key))
+        return value.copy()
+
+    def _lead(self, segment: Segment) -> None:
+        self.generation += 1
+        plan, state, times = self.starts
+        own = scratch(self.listing.scratch) if self.listing.scratch else 0
+        self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
+        if self.doubtful.size and (failed := self._doubt()) is not None:
+            raise failed
+
+    def repeat(self, segment: Segment, most: int, turns: Ints) -> int:
+        """Run a segment at most so many times, as `turns` says (emit/turns.py); how many times it was.
+
+        Raises what was to be raised while a call decided its results, other than Undecided: less turns are made then.
+        """
+        if segment.first in self.helped:
+            self._call_helpers()
+        plan, state, times = self.starts
+        own = scratch(self.listing.scratch) if self.listing.scratch else 0
+        generation, self.generation = self.generation + 1, self.generation + most
+        first, end = segment.first, segment.end
+        made = int(self.listing.engine.runner.repeat(plan, first, end, state, generation, times, own, address(turns)))
+        if made < most and (failed := self._doubt()) is not None and not isinstance(failed, Undecided):
+            raise failed
+        return made
+
+    def _doubt(self) -> BaseException | None:
+        """What is to be raised if a call could not decide its results; it is forgotten."""
+        if not np.count_nonzero(self.doubts):
+            return None
+        first = int(self.doubts.argmax())
+        self.doubts[...] = 0
+        return self.listing.undecided(first)
+
+    def _call_helpers(self) -> None:
+        """Wake the helpers that are not waiting already."""
+        pool = self.listing.engine.pool
+        assert pool is not None
+        present = self.sent - int(self.state[_GONE])
+        for _ in range(self.listing.helpers - present):
+            self.sent += 1
+            pool.submit(_follow, self)
+
+
+def _follow(instance: Instance) -> None:
+    engine = instance.listing.engine
+    own = scratch(instance.listing.scratch)
+    with instance.lock:
+        row = instance.rows.setdefault(get_ident(), len(instance.rows) + 1)
+    times = address(instance.times[row:])
+    engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, times, own)
