@@ -227,3 +227,12 @@ def test_the_limit_has_a_default_of_ones_own(endless: str, tmp_path: Path) -> No
     assert ended.code == 5
     assert "max-time from [tool.qrun]" in ended.err
     assert call("m.onnx", "--max-time", "soon").code == 2
+
+
+def test_how_a_time_is_written(endless: str) -> None:
+    for text, seconds in (("50ms", "0.05"), ("5MS", "0.005"), ("0.05s", "0.05"), (".05", "0.05"), ("0.001m", "0.06")):
+        assert f"allowed {seconds} s" in call("m.onnx", "--random", "--max-time", text).err
+    for text in ("", "ms", "-1", "1sm", "1mm", "1mss", "1us", "inf", "infs", "nanms", "1e400"):
+        ended = call("m.onnx", "--random", "--max-time", text)
+        assert ended.code == 2
+        assert "is not a time such as 500ms, 90s, 10m, 1h or none" in " ".join(ended.err.split())

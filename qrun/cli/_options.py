@@ -73,7 +73,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
-    """``90s``, ``10m``, ``1h`` or ``none``, as seconds; ``none`` is infinite."""
+    """``500ms``, ``90s``, ``10m``, ``1h`` or ``none``, as seconds; ``none`` is infinite."""
 
     name = "time"
 
@@ -81,12 +81,14 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip().lower()
         if text == "none":
             return math.inf
+        number = text.rstrip("smh")
+        units = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
         try:
-            seconds = float(text.rstrip("smh")) * {"m": 60, "h": 3600}.get(text[-1:], 1)
+            seconds = float(number) * units.get(text[len(number) :], math.nan)
         except ValueError:
             seconds = math.nan
-        if not 0 <= seconds < math.inf or len(text.rstrip("smh")) < len(text) - 1:
-            self.fail(f"{value!r} is not a time such as 90s, 10m, 1h or none.", param, ctx)
+        if not 0 <= seconds < math.inf:
+            self.fail(f"{value!r} is not a time such as 500ms, 90s, 10m, 1h or none.", param, ctx)
         return seconds
 
 

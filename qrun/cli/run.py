@@ -64,6 +64,8 @@ def command(out: Out, **options: Any) -> int:
     checked = as_json or not out.quiet or options["fail_on"] != "never"
     counted = bool(options["inputs"]) and (as_json or out.verbose > 0)
     findings = _check(ready, result, counted) if checked else None
+    if isinstance(session, Session):
+        out.notes(f"{found.message} (qrun explain QR219)" for found in findings or () if found.rule == "QR219")
     failing = _failing(findings or [], options["fail_on"])
     code = int(bool(failing))
 

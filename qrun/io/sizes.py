@@ -94,15 +94,14 @@ def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
 
 
 def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> CallError:
-    named = [n for n in known if any(n in (v.shape or ()) for v in values.values())]
     meant = [_meant(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
-        f"--shape {spec} names neither an input with sizes nor a dimension with a size",
+        f"--shape {spec} is neither INPUT:SIZES nor DIMENSION=SIZE of this model",
         where=[model.label],
         facts=[
-            ("inputs", ", ".join([*values][:12]) or "none"),
-            ("dimensions", ", ".join(named[:12]) or "none have names"),
+            ("inputs", ", ".join(f"{v.name} {shape_text(v.shape)}" for v in [*values.values()][:12]) or "none"),
+            ("dimensions", ", ".join([*known][:12]) or "none is free"),
         ],
         fixes=[f"did you mean {' '.join(f'--shape {m}' for m in meant)}?" if all(meant) else _forms(model)],
     )
@@ -126,10 +125,17 @@ def _whole(value: TensorType) -> str:
     return f"--shape {value.name}:{sizes}"
 
 
-def _meant(spec: str, known: Collection[str], values: Collection[str]) -> str:
-    """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension."""
+def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:
+    """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension.
+
+    A dimension with a name that is called by its place gets its name.
+    """
     from difflib import get_close_matches
 
+    for value in values.values():
+        for place, dim in enumerate(value.sizes):
+            if isinstance(dim, str) and spec.startswith(f"{value.name}[{place}]="):
+                return f"{dim}={spec.rpartition('=')[2]}"
     for sign in ":=":
         name, found, sizes = spec.rpartition(sign)
         numbers = _numbers(sizes)

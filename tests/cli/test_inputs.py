@@ -222,7 +222,17 @@ def test_dimensions_without_a_name(folder: Path) -> None:
     for specs in (("x:1x1x8", "x[2]=16"), ("x[2]=16", "x:1x1x8")):
         assert "does not fit the model" in call("m.onnx", *[part for spec in specs for part in ("--shape", spec)]).err
     assert call("m.onnx", "--shape", "x:1x1x16", "--shape", "x[2]=16").code == 0
-    assert "dimensions none have names" in call("m.onnx", "--shape", "x[1]=16").err
+    ended = call("m.onnx", "--shape", "x[1]=16")
+    assert "--shape x[1]=16 is neither INPUT:SIZES nor DIMENSION=SIZE of this model" in ended.err
+    assert "inputs     x [1,1,?]" in ended.err
+    assert "dimensions x[2]" in ended.err
+
+
+def test_a_dimension_with_a_name_that_is_called_by_its_place(folder: Path) -> None:
+    save(make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", None)}, "y"), folder / "m.onnx")
+    assert "did you mean --shape N=5?" in call("m.onnx", "--shape", "x[0]=5").err
+    assert "did you mean --shape N=5 --shape x[1]=3?" in call("m.onnx", "--shape", "x[0]=5,x[1]=3").err
+    assert call("m.onnx", "--shape", "N=5", "--shape", "x[1]=3").code == 0
 
 
 def test_symbol_bound_by_a_given_input(folder: Path) -> None:

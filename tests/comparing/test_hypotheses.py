@@ -126,6 +126,7 @@ BUGS = [
     Bug("missing-output", "QuantizeLinear", [TIES, f32(1), u8(3)], None),
     Bug("wrong-shape", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3)[None]),
     Bug("wrong-type", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3).astype(i32)),
+    Bug("random-numbers", "RandomUniformLike", [TIES], np.linspace(0, 1, TIES.size, dtype=f32).reshape(TIES.shape), f32),
     Bug("empty-sum", "MatMulInteger", [np.zeros((1, 0), u8), np.zeros((0, 2), u8)], np.array([[7, 9]], i32), i32),
     Bug("saturation", "QuantizeLinear", [np.array([3e9, 1, -3e9], f32), f32(1), u8(0)], np.array([0, 1, 0], u8)),
     Bug("saturation", "QuantizeLinear", [np.array([-3e9, 1], f32), f32(1), i8(-5)], np.array([127, -4], i8), i8,
@@ -164,7 +165,7 @@ BUGS = [
         codes(np.rint(conv_in_pairs(IMAGE, KERNEL, 5, 1) / 2500) + 7), attributes={"pads": [1, 1, 1, 1]}, opset=10),
     Bug("float-order", "MatMul", list(LONG), np.add.reduce(LONG[0][:, ::-1, None] * LONG[1][None, ::-1], 1, f32), f32),
 ]  # fmt: skip
-FACTS = ("missing-output", "empty-sum", "float-order")
+FACTS = ("random-numbers", "missing-output", "empty-sum", "float-order")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: f"{b.cause} {b.id}".strip())

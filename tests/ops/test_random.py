@@ -11,11 +11,14 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
+from helpers.cli import call
 from helpers.float import assert_close, qrun_node
 from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle.mersenne import Mersenne
 
 import qrun
+from qrun.checking.rules.drawn import DRAWING
+from qrun.ops import REGISTRY, find
 from qrun.ops._float import narrow
 
 F, H, BF, D = np.float32, np.float16, ml_dtypes.bfloat16, np.float64
@@ -170,3 +173,24 @@ def test_refusals(text: str, op_type: str, inputs: list[Any], attributes: dict[s
 def test_large_shapes_meet_the_memory_limit() -> None:
     with pytest.raises(qrun.MemoryLimitError):
         qrun_node("RandomNormal", [], {"shape": [1 << 20, 1 << 20]}, outputs=[F], max_memory=1 << 24)
+
+
+def test_every_operator_that_draws_is_noted(tmp_path: Any) -> None:
+    assert sorted(name for home, name in REGISTRY if (found := find(home, name, 22)) and found.draws) == list(DRAWING)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y) {
+        a = RandomNormalLike(x)
+        b = If <then_branch = t () => (float[2] u) { u = RandomUniform<shape = [2], seed = 1.0>() },
+                else_branch = e () => (float[2] v) { v = Identity(x) }> (c)
+        y = Add(a, b) }""")
+    (finding,) = qrun.check(model)
+    assert (finding.rule, finding.level, finding.node) == ("QR219", "note", "RandomNormalLike_0")
+    assert finding.message.startswith("2 nodes draw random numbers; qrun's are the same in every run")
+    assert finding.got == "2 nodes, 1 without a seed"
+    path = str(tmp_path / "m.onnx")
+    onnx.save(model, path)
+    ended = call(path, "--random")
+    assert "note: 2 nodes draw random numbers" in ended.err
+    assert ended.err.count("QR219") == 1
+    assert "QR219" not in ended.out
+    assert call(path, "--random", "--quiet").err == ""
+    assert "QR219" not in call(path, "--random", "--backend", "ort").err

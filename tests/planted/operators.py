@@ -111,6 +111,15 @@ def auto_pad_with_dilations(n: Network) -> None:
     n.set(n.node(CONV), pads=None, auto_pad="SAME_UPPER", dilations=[2, 2])
 
 
+@planted("QR219", "noise/RandomUniformLike")
+def numbers_that_are_drawn(n: Network) -> None:
+    n.insert(CONV, "Cast", [X], ["wide"], to=TensorProto.FLOAT)
+    n.insert(CONV, "RandomUniformLike", ["wide"], ["noise"])
+    n.insert(CONV, "Add", ["wide", "noise"], ["added"])
+    n.insert(CONV, "Cast", ["added"], ["narrow"], to=TensorProto.UINT8)
+    n.node(CONV).input[0] = "narrow"
+
+
 # What only a run can show: a vector beside the model
 
 

@@ -53,6 +53,19 @@ def missing_output(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(None, f"no output where {describe(s.mine)} is due")
 
 
+@cause("random-numbers", rank=6, source="ONNX operators, RandomNormal-22: the generator is left open")
+def random_numbers(s: Suspect) -> Iterator[Hypothesis]:
+    """The node draws random numbers, and the other side draws them from another generator, or from another seed.
+
+    To confirm: Run the other side twice: onnxruntime draws others in every run unless there is a seed.
+
+    To do: Make the numbers outside of the model and feed them as an input: then both sides read the same.
+    """
+    drawn = s.definition is not None and s.definition.draws
+    if drawn and s.theirs is not None and (s.theirs.shape, s.theirs.dtype) == (s.mine.shape, s.mine.dtype):
+        yield Hypothesis(None, "numbers of another generator or seed: ONNX leaves both to the runtime")
+
+
 @cause("wrong-shape", rank=3, source=_SPEC)
 def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
     """The values are right, the shape is not.
