@@ -1,4 +1,4 @@
-"""One call of a kernel: its specification and its argument struct."""
+"""A compiled kernel, and one call of it: its specification and its argument struct."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.errors import Undecided
+from qrun.native.machine.builder import Awaited
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 
+_KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
 
 
@@ -80,6 +83,55 @@ COUNTER = 256
 WORDS = COUNTER // 8 + 1
 
 _own = threading.local()
+
+
+class CompiledKernel:
+    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it waits
+    until it is compiled.
+
+    names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
+           with the code, so that who fills the struct of a kernel from the cache imports no emitter.
+    """
+
+    def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
+        self.code, self.names = code, names
+
+    @cached_property
+    def address(self) -> int:
+        """Where its code is."""
+        return int(self.code.get().get_function_address("kernel"))
+
+    @cached_property
+    def _function(self) -> Any:
+        return _KERNEL(self.address)
+
+    def __call__(self, *arguments: int | None) -> int:
+        return int(self._function(*arguments))
+
+    def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
+        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
+        return struct(self.names, words, arrays or {})
+
+    def sparse_struct(self, words: Mapping[str, int], arrays: Mapping[str, Array]) -> Ints:
+        """A struct of which all words are 0 but these, and the addresses of arrays; words that it has not are left out."""
+        places, filled = self._places, [0] * len(self.names)
+        for name, value in words.items():
+            if name in places:
+                filled[places[name]] = value
+        for name, array in arrays.items():
+            if name in places:
+                filled[places[name]] = address(array)
+        return struct_of(filled)
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """The numbers of words by name, with and without the mark of those that are read as int32."""
+        marked = {name.rstrip("!"): place for place, name in enumerate(self.names)}
+        return marked | {name: place for place, name in enumerate(self.names)}
+
+    def word(self, name: str) -> int:
+        """The number of a word."""
+        return self.names.index(name)
 
 
 @frozen

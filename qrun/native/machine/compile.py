@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from qrun.declare.digest import digest
@@ -21,64 +21,14 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine import blob, codegen
 from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import KernelCall, struct, struct_of
-from qrun.native.machine.memory import Array, Ints, address
+from qrun.native.machine.call import CompiledKernel, KernelCall
+from qrun.native.machine.memory import Array
 
-_KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
-
-
-class CompiledKernel:
-    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it waits
-    until it is compiled.
-
-    names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
-           with the code, so that who fills the struct of a kernel from the cache imports no emitter.
-    """
-
-    def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
-        self.code, self.names = code, names
-
-    @cached_property
-    def address(self) -> int:
-        """Where its code is."""
-        return int(self.code.get().get_function_address("kernel"))
-
-    @cached_property
-    def _function(self) -> Any:
-        return _KERNEL(self.address)
-
-    def __call__(self, *arguments: int | None) -> int:
-        return int(self._function(*arguments))
-
-    def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
-        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
-        return struct(self.names, words, arrays or {})
-
-    def sparse_struct(self, words: Mapping[str, int], arrays: Mapping[str, Array]) -> Ints:
-        """A struct of which all words are 0 but these, and the addresses of arrays; words that it has not are left out."""
-        places, filled = self._places, [0] * len(self.names)
-        for name, value in words.items():
-            if name in places:
-                filled[places[name]] = value
-        for name, array in arrays.items():
-            if name in places:
-                filled[places[name]] = address(array)
-        return struct_of(filled)
-
-    @cached_property
-    def _places(self) -> Mapping[str, int]:
-        """The numbers of words by name, with and without the mark of those that are read as int32."""
-        marked = {name.rstrip("!"): place for place, name in enumerate(self.names)}
-        return marked | {name: place for place, name in enumerate(self.names)}
-
-    def word(self, name: str) -> int:
-        """The number of a word."""
-        return self.names.index(name)
 
 
 @frozen
