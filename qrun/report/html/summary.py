@@ -9,7 +9,7 @@ from qrun.comparing.savedprofiles import change
 from qrun.documents.answers import Samples
 from qrun.documents.item import Item
 from qrun.ir.types import shape_text
-from qrun.report.evaluation import verdict_of
+from qrun.report.evaluationverdict import verdict_of
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import headline, told
 from qrun.report.html.findings import counts
