@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import argument, define, format_options, option, print_json
-from qrun.cli._comparisons import KINDS, OWN, kind_of, unfit
+from qrun.cli._comparison_kinds import kind_of, unfit
+from qrun.cli._comparisons import KINDS, OWN
 from qrun.cli._options import (
     OTHERS,
     Distance,
