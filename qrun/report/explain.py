@@ -9,12 +9,12 @@ from qrun.checking.rules import RULES, Rule
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
+from qrun.report.explainoperator import print_operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import STYLES, Screen
 
 if TYPE_CHECKING:
     from qrun.comparing.causes import Cause
-    from qrun.report.ops import Supported
 
 
 @frozen
@@ -236,56 +236,7 @@ def _operator(word: str) -> Page | None:
         **ops_fields(found, len(found)),
         "text": {s.op: s.text for s in found},
     }
-    return Page(lambda screen: _print_operators(screen, found), fields)
-
-
-def _print_operators(screen: Screen, found: list[Supported]) -> None:
-    for number, s in enumerate(found):
-        if number:
-            screen.line()
-        _print_operator(screen, s)
-
-
-def _print_operator(screen: Screen, s: Supported) -> None:
-    from qrun.report.ops import compact, ranges
-
-    versions = ", ".join(map(str, s.versions))
-    screen.line((s.op, "bold"), f"   version{'s' if len(s.versions) > 1 else ''} {versions}")
-    for part in s.text.split("\n\n"):
-        if part.startswith(" "):
-            for line in part.splitlines():
-                screen.line(f"  {line}")
-        else:
-            _paragraphs(screen, part)
-        screen.line()
-    formals = {f.name: f for f in s.definition.formals(s.versions[-1])}
-    inputs = [
-        [
-            p.name,
-            compact(formals[p.name].types) if p.name in formals else "",
-            "repeats" if p.variadic else "optional" if p.optional else "",
-        ]
-        for p in s.definition.inputs
-    ]
-    if inputs:
-        screen.grid(Grid([Column("input"), Column("types", shrink=1), Column("")], inputs))
-    attributes = [[a.name, a.text, _default(s, a.name, a.required)] for a in s.definition.attributes.values()]
-    if attributes:
-        screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
-    if s.rules:
-        screen.line(f"  checked by  {ranges(s.rules)}")
-    if any("zero_point" in text for text in (s.text, *(p.name for p in s.definition.inputs))):
-        screen.line("  see also    qrun explain numerics")
-
-
-def _default(s: Supported, name: str, required: bool) -> str:
-    if required:
-        return "required"
-    parameters = s.definition.signature.parameters
-    value = parameters[name if name in parameters else f"{name}_"].default
-    if value is None or value == ():
-        return "-"
-    return str(value)
+    return Page(lambda screen: print_operators(screen, found), fields)
 
 
 def _unknown(word: str) -> CallError:
