@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from qrun.documents.item import Item
+from qrun.report.html.accuracy import accuracy_parts
 from qrun.report.html.cells import (
-    COSINE,
     INDEX,
     MAX_ABS,
     SIZES,
@@ -15,7 +14,6 @@ from qrun.report.html.cells import (
     TYPE,
     Show,
     count_cell,
-    inner_cell,
     number_cell,
     place,
     real,
@@ -23,16 +21,15 @@ from qrun.report.html.cells import (
 )
 from qrun.report.html.collect import MOST
 from qrun.report.html.frame import facts, section
-from qrun.report.html.models import items
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
-from qrun.report.html.timing import search, share
+from qrun.report.html.timing import search
 from qrun.report.text import number, plural
 
 
 def comparison_section(found: Item) -> Markup:
     """found: a document of qrun compare."""
     return section(
-        "comparison", "Comparison", _about(found), _runtimes(found) if _is_of_runtimes(found) else _models(found)
+        "comparison", "Comparison", _about(found), _runtimes(found) if _is_of_runtimes(found) else accuracy_parts(found)
     )
 
 
@@ -194,110 +191,6 @@ def _pairs(rows: Sequence[Item]) -> Markup:
             MAX_ABS,
             SQNR,
             HtmlColumn("details", own("text", ""), short=True),
-        ],
-        rows,
-        sortable=True,
-        box="tall",
-    )
-
-
-def _models(found: Item) -> list[Markup]:
-    outputs, costs, tensors = list(found["outputs"]), list(found["costs"])[:MOST], list(found["tensors"])[:MOST]
-    kept = [node.text for node in items(found.find("keep_in_float"), "nodes")]
-    parts = []
-    if outputs:
-        columns = [
-            HtmlColumn("output", text_cell("name"), name=True),
-            SQNR,
-            COSINE,
-            MAX_ABS,
-            HtmlColumn("same argmax", _agreed, number=True),
-        ]
-        parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
-    if costs:
-        parts += [tag("h3", "What costs accuracy, costliest first"), _costs(costs)]
-    if kept:
-        parts += _keep(found["keep_in_float"], kept)
-    if tensors:
-        parts += [tag("h3", "Tensors, in graph order"), _noises(tensors)]
-    return parts
-
-
-def _keep(found: Item, kept: Sequence[str]) -> list[Markup]:
-    """The list to keep in float, as onnxruntime's quantizer takes it, and what each length of it reaches."""
-    exclude = [node.text for node in items(found, "exclude")] or kept
-    parts = [
-        tag("h3", "Keep in float"),
-        tag("pre", "nodes_to_exclude=[" + ", ".join(f'"{name}"' for name in exclude) + "]"),
-    ]
-    tried = list(items(found, "tried"))
-    if tried:
-        count = found.find("count")
-        chosen = count.size if count is not None else len(kept)
-        parts.append(
-            table(
-                "nodes kept in float",
-                [
-                    HtmlColumn(
-                        "nodes in float",
-                        lambda t: f"{t['nodes'].size}{' (this list)' if t['nodes'].size == chosen else ''}",
-                        short=True,
-                    ),
-                    HtmlColumn("outputs' SQNR dB", number_cell("output_sqnr_db", 1), number=True),
-                ],
-                tried,
-                box="narrow",
-            )
-        )
-    return parts
-
-
-def _agreed(output: Item) -> str:
-    total = output.find("argmax_total")
-    return f"{output['argmax_agreed'].size} of {total.size}" if total and total.size else "–"
-
-
-def _costs(rows: Sequence[Item]) -> Markup:
-    largest = max((real(r, "share") or 0 for r in rows), default=0)
-
-    def label(item: Item) -> str:
-        return text_cell("name")(item) or f"{text_cell('op')(item)}_{item['index'].size}"
-
-    return table(
-        "what costs accuracy",
-        [
-            HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
-            HtmlColumn("node", label, name=True),
-            HtmlColumn("operator", text_cell("op"), short=True),
-            HtmlColumn(
-                "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"
-            ),
-            HtmlColumn(
-                "output SQNR dB",
-                number_cell("output_sqnr_db", 1),
-                number=True,
-                about="At the outputs, with only this node quantized",
-            ),
-            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about="Of the tensor it makes"),
-            HtmlColumn("reason", text_cell("reason"), short=True),
-            HtmlColumn("why", text_cell("why"), wide=True),
-        ],
-        rows,
-        sortable=True,
-        box="tall",
-    )
-
-
-def _noises(rows: Sequence[Item]) -> Markup:
-    own = "Of its own quantization alone"
-    return table(
-        "accuracy of tensors",
-        [
-            INDEX,
-            HtmlColumn("tensor", text_cell("tensor"), name=True),
-            HtmlColumn("of the float model", text_cell("reference"), name=True),
-            *(replace(column, cell=inner_cell("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
-            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about=own),
         ],
         rows,
         sortable=True,
