@@ -14,7 +14,8 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun.checking.recorded import compare
-from qrun.checking.vectors import Vector, replay, vector_folders
+from qrun.checking.vectorfolders import vector_folders
+from qrun.checking.vectors import Vector, replay
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.ties import before_rounding, ties
 from qrun.errors import CallError

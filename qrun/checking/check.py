@@ -12,7 +12,8 @@ from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import LEVELS, RULES, Finding, once
-from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
+from qrun.checking.vectorfolders import vector_folders
+from qrun.checking.vectors import Executor, Vector, not_replayed, replay
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen, keys
 from qrun.errors import CallError, QrunError

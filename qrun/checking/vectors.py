@@ -18,7 +18,7 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, integral
 from qrun.declare.frozen import changeable, keys
-from qrun.errors import CallError, LimitError, QrunError, UnsupportedError, absent
+from qrun.errors import CallError, LimitError, QrunError, UnsupportedError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.compound import tensors
@@ -83,32 +83,6 @@ class Vector:
         else:
             self.status = "failed"
             self.findings.append(self.refusal)
-
-
-def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
-    """The folders to replay: ``test_data_set_*`` beside the model, or those that `data` are or hold.
-
-    Raises CallError for a folder of `data` with no vectors.
-    """
-    if data is None:
-        return _sets(model.parent)
-    found = []
-    for folder in data:
-        why, _ = absent(str(folder))
-        sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
-        if not sets:
-            where = [str(folder)]
-            facts = [("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")]
-            fixes = ["--data none checks without vectors"]
-            raise CallError(
-                "QR004", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=where, facts=facts, fixes=fixes
-            )
-        found += sets
-    return found
-
-
-def _sets(folder: Path) -> list[Path]:
-    return sorted((p for p in folder.glob("test_data_set_*") if p.is_dir()), key=lambda p: (len(p.name), p.name))
 
 
 def replay(model: Model, runner: Executor, folder: Path, tolerance: Tolerance) -> Vector:

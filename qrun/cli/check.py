@@ -109,7 +109,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
     """From the options, and for some models from [tool.qrun.check.per-file]."""
     from qrun.checking.check import Settings
-    from qrun.checking.vectors import vector_folders
+    from qrun.checking.vectorfolders import vector_folders
     from qrun.comparing.differences import Tolerance
     from qrun.report.catalog import select
 
