@@ -143,9 +143,13 @@ def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) 
             continue
         for names, right in ((values, ":"), (known, "=")):
             near = get_close_matches(name, names, 1, 0.6)
-            if near and (right == ":" or len(numbers) == 1):
+            if near and len(numbers) == (_rank(values[near[0]], len(numbers)) if right == ":" else 1):
                 return f"{near[0]}{right}{sizes}"
     return ""
+
+
+def _rank(value: TensorType, unknown: int) -> int:
+    return unknown if value.shape is None else len(value.shape)
 
 
 def fits(shape: Sequence[int], want: Dims) -> bool:

@@ -175,7 +175,7 @@ What all quantized operators have in common. qrun explain OPERATOR has the formu
               of the same shape  no elements the sum is 0, the mean is NaN""",
     "causes": """\
 qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There are two
-exceptions. What shows without computing (crashed, refused, missing-output, empty-sum) is told as it is. For float-order and
+exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told as it is. For float-order and
 float-steps the specification fixes neither the order of a sum nor its float32 steps, so every element must lie within the bound on
 rounding errors instead. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
 the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.

@@ -57,7 +57,7 @@ def missing_output(s: Suspect) -> Iterator[Hypothesis]:
 def random_numbers(s: Suspect) -> Iterator[Hypothesis]:
     """The node draws random numbers, and the other side draws them from another generator, or from another seed.
 
-    To confirm: Run the other side twice: onnxruntime draws others in every run unless there is a seed.
+    To confirm: Run the other side twice in one session: onnxruntime draws other numbers each time.
 
     To do: Make the numbers outside of the model and feed them as an input: then both sides read the same.
     """
