@@ -27,7 +27,8 @@ NAMES = names("""
 """As in floats.py, with one tap.
 
 b        codes [blocks of DEPTH k][panels][groups][columns of a panel]
-scales   float32 [blocks][panels][columns of a panel]; zeros: as many, bytes or float32
+scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel], in the order in which a panel's part of DEPTH k
+         reads them: a run has the blocks of DEPTH k, or one; zeros: as many, bytes or float32
 block    how many k share a scale, a power of two
 b_row    0
 """
@@ -58,6 +59,9 @@ class CodedProductEmitter(FloatProductEmitter):
         self.packed, self.known, self.bits = how == "packed", how == "known", int(bits)
         self.group = GROUP[self.bits]
         self.word = self.bits * self.group // 8
+        self.block_bits = self.w.call("i64", "llvm.cttz.i64", self.a.block, ("i1", "true"))
+        self.run = self.w.value("i64", DEPTH).lshr(self.block_bits.least(DEPTH.bit_length() - 1))
+        self.blocks = (self.a.depth + self.a.block - 1).lshr(self.block_bits)
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
         a, at = self.a, k % DEPTH
@@ -83,7 +87,7 @@ class CodedProductEmitter(FloatProductEmitter):
     def _parameters(self, block: Value, column: Value | int, lanes: int) -> tuple[Value, Value]:
         """The zero points of `lanes` columns, as what is subtracted from their codes, and their scales."""
         w, a = self.w, self.a
-        place = (block * a.panels + self.panel) * self.width + column
+        place = self._scaled(block) + column
         kind = f"<{lanes} x float>"
         if self.zeros == "half":
             minus = w.value(kind, _INTEGERS + 2 ** (self.bits - 1))
@@ -93,6 +97,13 @@ class CodedProductEmitter(FloatProductEmitter):
         else:
             minus = (a.zeros + place * 4).load(kind, 4)
         return minus, (a.scales + place * 4).load(kind, 4)
+
+    def _scaled(self, block: Value) -> Value:
+        """How many scales come before the panel's first one of a block."""
+        inside = block & self.run - 1
+        first = block - inside
+        run = self.run.least(self.blocks - first)
+        return (first * self.a.panels + self.panel * run + inside) * self.width
 
     def _weights(self, words: Value, minus: Value, scale: Value) -> Value:
         """The weights of the lowest code of each word, float32."""

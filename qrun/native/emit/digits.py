@@ -68,7 +68,6 @@ class DigitProductEmitter(CodedProductEmitter):
         super().__init__(spec, isa)
         self.groups = spec.unroll
         self.piece = LANES * self.groups
-        self.block_bits = self.w.call("i64", "llvm.cttz.i64", self.a.block, ("i1", "true"))
 
     def convert(self, first: Value, opening: Value) -> None:
         """Make the digits of a strip's rows if it opens; after the last block of k, their lengths are known."""
@@ -206,7 +205,7 @@ class DigitProductEmitter(CodedProductEmitter):
     def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
         """The zero points of a vector of columns, unless they are those in the middle, and the scales, float64."""
         a, lanes = self.a, self.lanes
-        place = (block * a.panels + self.panel) * self.width + vector * lanes
+        place = self._scaled(block) + vector * lanes
         zeros = None if self.zeros == "half" else (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("double")
         return zeros, (a.scales + place * 4).load(self.narrow, 4).double()
 

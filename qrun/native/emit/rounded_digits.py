@@ -60,7 +60,7 @@ class RoundedDigitsEmitter(DigitProductEmitter):
     def _tables(self, half: int) -> list[Value]:
         """The tables of sixteen columns."""
         w, a = self.w, self.a
-        place = ((self.block * a.panels + self.panel) * self.width + half * _COLUMNS) * 4
+        place = (self._scaled(self.block) + half * _COLUMNS) * 4
         scale = (a.scales + place).load(f"<{_COLUMNS} x float>", 4)
         inverse = (_INVERSE - (scale.bitcast("i32") & _FLOAT_EXPONENT)).bitcast("float")
         lost = [(scale.fma(float(n), -(scale * float(n))) * inverse).fptosi("i32") for n in _FACTORS]

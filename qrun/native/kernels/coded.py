@@ -26,8 +26,8 @@ _DIGIT_BITS = 4
 _ROUNDED_ROWS = 2
 """Up to so many rows, codes whose weights are rounded are multiplied with digits."""
 _ORDINARY = np.float32(2.0**100)
-_TILES, _SUMS = 2, 1 << 18
-"""Tiles of a thread, where it is one of several; bytes of sums that wait between two blocks of k."""
+_SUMS = 1 << 18
+"""Bytes of sums that wait between two blocks of k."""
 _CHUNK = 1 << 20
 """Weights that are converted at once, where their lengths are found."""
 
@@ -123,10 +123,10 @@ class CodedMatmul(Planned):
         return Cut.of(1, (left.rows, self.columns, left.depth), (rows, self.width), self.engine.threads, False)
 
     def _shared(self) -> Cut:
-        """Tiles of all rows, few: each makes the rows' digits anew."""
-        rows, threads = self.stack.left.rows, self.engine.threads
+        """Tiles of all rows, one for each thread: each makes the rows' digits anew, which takes as long as a panel."""
+        rows = self.stack.left.rows
         near = max(1, _SUMS // (8 * rows * self.width))
-        share = -(-self.panels // (_TILES * threads if threads > 1 else 1))
+        share = -(-self.panels // self.engine.threads)
         return Cut(rows, even(self.panels, min(near, share), 1))
 
     def _digits(self) -> str:
@@ -152,11 +152,12 @@ class CodedMatmul(Planned):
 
     def _arrays(self) -> dict[str, Array]:
         """The weights as the kernel reads them."""
+        run = max(1, DEPTH // self.weights.block)
         made = {"b*": self._memo.once("codes", lambda: packed(self.weights, self.width))}
-        made["scales*"] = self._memo.once("scales", lambda: _by_block(self.weights.scales, self.width))
+        made["scales*"] = self._memo.once("scales", lambda: _by_block(self.weights.scales, self.width, run))
         if self.weights.zeros is not None:
             zeros = self.weights.zeros
-            made["zeros*"] = self._memo.once("zeros", lambda: _by_block(zeros, self.width))
+            made["zeros*"] = self._memo.once("zeros", lambda: _by_block(zeros, self.width, run))
         return made
 
 
@@ -200,10 +201,15 @@ def _ordinary(scales: Array) -> bool:
     return bool(((sizes > 1 / _ORDINARY) & (sizes < _ORDINARY)).all())
 
 
-def _by_block(values: Array, width: int) -> Array:
-    """[N, blocks] to [blocks, columns of all panels]."""
-    columns = len(values)
-    return np.ascontiguousarray(np.pad(values.T, [(0, 0), (0, -columns % width)]))
+def _by_block(values: Array, width: int, run: int) -> Array:
+    """[N, blocks] as emit/coded.py has scales, in runs of so many blocks."""
+    columns, blocks = values.shape
+    lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
+    made = np.empty(lines.shape, lines.dtype)
+    for first in range(0, blocks, run):
+        own = lines[first : first + run].swapaxes(0, 1)
+        made[first : first + run].reshape(own.shape)[...] = own
+    return made
 
 
 def _lengths(weights: CodedWeights, columns: int) -> Array:
