@@ -5,7 +5,8 @@ be imported by `passes` and everything above it. Knows no graph: a kernel sees t
 """
 
 from qrun.ops._context import Arith, Body, Observation
-from qrun.ops._op import REGISTRY, Context, Granularity, OpDef, find, op
+from qrun.ops._op import REGISTRY, Context, OpDef, find, op
+from qrun.ops._promises import Granularity
 from qrun.ops._quantized import (
     Bias,
     Facts,

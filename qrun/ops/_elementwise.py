@@ -10,7 +10,8 @@ import numpy as np
 
 from qrun.ops._float import broadcast
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, Form, OpDef, Shape, bad_shape, op, refuse
+from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, op, refuse
+from qrun.ops._promises import Form
 
 
 def binary(

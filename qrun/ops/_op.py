@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from qrun.declare.frozen import declared, frozen
+from qrun.declare.frozen import declared
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
@@ -24,6 +23,7 @@ from qrun.ops._context import (
     require,
     require_count,
 )
+from qrun.ops._promises import Compounds, Form, Real
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
@@ -47,46 +47,10 @@ Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["LoweringContext"], "NativeKernel"]
-Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
-"""On which elements of its inputs an output element depends.
 
-pointwise: on the one at its place in the first input. The other inputs are parameters: each is one number, or has one
-           for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
-broadcast: on those at its place in all inputs, which broadcast as in numpy.
-moves:     it is an element of the first input; the others, and the attributes, tell which.
-shape:     on none, only on the inputs' shapes.
-
-For nodes with one output, without training mode or blocks. An empty form promises nothing.
-"""
-
-
-Compounds = Literal["", "passes", "makes"]
-"""What an operator has to do with values that are no tensors (qrun/ir/compound.py): it takes none; it passes on those that it
-is given; it makes or reads them."""
-
-Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
-"""How many scales a quantized tensor may have.
-
-tensor: one. channel: one, or one for each index of the first axis (output channels of a weight).
-row, column: one, or one for each row or column of a matrix. gemm: as column, of a matrix that transB may turn.
-axis: by the node's axis and block_size.
-"""
 
 _ACCEPTED = 256
 """Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
-
-
-@frozen
-class Real:
-    """What a quantized operator computes with the numbers that its codes mean: an operator of ai.onnx.
-
-    per:  granularity of the tensors that may have more than one scale; those of the weight stand last.
-    bias: the input that is added, one number for each scale that the weight may have.
-    """
-
-    op_type: str
-    per: Mapping[str, Granularity] = field(default_factory=dict)
-    bias: str = ""
 
 
 class OpDef:
@@ -96,7 +60,7 @@ class OpDef:
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. Zero points have
            the type of their tensor, perhaps the output, and scales are float, unless they are named.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
-    form:  see Form.
+    form:  see Form (ops/_promises.py).
     compounds: see Compounds.
     computes: the real operator, of a quantized one.
     draws: whether it draws random numbers: a node without a seed has one of its own.

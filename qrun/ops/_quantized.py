@@ -17,7 +17,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Node
 from qrun.ir.schema import MS
-from qrun.ops._op import REGISTRY, Granularity, OpDef, Real, find
+from qrun.ops._op import REGISTRY, OpDef, find
+from qrun.ops._promises import Granularity, Real
 
 _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
 """Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
