@@ -151,9 +151,8 @@ def requantize(
         part = acc[rows]
         scale = _rows(multiplier, rows, acc.ndim)
         if ctx.arith == "exact":
-            parts = tuple(_rows(f, rows, acc.ndim) for f in factors)
-            rounded = _exact_block(part, scale, parts, y_scale, zero_point)
-            store(rounded, zero_point, out[rows], ctx)
+            own = tuple(_rows(f, rows, acc.ndim) for f in factors)
+            store(_exact_block(part, scale, own, y_scale, zero_point), zero_point, out[rows], ctx)
         elif ctx.arith == "ort":
             with np.errstate(all="ignore"):
                 store(np.rint(part.astype(np.float32) * scale), zero_point, out[rows], ctx)

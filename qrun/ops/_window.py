@@ -104,11 +104,10 @@ def window(
     dilation = _axes(dilations, rank, "dilations", 1, 1)
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     begin, end = _padding(size, extent, step, pads, auto_pad)
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     out: list[int] = []
     for n, e, s, b, f in zip(size, extent, step, begin, end, strict=True):
-        room = n + b + f - e
-        same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
-        if room < 0 and not empty_ok and not same:
+        if n + b + f < e and not empty_ok and not same:
             raise refuse(
                 "the kernel is larger than the padded input",
                 "kernel_shape",
@@ -117,13 +116,18 @@ def window(
                 fix="check pads, dilations and the input's size",
                 code="QR206",
             )
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= n + b:
-            count -= 1
-        if same:
-            count = -(-n // s)
-        out.append(max(count, 0))
+        out.append(-(-n // s) if same else _places(n, e, s, b, f, ceil_mode))
     return SlidingWindow(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))
+
+
+def _places(n: int, extent: int, stride: int, begin: int, end: int, ceil_mode: bool) -> int:
+    """How many places a window has along an axis of n elements; with ceil_mode the last one may reach beyond the padding, but
+    starts before it."""
+    room = n + begin + end - extent
+    count = (-(-room // stride) if ceil_mode else room // stride) + 1
+    if ceil_mode and (count - 1) * stride >= n + begin:
+        count -= 1
+    return max(count, 0)
 
 
 def _padding(

@@ -49,44 +49,21 @@ def depthwise_call(
     rows, vectors = -(-width // parts), _vectors(isa, columns, kernel)
     panel = vectors * (isa.lanes // 2)
     table, read = _windows(offsets, rows, stride, dilation)
-    high, panels = even(len(table), max(1, _PIXELS // rows), 1), -(-columns // panel)
-    wide = panels
-    if engine.threads > 1:
-        most = max(1, _WORK // (panel * rows * stack.k))
-        while high > max(1, most) and len(table) // high * len(stack.starts) < 2 * engine.threads:
-            high = -(-high // 2)
-        tiles = len(stack.starts) * -(-len(table) // high)
-        wide = even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * engine.threads)), 1)
+    panels = -(-columns // panel)
+    high, wide = _tile(engine.threads, stack, len(table), rows, panels, panel)
     cut = "-cut" if columns < panel else ""
-    spec = KernelSpec(
-        "float_depthwise",
-        isa.name,
-        rows,
-        vectors,
-        kernel,
-        terms.form,
-        terms.out,
-        False,
-        operands=f"{stride}-{dilation}{cut}",
-    )
-    weights = np.pad(arrays["b*"].astype(np.float64), [(0, 0), (0, max(0, panel - columns))])
-    with np.errstate(all="ignore"):
-        sizes = np.abs(weights).sum(axis=0)
-    finite = np.isfinite(sizes).all() and np.isfinite(arrays.get("addend*", 0.0)).all()
-    held = {
-        **arrays,
-        "windows*": table,
-        "spans*": _spans(read, high),
-        "weights*": weights,
-        "sizes*": sizes,
-    }
+    form = terms.form, terms.out, False
+    spec = KernelSpec("float_depthwise", isa.name, rows, vectors, kernel, *form, operands=f"{stride}-{dilation}{cut}")
+    weights = _weights(arrays["b*"], panel)
+    finite = np.isfinite(weights["sizes*"]).all() and np.isfinite(arrays.get("addend*", 0.0)).all()
+    held = {**arrays, **weights, "windows*": table, "spans*": _spans(read, high)}
     words = {
         "pixel": pixel,
         "lines": lines,
         "window": 4 * table.shape[1],
         "count": len(table),
         "row_block": high,
-        "weights_row": 8 * weights.shape[1],
+        "weights_row": 8 * weights["weights*"].shape[1],
         "known_odd": int(not finite),
         "panels": panels,
         "panel_block": wide,
@@ -94,6 +71,25 @@ def depthwise_call(
     }
     given = (stack, terms, ElementRecheck(stack, exact), words, held, ("a*", "y*"), extents, 8 * (rows + 1) * panel)
     return stack_call(engine, spec, *given)
+
+
+def _weights(given: Array, panel: int) -> dict[str, Array]:
+    """The weights [taps, channels] of a panel at least, in float64, and how large those of each channel are together."""
+    weights = np.pad(given.astype(np.float64), [(0, 0), (0, max(0, panel - given.shape[1]))])
+    with np.errstate(all="ignore"):
+        return {"weights*": weights, "sizes*": np.abs(weights).sum(axis=0)}
+
+
+def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, panel: int) -> tuple[int, int]:
+    """How many of `count` windows, of so many pixels each, and how many panels, of so many channels each, a tile has."""
+    high = even(count, max(1, _PIXELS // rows), 1)
+    if threads == 1:
+        return high, panels
+    most = max(1, _WORK // (panel * rows * stack.k))
+    while high > most and count // high * len(stack.starts) < 2 * threads:
+        high = -(-high // 2)
+    tiles = len(stack.starts) * -(-count // high)
+    return high, even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * threads)), 1)
 
 
 def _vectors(isa: Isa, columns: int, kernel: int) -> int:
