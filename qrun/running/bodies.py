@@ -182,7 +182,7 @@ def _tell(flat: Flat, ran: Run, run: Run, count: int) -> None:
 def _flat_told(flat: Flat, inside: Inside, path: str, count: int) -> Iterator[Happening]:
     yield from inside.happenings()
     spans = {event.path: event.duration_ns for event in inside.events}
-    for label, nodes in flat.choices.items():
+    for label, nodes in flat.labels.items():
         spent = sum(spans.get(f"{path}{node}", 0) for node in nodes)
         yield f"{path}{label}", "If", spent, "reference", "its condition follows from shapes", count
 

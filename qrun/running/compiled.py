@@ -30,7 +30,7 @@ class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
     events: of its steps, as they will be in each run but for the times.
-    natives: of a program that another process made only for the graphs inside its nodes, None where there are none.
+    natives: the native kernels; of a program that another process made, only those of graphs inside nodes, None without such.
     """
 
     plan: Plan
@@ -56,13 +56,12 @@ class Compiled:
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
         Raises TimeLimitError.
         """
-
-        of = ProgramRun(budget, inside, observer, path, {})
+        this_run = ProgramRun(budget, inside, observer, path, {})
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
             step = self._elsewhere.get(item) or self._bound_step(item)
             try:
-                return step.run(arrays, of)
+                return step.run(arrays, this_run)
             except TimeLimitError as error:
                 raise placed(error, self.plan.model, step.step.node) from None
 
@@ -73,7 +72,7 @@ class Compiled:
             if late is None:
                 raise
             raise late from None
-        return replace(ran, told=of.told) if of.told else ran
+        return replace(ran, told=this_run.told) if this_run.told else ran
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
         """What is to be raised for a run that took too long, with the node in it."""

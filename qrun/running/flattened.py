@@ -20,11 +20,11 @@ from qrun.running.plan import Plan, Step, replanned
 
 @frozen
 class Flat:
-    """plan: without these Ifs; natives: its kernels. choices: by the Ifs' labels those of the nodes in their places."""
+    """A graph without the Ifs that are decided. natives: its kernels. labels: of the nodes in place of each If, by its label."""
 
     plan: Plan
     natives: NativeKernels
-    choices: Mapping[str, tuple[str, ...]]
+    labels: Mapping[str, tuple[str, ...]]
 
 
 Choices = tuple[tuple[int, str], ...]

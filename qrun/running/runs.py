@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""
 PATIENCE_STEPS = 20_000
-"""The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
+"""The most steps of which `measured` makes a program: a tenth of a millisecond for each."""
 LATER_NS, LATER_RUNS = 6 * 10**6, 20
-"""It runs no more when later runs have taken so long, or are so many."""
+"""`measured` stops when its later runs have taken so long together, or are so many."""
 AHEAD_STEPS = 2000
 """The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
 PLANS = 8
@@ -41,7 +41,8 @@ PLANS = 8
 
 @frozen
 class RunRequest:
-    """A run that is asked for: checked feeds, names of outputs, whether it is to observe and to tell events, its account."""
+    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe, and to
+    tell events. budget: counts its memory and time."""
 
     values: Mapping[str, Array]
     keep: tuple[str, ...]
@@ -108,9 +109,9 @@ class Runs:
         keep, values, budget = asked.keep, asked.values, asked.budget.anew()
         chosen = self.prepared(keep, asked.observe)
         opening = self.kept is not None and self.kept.opens(keep, values)
-        begun = self._begun(chosen, asked) if opening else None
-        if begun is not None:
-            return begun
+        first = self._run_ahead(chosen, asked) if opening else None
+        if first is not None:
+            return first
         if chosen.programs is None or asked.observe:
             return self._step_by_step(chosen, values, budget, asked.observe)
         compiled, again = self._program(chosen, values)
@@ -136,7 +137,8 @@ class Runs:
         return result
 
     def _program(self, chosen: Prepared, values: Mapping[str, Array]) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if there is one or shapes tell all that one takes; and whether such came before."""
+        """The program for these inputs, if there is one or shapes tell all that one takes; and whether it was there
+        before this run."""
         programs = chosen.programs
         assert programs is not None
         compiled = programs.ready(chosen.plan, values)
@@ -216,7 +218,7 @@ class Runs:
         if asked.keep == self.names(None):
             self._again = Repeatable.of(compiled, asked.values)
 
-    def _begun(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
+    def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
         """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,
         and can."""
         keep, values = asked.keep, asked.values

@@ -18,7 +18,8 @@ Key = tuple[Part, ...]
 
 @frozen
 class _Twin:
-    """The first kernel of a node, the key that it was made for, what was observed then, and the first node of its kind."""
+    """The first kernel of a node. leader: the first node of its kind. key: what the kernel was made for. observations: what
+    lowering it observed in the constants."""
 
     leader: int
     key: Key
@@ -34,6 +35,7 @@ class Twins:
         self._known: dict[int, _Twin] = {}
 
     def knows(self, index: int) -> bool:
+        """Whether a kernel of this node is remembered."""
         return index in self._known
 
     def learn(
@@ -63,7 +65,7 @@ def _of_other_sizes(first: Key, other: Key) -> bool:
 def _alike(a: Part, b: Part) -> bool:
     if a is None or b is None:
         return a is b
-    (shape, dtype, value), (sizes, kind, other) = a, b
-    if len(shape) != len(sizes) or dtype != kind or value or other:
+    (shape, dtype, value), (other_shape, other_dtype, other_value) = a, b
+    if len(shape) != len(other_shape) or dtype != other_dtype or value or other_value:
         return False
-    return all(n == m or (n > 1 and m > 1) for n, m in zip(shape, sizes, strict=True))
+    return all(n == m or (n > 1 and m > 1) for n, m in zip(shape, other_shape, strict=True))

@@ -18,7 +18,7 @@ KINDS = {"float32": "f", "int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
 
 
 class Arg(Planned):
-    """int64: where along an axis, which stays with a length of 1, the greatest or least element is; NaN is both.
+    """int64: where along an axis, which stays with a length of 1, the greatest or least element is; a NaN counts as both.
 
     what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of KINDS.
     """

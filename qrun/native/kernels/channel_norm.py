@@ -19,7 +19,7 @@ Normalized = Callable[[Array, Ints], Array]
 
 
 class GroupRecheck(Rechecker):
-    """Rows, as the reference has them."""
+    """Makes rows as the reference does. length: elements of a row; groups: of channels, a row each."""
 
     def __init__(self, length: int, groups: int, function: Normalized) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class GroupRecheck(Rechecker):
 class ChannelNorm(LayerNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...], in rows of a group of channels each.
 
-    scale, bias: float64 [C]. The results are those of `function`, which float64 here decides but for a few rows.
+    scale, bias: float64 [C]. The results are those of `function`: float64 decides most rows, `function` makes
+    the others.
     """
 
     kind, together = "standardize_channels", 1

@@ -25,7 +25,7 @@ class NamedRows:
     named:  the lengths of the axes in which each of a row's indices counts, one after the other.
     before: places along the axes before these, each with indices of its own if `own`, else all with the same.
     lines:  rows, next to each other, that take neighbouring elements; after these come the rows of the next indices.
-    run:    elements of a row. step: from one place along the last of `named` to the next.
+    run:    elements of a row. step: elements from one place along the last of `named` to the next.
     """
 
     named: tuple[int, ...]

@@ -13,8 +13,11 @@ _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
 
 class _Ragged(Planned):
-    """ends: the shape of an operand int32, one for each sequence: its last place. least and last bound them; an end less
-    `least` is how many rows are kept. A run with other ends is undecided."""
+    """What the ends of sequences decide: an int32 operand of shape `ends` has the last place of each.
+
+    bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with an end
+    outside of them is undecided.
+    """
 
     order: Order = "plain"
     kind = ""
@@ -38,7 +41,8 @@ class _Ragged(Planned):
 
 
 class RaggedPresent(_Ragged):
-    """A cache [batch,heads,room,size]: of each sequence the kept rows of `past` [batch,heads,rows,size], the new, then zeros."""
+    """A cache [batch,heads,room,size]: of each sequence the kept rows of `past` [batch,heads,rows,size], then the new
+    ones, then zeros."""
 
     kind = "present"
 

@@ -17,7 +17,7 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 _KINDS = {"float32": "f", "float64": "d", "uint8": "u", "int8": "s"}
 _OUT = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "s8"}
 _NEAR = 1 << 16
-"""Bytes of a row of sums that stay in a cache near."""
+"""Bytes of a row of sums that stay in a near cache."""
 _FAR = 1 << 23
 """Bytes of the longest row of sums."""
 _TAPS = 8
@@ -26,14 +26,15 @@ _OUTER = 2
 
 @frozen
 class WeighedTaps:
-    """What an axis is interpolated of: indices and float64 weights, both [out, taps]. None of the taps is all 0."""
+    """What an axis is interpolated of: indices and float64 weights, both [out, taps]. Each tap has a weight other
+    than 0 somewhere."""
 
     index: Ints
     weights: Array
 
     @classmethod
     def of(cls, index: Ints, weights: Array) -> WeighedTaps:
-        """Without taps that no element weighs. Raises Declined if none is left, or too many."""
+        """Without taps whose weights are all 0. Raises Declined if none is left, or too many."""
         used = weights.any(axis=0)
         if not 0 < np.count_nonzero(used) <= _TAPS:
             raise Declined("no weights, or more than eight, for an element")

@@ -80,7 +80,8 @@ class Taps:
         return total.reshape(-1)
 
     def offsets(self, pixel: int) -> Ints:
-        """int64 [pixels, taps]: bytes from the image's start, `pixel` bytes each; -1 outside."""
+        """int64 [pixels, taps]: bytes from the image's start to the pixel that each tap reads, `pixel` bytes each; -1
+        outside."""
         rank = len(self.places)
         total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
         for axis, places in enumerate(self.places):
@@ -97,7 +98,7 @@ class Taps:
 def read_places(
     image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> Window | Taps:
-    """From ONNX's lists; empty lists are ONNX's defaults. Raises Declined."""
+    """What windows by ONNX's lists read; an empty list is ONNX's default. Raises Declined."""
     axes = len(image)
     if axes < 3:
         return Window.of(image, kernel, strides, dilations, pads)
