@@ -7,7 +7,7 @@ import numpy as np
 from qrun.ops._attention import with_shape
 from qrun.ops._body import InnerNode, node, nodes_kernel
 from qrun.ops._float import narrow, single, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 
 _FLOATS = "float float16 bfloat16"
@@ -69,6 +69,7 @@ def gated_rms_norm(
 
 
 @gated_rms_norm.native
+@EveryType
 def _lower_gated_rms_norm(site: LoweringContext) -> NativeKernel:
     x, scale, gate = site.inputs
     given = site.attributes

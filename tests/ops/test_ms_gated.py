@@ -85,7 +85,11 @@ def test_gated_rms_norm(dtype: Any, activation: str) -> None:
             flat[place] = nearest(Q(nearest(real(normal) * Q(nearest(opened, F)), F)), dtype)
         got = qrun_node("GatedRMSNorm", [x, scale, gate], attributes, domain=MS)
         assert_equal(got, want, f"{shape} {width}", signed_zeros=False)
-        same_everywhere(*node_model("GatedRMSNorm", [x, scale, gate], attributes, domain=MS, opset=17, outputs=[dtype]))
+        for fixed in ((), (1,)):
+            model, feeds = node_model(
+                "GatedRMSNorm", [x, scale, gate], attributes, domain=MS, opset=17, outputs=[dtype], constants=fixed
+            )
+            same_everywhere(model, feeds)
         if dtype == F:
             peer.check("GatedRMSNorm", [x, scale, gate], attributes, message=f"{shape}", domain=MS, opset=17)
     if dtype == F:
