@@ -80,6 +80,11 @@ def requantize(acc: int | Real, factors: Sequence[Real], y_scale: Real) -> Real:
     return divide(value, y_scale)
 
 
+def narrow(q: Real, name: str, saturating: bool = True) -> float:
+    """The float8, float6 or float4 value of a quotient; oracle/answers.py notes what is rounded here."""
+    return cast(q, name, saturating)
+
+
 def parameter(array: np.ndarray, shape: Sequence[int], axis: int, block: int) -> Callable[[tuple[int, ...]], Any]:
     """The element of a scale or zero point that belongs to an index of the tensor."""
     if array.size == 1 and not block:
@@ -120,7 +125,7 @@ def quantize_linear(
         else:
             if zero_at and not target.name.startswith("float8") and not q:
                 q = Fraction(0)
-            y[index] = cast(q, target.name, saturating)
+            y[index] = narrow(q, target.name, saturating)
     return y
 
 
