@@ -15,8 +15,8 @@ def storable(array: Array) -> tuple[Array, str]:
 
     2- and 4-bit integers become int8 or uint8; bfloat16 and the 8-bit and smaller floats their bit patterns.
     """
-    if array.dtype.kind == "O":
-        return array.astype(str), ""
+    if array.dtype.kind == "O":  # numpy looks for the longest text along at most 32 axes
+        return array.reshape(-1).astype(str).reshape(array.shape), ""
     if not is_extension(array.dtype):
         return array, ""
     name = type_name(array.dtype)

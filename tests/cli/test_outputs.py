@@ -273,3 +273,14 @@ def test_axes_beside_an_empty_one_may_be_of_any_size(folder: Path, shape: tuple[
     for words in ("profile -n 1 --json", "report -n 1 --output page.html", "compare --against reference --json"):
         command, *options = words.split()
         assert call(command, "m.onnx", "-i", "s.npy", *options).code == 0, words
+
+
+def test_texts_along_many_axes_are_saved(folder: Path) -> None:
+    shape = (1,) * 40 + (2,)
+    words = np.array(["a", "longer"], object).reshape(shape)
+    node = helper.make_node("Identity", ["x"], ["y"])
+    save(make_model([node], [value("x", TensorProto.STRING, shape)], [value("y", TensorProto.STRING, None)], {}, 17),
+         folder / "m.onnx")  # fmt: skip
+    npy(folder / "words.npy", words.reshape(-1).astype(str).reshape(shape))
+    assert call("m.onnx", "-i", "words.npy", "-o", "out.npz").code == 0
+    np.testing.assert_array_equal(np.load(folder / "out.npz")["y"].reshape(-1), ["a", "longer"])
