@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qrun.native.emit.expression import KINDS
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
+from qrun.native.emit.strided import copy_block, copy_run
 
 NAMES = names(
     "x* indices* y* sizes* depth count outer_step lines line_step index_outer index_row run last rows chunk tiles"
@@ -53,17 +54,7 @@ class GatheredEmitter(KernelEmitter):
         return turn.carried[0]
 
     def _row(self, x: Value, y: Value) -> None:
-        spec = self.spec
-        if spec.form == "block":
-            self._move(x, y)
-            return
-        with self.w.loop(0, self.a.last, spec.vectors * spec.unroll) as turn:
-            self._move(x + turn.index, y + turn.index)
-        self._move(x + self.a.last, y + self.a.last)
-
-    def _move(self, x: Value, y: Value) -> None:
-        size = self.spec.unroll
-        kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
-        values = [(x + size * number).load(kind) for number in range(self.spec.vectors)]
-        for number, value in enumerate(values):
-            (y + size * number).store(value)
+        if self.spec.form == "block":
+            copy_block(self, x, y)
+        else:
+            copy_run(self, x, y, self.a.last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native.emit.kernel import Value, emitter, names
-from qrun.native.emit.strided import StridedEmitter
+from qrun.native.emit.strided import StridedEmitter, copy_run
 
 NAMES = names("""
     x* y* n1 n2 y_0 y_1 y_2 chunks chunk units share tiles at_0* at_1* at_2* at* count y_row bytes
@@ -45,22 +45,7 @@ class IndexedEmitter(StridedEmitter):
             if spec.form == "elements":
                 y.store(x.load(f"i{8 * spec.unroll}"))
             else:
-                self._run(x, y)
-
-    def _run(self, x: Value, y: Value) -> None:
-        spec = self.spec
-        block = spec.vectors * spec.unroll
-        last = self.a.bytes - block
-        with self.w.loop(0, last, block) as turn:
-            self._move(x + turn.index, y + turn.index)
-        self._move(x + last, y + last)
-
-    def _move(self, x: Value, y: Value) -> None:
-        size = self.spec.unroll
-        kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
-        values = [(x + size * i).load(kind) for i in range(self.spec.vectors)]
-        for i, value in enumerate(values):
-            (y + size * i).store(value)
+                copy_run(self, x, y, a.bytes - spec.vectors * spec.unroll)
 
     def _repeats(self, first: Value, end: Value) -> None:
         """Chunks and rows are multiples of the repeats; the last vectors of a row overlap."""

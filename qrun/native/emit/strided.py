@@ -88,6 +88,22 @@ x_step, y_step    from one row of a block to the next
 _WIDE = 32
 
 
+def copy_block(emitter: KernelEmitter, x: Value, y: Value) -> None:
+    """Copy `vectors` vectors of `unroll` bytes."""
+    size = emitter.spec.unroll
+    kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
+    values = [(x + size * i).load(kind) for i in range(emitter.spec.vectors)]
+    for i, value in enumerate(values):
+        (y + size * i).store(value)
+
+
+def copy_run(emitter: KernelEmitter, x: Value, y: Value, last: Value) -> None:
+    """Copy a run of bytes block by block. last: where its last block starts, which overlaps the one before."""
+    with emitter.w.loop(0, last, emitter.spec.vectors * emitter.spec.unroll) as turn:
+        copy_block(emitter, x + turn.index, y + turn.index)
+    copy_block(emitter, x + last, y + last)
+
+
 @emitter("runs")
 class RunsEmitter(StridedEmitter):
     """Rows of contiguous bytes. `vectors` vectors of `unroll` bytes at a time, the last of a row overlapping."""
@@ -97,21 +113,11 @@ class RunsEmitter(StridedEmitter):
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
         w.frozen = True
-        block = spec.vectors * spec.unroll
-        last = a.bytes - block
+        last = a.bytes - spec.vectors * spec.unroll
         with w.loop(first, end.least(a.rows), 1) as row:
             x = self.starts["x"] + row.index * a.x_row
             y = self.starts["y"] + row.index * a.y_row
-            with w.loop(0, last, block) as turn:
-                self._move(x + turn.index, y + turn.index)
-            self._move(x + last, y + last)
-
-    def _move(self, x: Value, y: Value) -> None:
-        size = self.spec.unroll
-        kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
-        values = [(x + size * i).load(kind) for i in range(self.spec.vectors)]
-        for i, value in enumerate(values):
-            (y + size * i).store(value)
+            copy_run(self, x, y, last)
 
 
 @emitter("elements")
