@@ -70,12 +70,12 @@ def decoder() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def texts(model: onnx.ModelProto) -> Iterator[Feeds]:
-    """Texts of different lengths, each once."""
+def texts(model: onnx.ModelProto, batch: int) -> Iterator[Feeds]:
+    """So many texts at a time, of different lengths, each once."""
     rng, (x,) = np.random.default_rng(1), model.graph.input
     width = x.type.tensor_type.shape.dim[2].dim_value
     for length in (16, 24, *rng.permutation(np.arange(17, 17 + 8 * COUNT, 8)).tolist()):
-        yield {x.name: rng.normal(0, 1, (1, length, width)).astype(np.float32)}
+        yield {x.name: rng.normal(0, 1, (batch, length, width)).astype(np.float32)}
 
 
 def steps(model: onnx.ModelProto) -> Iterator[Feeds]:

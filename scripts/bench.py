@@ -29,8 +29,8 @@ images. Dynamically quantized networks, whose scales are of the whole batch, and
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
 
---lengths: the first run with new sizes, the second and later ones, of qrun and onnxruntime in turn: the encoders asked for with
-20 lengths of text, and a decoder whose cache grows with each of 40 steps.
+--lengths: the first run with new sizes, the second and later ones, of qrun and onnxruntime in turn: batches of the encoders asked
+for with 20 lengths of text, and a decoder whose cache grows with each of 40 steps.
 --profiling: how much longer qrun's runs take when they are profiled, on squeezenet or else the first model.
 --startup: each engine in new processes, in turn: making the session, first run, later runs. --memory: the largest
 resident set of a process that imports one engine, loads the network and runs it six times. Both use resnet50, or else
@@ -165,9 +165,11 @@ def lengths(networks: Networks, options: argparse.Namespace, cache: str) -> Iter
     for threads in options.threads:
         for name in (model for model in options.models if model.startswith("encoder")):
             for kind in (kind for kind in options.formats if networks.has(name, kind)):
-                say(f"new lengths of {name} {kind}")
                 model = free_length(networks.path(name, kind))
-                yield new_sizes(f"{name} {kind}", model, texts(model), threads, cache)
+                for batch in options.batch:
+                    case = f"{name} {kind}, batch {batch}"
+                    say(f"new lengths of {case}")
+                    yield new_sizes(case, model, texts(model, batch), threads, cache)
         say("a growing cache")
         yield new_sizes("decoder", decoder(), steps(decoder()), threads, cache)
 
