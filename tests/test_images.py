@@ -425,24 +425,30 @@ def test_a_program_is_kept_once(form: str, tmp_path: Path, monkeypatch: pytest.M
     assert 1 <= len(kept) <= 2
 
 
-def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path, tmp_path: Path) -> None:
+def test_programs_for_further_shapes_are_kept_when_these_came_often(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they came in a row: what repeats the last run counts them."""
+    monkeypatch.setattr("qrun.running.images.OFTEN", 3)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     feeds = [{name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)} for count in (1, 2, 3)]
     session = qrun.Session(model, cache=cache)
     want = [plain(next(iter(session.run(given).values()))) for given in feeds]
-    for again in (False, True):
+    for turn in range(3):
         for given, expected in zip(feeds, want, strict=True):
             later = qrun.Session(model, cache=cache)
             keeps = later._runs.kept is not None and later._runs.kept._images.program(
                 later._runs.names(None), False, given
             )
-            assert bool(keeps) == (again or given is feeds[0])
-            assert plain(next(iter(session.run(given).values()))) == expected
+            assert bool(keeps) == (turn == 2 or given is feeds[0])
+            for _ in range(1 + turn):
+                assert plain(next(iter(session.run(given).values()))) == expected
 
 
 def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ever new ones come twice, as those of a cache that grows, it writes no file for each of them."""
     monkeypatch.setattr("qrun.running.images.MOST", 3)
+    monkeypatch.setattr("qrun.running.images.OFTEN", 2)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     session, later = qrun.Session(model, cache=cache), qrun.Session(model, cache=cache)
     assert later._runs.kept is not None
@@ -459,6 +465,7 @@ def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, m
 def test_kept_programs_take_no_more_memory_than_made_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qrun.running.images.OFTEN", 1)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     x = np.load(DIGITS / "x.npy")
     feeds = [{name: np.repeat(x, count, 0)} for count in (1, 2, 3)]

@@ -38,6 +38,8 @@ _MARK = ".planned"
 MOST = 8
 """Programs that a session keeps for later processes, besides one that it makes with its first run: each is a file as large as
 the model's weights, and takes longer to write than many runs. Who meets more shapes, as a cache that grows, meets others later."""
+OFTEN = 8
+"""Runs that take longer together than writing such a file, after which one is written."""
 
 
 class Images:
@@ -136,7 +138,7 @@ class KeptPrograms:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
-        self._awaited: dict[tuple[Any, ...], bool] = {}
+        self._awaited: dict[tuple[Any, ...], int] = {}
         self._opened = False
         self._wanted = 0
         self._lock = threading.Lock()
@@ -163,24 +165,28 @@ class KeptPrograms:
 
     def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
         """Whether the program for these is to be made and kept at once: after a session's first run without one. Other shapes
-        may never come again; theirs is kept when they do."""
+        may never come again; theirs is kept when they did OFTEN."""
         with self._lock:
             key = _key(keep, False, feeds)
             while key not in self._awaited and len(self._awaited) >= KEPT:
                 del self._awaited[next(iter(self._awaited))]
-            self._awaited.setdefault(key, True)
             first, self._opened = not self._opened, True
+            self._awaited.setdefault(key, 1 if first else OFTEN)
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether a program for these is to be kept that is not kept yet; true once, and no more than MOST times."""
+        """Whether a program for these, which has run, is to be kept now; true once, and no more than MOST times."""
         with self._lock:
             key = _key(keep, False, feeds)
-            wanted = self._awaited.get(key, False) and self._wanted < MOST
-            if wanted:
-                self._awaited[key] = False
-                self._wanted += 1
+            left = self._awaited[key] = max(self._awaited.get(key, 0) - 1, -1)
+            wanted = left == 0 and self._wanted < MOST
+            self._wanted += wanted
             return wanted
+
+    def awaits(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
+        """Whether a program for these is to be kept when it has run more often."""
+        with self._lock:
+            return self._awaited.get(_key(keep, False, feeds), 0) > 0 and self._wanted < MOST
 
     def add(
         self,

@@ -214,8 +214,8 @@ class Runs:
         return found
 
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
-        """What the next run may repeat, if it asks for the graph's outputs too."""
-        if asked.keep == self.names(None):
+        """What the next run may repeat, if it asks for the graph's outputs too, and nobody counts the program's runs."""
+        if asked.keep == self.names(None) and not (self.kept and self.kept.awaits(asked.keep, asked.values)):
             self._again = Repeatable.of(compiled, asked.values)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
