@@ -22,3 +22,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
                     raise ValueError(f"the shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
                 made[place] = length
     return tuple(made)
+
+
+def broadcasts_to(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether what has this shape broadcasts to the whole one, which stays as it is."""
+    lead = len(whole) - len(shape)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(shape, whole[lead:], strict=True))

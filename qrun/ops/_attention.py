@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir.types import shape_text
 from qrun.ops._body import node
-from qrun.ops._float import bounds, narrow, single
-from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, refuse
-
-
-def with_shape(array: Array, name: str, *allowed: Shape) -> Array:
-    """The array, which has one of these shapes; refuses another."""
-    if array.shape not in allowed:
-        raise bad_shape(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
-    return array
+from qrun.ops._float import bounds, narrow, rounded, single
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, refuse, with_shape
 
 
 def positive(name: str, value: int, divides: int | None = None) -> int:
@@ -46,6 +38,19 @@ def appended(past: Array | None, new: Array, ctx: Context) -> Array:
     """[B,N,P+L,H]: what is in the cache, then what is new."""
     ctx.claim((*new.shape[:2], new.shape[2] + (0 if past is None else past.shape[2]), new.shape[3]), new.itemsize)
     return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
+
+
+def check_past(past: Array, new: Array, name: str) -> None:
+    """Refuse a cache [B,N,P,H] that does not fit what is new [B,N,L,H]."""
+    if past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]:
+        raise bad_shape(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
+
+
+def check_bias(bias: Array | None, shape: Shape) -> None:
+    """Refuse an attention_bias that is not [B or 1,N or 1,S,T], for scores [B,N,S,T]."""
+    if bias is not None:
+        batch, heads, *places = shape
+        with_shape(bias, "attention_bias", *((b, n, *places) for b in (batch, 1) for n in (heads, 1)))
 
 
 @frozen
@@ -97,12 +102,8 @@ def attend(
     shares = node("Softmax", [scores], ctx) if sink is None else _softmax_beside(scores, sink, ctx)
     if empty_rows is not None and empty_rows.any():
         shares = np.where(empty_rows, np.zeros((), shares.dtype), shares)
-    shares = shares.astype(q.dtype, copy=False) if softmax_type is None else _rounded(shares, q.dtype)
+    shares = shares.astype(q.dtype, copy=False) if softmax_type is None else rounded(shares, q.dtype)
     return Attended(_grouped_product(shares, v, ctx), products, capped, biased, shares)
-
-
-def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
-    return x if x.dtype == dtype else narrow(x, dtype)
 
 
 def _softmax_beside(scores: Array, sink: Array, ctx: Context) -> Array:
@@ -167,8 +168,7 @@ class Cache:
         if past is None:
             made = appended(None, new, ctx)
             return made, made, 0
-        if past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]:
-            raise bad_shape(name, f"{shape_text(new.shape[:2])[:-1]},past,{new.shape[3]}]", past)
+        check_past(past, new, name)
         if not self.shared:
             made = appended(past, new, ctx)
             return made, made, past.shape[2]
@@ -177,7 +177,7 @@ class Cache:
         count = int(self.filled.reshape(-1)[0])
         if not 0 <= count <= past.shape[2] - new.shape[2]:
             expected = f"0 to {past.shape[2] - new.shape[2]}, as {name} has room for {past.shape[2]}"
-            raise refuse(f"past_sequence_length is {count}", "past_sequence_length", expected, str(count), code="QR208")
+            raise misfit(f"past_sequence_length is {count}", "past_sequence_length", expected, str(count))
         ctx.claim(past.shape, past.itemsize)
         present = np.array(past, order="C")
         present[:, :, count : count + new.shape[2]] = new
@@ -195,10 +195,8 @@ def biases_of(
     ctx: Context,
 ) -> list[Array | None]:
     """What is added to scores [B,N,S,T]: the bias, the mask, what hides later places."""
-    batch, heads, rows, columns = shape
-    if bias is not None:
-        allowed = [(b, n, rows, columns) for b in (batch, 1) for n in (heads, 1)]
-        with_shape(bias, "attention_bias", *allowed)
+    rows, columns = shape[2:]
+    check_bias(bias, shape)
     seen = None if mask is None else seen_by_mask(mask, name, shape, past)
     made = [bias, None if seen is None else hidden(seen, single(options[0]), dtype, ctx)]
     if options[1]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import is_narrow, type_name
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, first_place, refuse
 from qrun.ops._float import narrow as round_float
 from qrun.ops._quantize import narrow as round_narrow
 
@@ -86,9 +86,9 @@ def _to_integer(x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
             info = _iinfo(dtype)
             bad = ~((whole >= float(info.min)) & (whole < float(int(info.max) + 1)))
             if bad.any():
-                first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                first = first_place(bad)
                 count = int(np.count_nonzero(bad))
-                ctx.observe("undefined-cast", "input", count, bad.size, [int(i) for i in first], repr(x[first].item()))
+                ctx.observe("undefined-cast", "input", count, bad.size, first, repr(x[first].item()))
         if dtype in (np.dtype(np.uint32), np.dtype(np.uint64)):
             signed = np.dtype(f"i{dtype.itemsize}")
             half = 2.0 ** (8 * dtype.itemsize - 1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import declared
 from qrun.ir.types import shape_text
-from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._op import Array, Context, Shape, misfit
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, decide
 from qrun.ops._signature import InputRecord
@@ -60,13 +60,12 @@ def common_shape(op_type: str, **operands: Array) -> Shape:
     try:
         return broadcast_shapes(*(a.shape for a in operands.values()))
     except ValueError:
-        raise refuse(
+        raise misfit(
             f"{' and '.join(operands)} do not broadcast",
             list(operands)[-1],
             "shapes that broadcast, as numpy's do",
             ", ".join(f"{name} {shape_text(a.shape)}" for name, a in operands.items()),
             why=f"{op_type} broadcasts its operands.",
-            code="QR208",
         ) from None
 
 

@@ -1,6 +1,6 @@
 """What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations.
 
-Also the error with which it refuses one.
+Also how it refuses inputs and attributes: the error, and the checks that many operators make.
 """
 
 from __future__ import annotations
@@ -122,9 +122,33 @@ def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **m
     return OperatorError(message, param=param, expected=expected, got=text, **more)
 
 
+def misfit(message: str, param: str, expected: str, got: Any, **more: str) -> OperatorError:
+    """The error for an input, or its shape, that does not fit the others of the node."""
+    return refuse(message, param, expected, got, **more, code="QR208")
+
+
 def bad_shape(param: str, expected: str, got: Array, why: str = "") -> OperatorError:
     """The error for an input whose shape does not fit."""
-    return refuse(f"{param} has shape {shape_text(got.shape)}", param, expected, got, why=why, code="QR208")
+    return misfit(f"{param} has shape {shape_text(got.shape)}", param, expected, got, why=why)
+
+
+def with_shape(array: Array, name: str, *allowed: tuple[int, ...]) -> Array:
+    """The array, which has one of these shapes; refuses another."""
+    if array.shape not in allowed:
+        raise bad_shape(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
+    return array
+
+
+def check_range(places: Array, count: int, name: str, what: str, code: str = "QR209", more: str = "") -> None:
+    """Refuse integers outside 0 to count - 1, each of which names a `what`; more: what else is to be said of these."""
+    if places.size and (places.min() < 0 or places.max() >= count):
+        bad = int(places.max() if places.max() >= count else places.min())
+        raise refuse(f"there is no {what} {bad}", name, f"0 to {count - 1}{more}", str(bad), code=code)
+
+
+def first_place(found: Array) -> tuple[int, ...]:
+    """The index of the first element that is true; of index 0 everywhere if none is."""
+    return tuple(int(place) for place in np.unravel_index(int(np.argmax(found)), found.shape))
 
 
 def bad_attribute(name: str, expected: str, got: Any) -> OperatorError:

@@ -8,7 +8,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._body import node
-from qrun.ops._context import Context, bad_shape, refuse
+from qrun.ops._context import Context, bad_shape, check_range, misfit, refuse
 
 
 def rotary_width(head_size: int, asked: int) -> int:
@@ -26,10 +26,8 @@ def angles(cos_cache: Array, sin_cache: Array, positions: Array, width: int, ctx
     for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache)):
         if cache.ndim != 2 or cache.shape[1] != width // 2:
             raise bad_shape(name, f"[positions,{width // 2}]", cache)
-        if positions.size and (positions.min() < 0 or positions.max() >= len(cache)):
-            bad = int(positions.max() if positions.max() >= len(cache) else positions.min())
-            expected = f"0 to {len(cache) - 1}, {name} being {shape_text(cache.shape)}"
-            raise refuse(f"there is no position {bad}", name, expected, str(bad), code="QR208")
+        more = f", {name} being {shape_text(cache.shape)}"
+        check_range(positions, len(cache), name, "position", "QR208", more)
         ctx.claim((*positions.shape, width // 2), cache.itemsize, name)
         made.append(cache[positions][:, None])
     return made[0], made[1]
@@ -82,12 +80,8 @@ def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: 
         raise bad_shape("seqlens_k", f"[{batch}]", ends)
     prompt = total == new
     if total < new:
-        raise refuse(
-            f"total_sequence_length is {total}",
-            "total_sequence_length",
-            f"{new} or more, the new places",
-            str(total),
-            code="QR208",
+        raise misfit(
+            f"total_sequence_length is {total}", "total_sequence_length", f"{new} or more, the new places", str(total)
         )
     found = []
     for end in ends.reshape(-1).tolist():
@@ -98,7 +92,7 @@ def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: 
         if end < 0 or end >= total or kept < 0 or kept > room:
             least = 0 if prompt else new - 1
             most = total - 1 if window else min(total - 1, room + new - 1) if not prompt else total - 1
-            raise refuse(f"seqlens_k has {end}", "seqlens_k", f"{least} to {most}", str(end), code="QR208")
+            raise misfit(f"seqlens_k has {end}", "seqlens_k", f"{least} to {most}", str(end))
         found.append(Places(end + 1, fresh, kept))
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ops._float import broadcast
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, op, refuse
+from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, first_place, op, refuse
 from qrun.ops._promises import Form
 
 
@@ -61,8 +61,7 @@ def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
         zero = divisor == 0
         count = int(np.count_nonzero(zero))
         if count:
-            first = np.unravel_index(int(np.argmax(zero)), zero.shape)
-            ctx.observe("division-by-zero", name, count, divisor.size, [int(i) for i in first])
+            ctx.observe("division-by-zero", name, count, divisor.size, first_place(zero))
 
 
 def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: int = 0) -> Shape:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ops._attention import with_shape
 from qrun.ops._body import node
 from qrun.ops._float import single
-from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, refuse, require
+from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, refuse, require, with_shape
 from qrun.ops._signature import Attributes
 from qrun.ops._sums import rounded_products
 

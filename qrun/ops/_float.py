@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._matmul import matmul
-from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._op import Array, Context, Shape, misfit, refuse
 from qrun.shapes import broadcast_shapes
 
 State = tuple[Array, ...]
@@ -57,6 +57,11 @@ def narrow(x: Any, dtype: np.dtype[Any]) -> Array:
         return bits.view(np.float32).astype(dtype)
 
 
+def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x itself if it has this floating-point type, else rounded to it."""
+    return x if x.dtype == dtype else narrow(x, dtype)
+
+
 def unary(function: Callable[[Array], Any], x: Array) -> Array:
     """function in float64 on every element, rounded once to x's type."""
     with np.errstate(all="ignore"):
@@ -70,13 +75,12 @@ def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], items
         try:
             shape = broadcast_shapes(shape, array.shape)
         except ValueError:
-            raise refuse(
+            raise misfit(
                 "the inputs' shapes do not broadcast",
                 names[place],
                 f"a shape that broadcasts with {shape_text(shape)}",
                 array,
                 why="axes are matched from the last; each pair must be equal, or one of them 1.",
-                code="QR208",
             ) from None
     ctx.claim(shape, itemsize or max((a.itemsize for a in arrays), default=1))
     return shape

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qrun.declare.frozen import frozen
-from qrun.ops._attention import positive, split_heads, with_shape
-from qrun.ops._op import Array, bad_shape, both_or_none, one_of, refuse, require
+from qrun.ops._attention import check_past, positive, split_heads
+from qrun.ops._op import Array, bad_shape, both_or_none, misfit, one_of, require, with_shape
 from qrun.ops._signature import Attributes, InputRecord
 
 _NO_QUANTIZATION = "NONE"
@@ -93,10 +93,10 @@ def check_pasts(k: Array, given: GroupQueryInputs, window: int) -> None:
     past_key, past_value = given.past_key, given.past_value
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past in (("past_key", past_key), ("past_value", past_value)):
-        if past is not None and (past.ndim != 4 or past.shape[:2] != k.shape[:2] or past.shape[3] != k.shape[3]):
-            raise bad_shape(name, f"[{k.shape[0]},{k.shape[1]},past,{k.shape[3]}]", past)
+        if past is not None:
+            check_past(past, k, name)
     if past_key is not None and past_value is not None:
         with_shape(past_value, "past_value", past_key.shape)
     if window and (past_key is None or past_key.shape[2] < window):
         got = "nothing" if past_key is None else past_key
-        raise refuse("the cache is smaller than the window", "past_key", f"{window} rows or more", got, code="QR208")
+        raise misfit("the cache is smaller than the window", "past_key", f"{window} rows or more", got)

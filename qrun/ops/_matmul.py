@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._op import Array, Context, Shape, refuse
+from qrun.ops._op import Array, Context, Shape, first_place, misfit, refuse
 from qrun.ops._quantize import Given, note_scale, same_type
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import Attributes
@@ -120,8 +120,7 @@ def wrap32(
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))
     count = int(np.count_nonzero(outside))
     if count:
-        first = np.unravel_index(int(np.argmax(outside)), outside.shape)
-        ctx.observe("accumulator-wrap", "y", count, acc.size, place(tuple(int(i) for i in first)))
+        ctx.observe("accumulator-wrap", "y", count, acc.size, place(first_place(outside)))
         acc = acc.astype(np.int64).astype(np.int32).astype(np.float64)
     return acc
 
@@ -135,12 +134,11 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
         except ValueError:
             ok = False
     if not ok:
-        raise refuse(
+        raise misfit(
             f"{names[0]} and {names[1]} cannot be multiplied",
             names[1],
             f"[...,K,N] for {names[0]} [...,M,K], leading axes that broadcast",
             f"{names[0]} {shape_text(a.shape)}, {names[1]} {shape_text(b.shape)}",
-            code="QR208",
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, one_of, refuse
+from qrun.ops._context import Context, misfit, one_of, refuse
 
 ML = "ai.onnx.ml"
 NUMBERS = "float double int64 int32"
@@ -26,7 +26,7 @@ def singles(values: Sequence[float] | None) -> Array:
 def rows_of(x: Array) -> Array:
     """[N,F] in float64; one row [F] is [1,F]. Refuses other ranks."""
     if x.ndim not in (1, 2):
-        raise refuse("X is no table", "X", "[N,F] or [F]", x, code="QR208")
+        raise misfit("X is no table", "X", "[N,F] or [F]", x)
     return np.asarray(x.reshape(-1, x.shape[-1]), np.float64)
 
 

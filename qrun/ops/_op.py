@@ -18,10 +18,14 @@ from qrun.ops._context import (
     bad_attribute,
     bad_shape,
     both_or_none,
+    check_range,
+    first_place,
+    misfit,
     one_of,
     refuse,
     require,
     require_count,
+    with_shape,
 )
 from qrun.ops._promises import Compounds, Form, Real
 from qrun.ops._signature import (
@@ -283,4 +287,5 @@ def elements(shape: Shape) -> int:
 
 
 __all__ = ["Array", "Context", "OpDef", "Real", "find", "op"]
-__all__ += ["bad_attribute", "bad_shape", "both_or_none", "one_of", "refuse", "require", "require_count"]
+__all__ += ["bad_attribute", "bad_shape", "both_or_none", "check_range", "first_place", "misfit", "one_of", "refuse"]
+__all__ += ["require", "require_count", "with_shape"]

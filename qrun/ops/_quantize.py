@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import SMALL, shape_text, type_name
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, first_place, refuse
 from qrun.ops._rounding import DoubleDouble, Floats, nearest, scale_pair, two_product
 
 BLOCK = 1 << 16
@@ -101,13 +101,13 @@ def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor:
         )
 
 
-def note_scale(ctx: Context, scale: Array, name: str) -> None:
-    """Observe scales that are not positive and finite; they follow IEEE 754."""
+def note_scale(ctx: Context, scale: Array, name: str, signed: bool = False) -> None:
+    """Observe scales that are not finite, nor positive unless they may be `signed`; they follow IEEE 754."""
     if ctx.observing:
         with np.errstate(invalid="ignore"):
-            bad = ~(np.isfinite(scale) & (scale > 0))
+            bad = ~(np.isfinite(scale) & (signed | (scale > 0)))
         if bad.any():
-            where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), scale.shape))
+            where = first_place(bad)
             ctx.observe("bad-scale", name, int(bad.sum()), scale.size, where, f"{float(scale[where])!r}")
 
 

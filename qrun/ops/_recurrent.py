@@ -15,8 +15,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates, activations
-from qrun.ops._float import narrow, widen
-from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, refuse
+from qrun.ops._float import rounded, widen
+from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, one_of
 from qrun.ops._signature import Attributes
 from qrun.ops._sums import rounded_products
 
@@ -124,7 +124,7 @@ def _lengths(lengths: Array | None, seq: int, batch: int) -> Array:
         raise bad_shape("sequence_lens", f"[{batch}]", lengths)
     if ((lengths < 0) | (lengths > seq)).any():
         got = int(lengths[int(np.argmax((lengths < 0) | (lengths > seq)))])
-        raise refuse(f"a sequence has length {got}", "sequence_lens", f"0 to {seq}", str(got), code="QR208")
+        raise misfit(f"a sequence has length {got}", "sequence_lens", f"0 to {seq}", str(got))
     return lengths.astype(np.int64)
 
 
@@ -160,16 +160,12 @@ def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> 
             y[order[t, running], number, running] = plain(states[0])
     if sequences.batch_first:
         y, last = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in last]
-    return tuple(np.ascontiguousarray(_rounded(array, sequences.made)) for array in (y, *last))
+    return tuple(np.ascontiguousarray(rounded(array, sequences.made)) for array in (y, *last))
 
 
 def plain(states: Array) -> Array:
     """States in which NaN has one bit pattern: which one IEEE 754 makes of others, it leaves open."""
     return np.where(np.isnan(states), states.dtype.type(np.nan), states)
-
-
-def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
-    return array if array.dtype == dtype else narrow(array, dtype)
 
 
 def _order(lengths: Array, seq: int, backward: bool) -> Array:

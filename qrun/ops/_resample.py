@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._context import Context, refuse
+from qrun.ops._context import Context, misfit, refuse
 from qrun.ops._float import bounds, narrow
 from qrun.ops._shape import claim
 from qrun.ops._signature import Attributes
@@ -142,7 +141,7 @@ def resampled_shape(
     for axis in axes:
         shape[axis.axis] = axis.out
         if axis.out and not axis.length:
-            raise misfit("X", f"axis {axis.axis} has no elements to resample", "an axis of 1 or more", x)
+            raise misfit(f"axis {axis.axis} has no elements to resample", "X", "an axis of 1 or more", x)
     itemsize = x.dtype.itemsize if options.mode == "nearest" else 8
     claim(ctx, shape, np.dtype(f"V{itemsize}"), "X")
     if 0 not in shape and options.mode != "nearest" and x.dtype in (np.bool_, np.object_):
@@ -252,7 +251,3 @@ def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float, 
     for mask in masks:
         y[np.broadcast_to(mask, y.shape)] = fill
     return y
-
-
-def misfit(param: str, message: str, expected: str, got: Any) -> OperatorError:
-    return refuse(message, param, expected, got, code="QR208")

@@ -11,7 +11,7 @@ from qrun.ir.compound import Compound
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body, Round, Turns
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, refuse
+from qrun.ops._op import Array, Context, misfit, refuse
 from qrun.ops._shape import checked
 
 AT_ONCE = 1 << 16
@@ -38,12 +38,11 @@ class ScanOutput:
         """Elements along a first axis, at least one. Raises as `add`."""
         if self._parts and (elements.shape[1:], elements.dtype) != (self._parts[0].shape[1:], self._parts[0].dtype):
             first = self._parts[0]
-            raise refuse(
+            raise misfit(
                 f"element {sum(map(len, self._parts))} of a scan output has another shape or type",
                 "body",
                 f"{type_name(first.dtype)} {shape_text(first.shape[1:])}, as the first",
                 f"{type_name(elements.dtype)} {shape_text(elements.shape[1:])}",
-                code="QR208",
             )
         self.nbytes += elements.nbytes
         self._ctx.claim((2 * self.nbytes,), 1, "scan output")

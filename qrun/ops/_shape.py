@@ -10,19 +10,18 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, Shape, bad_shape, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, first_place, misfit, refuse
 from qrun.shapes import MOST_AXES
 
 
 def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
     """The elements of a 1-D integer tensor (rank 0 too if `scalar`)."""
     if array.dtype.kind not in "iu" or array.ndim > 1 or (array.ndim == 0 and not scalar):
-        raise refuse(
+        raise misfit(
             f"{name} is not a list of integers",
             name,
             "a 1-D int64 tensor",
             f"{type_name(array.dtype)} {shape_text(array.shape)}",
-            code="QR208",
         )
     if array.size > 2 * MOST_AXES:
         raise refuse(f"{name} has {array.size} numbers", name, f"at most {2 * MOST_AXES}", array)
@@ -32,20 +31,13 @@ def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
 def scalar(array: Array, name: str) -> Any:
     """The one element of a scalar or a tensor [1], as a Python number."""
     if array.size != 1 or array.ndim > 1:
-        raise refuse(f"{name} is not a scalar", name, "a scalar", array, code="QR208")
+        raise misfit(f"{name} is not a scalar", name, "a scalar", array)
     return array.reshape(-1).tolist()[0]
 
 
 def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None:
     if len(values) != wanted:
-        raise refuse(
-            f"{name} has {len(values)} numbers",
-            name,
-            f"{wanted} numbers",
-            shape_text(tuple(values)),
-            why=why,
-            code="QR208",
-        )
+        raise misfit(f"{name} has {len(values)} numbers", name, f"{wanted} numbers", shape_text(tuple(values)), why=why)
 
 
 def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
@@ -73,7 +65,7 @@ def check_indices(indices: Array, data: Array, axis: int) -> None:
     if not indices.size or (int(indices.min()) >= -size and int(indices.max()) < size):
         return
     bad = (indices < -size) | (indices >= size)
-    where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), indices.shape))
+    where = first_place(bad)
     at = f" at {list(where)}" if where else ""
     raise refuse(
         f"index {int(indices[where])}{at} is out of range",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ops._float import narrow, single
-from qrun.ops._op import Array, refuse
+from qrun.ops._op import Array
 from qrun.ops._reduce import sum_over
 
 
@@ -35,7 +35,3 @@ def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
         for bias in weights[1:]:
             y += bias
     return narrow(y, dtype)
-
-
-def misfit(name: str, expected: str, got: Array) -> Exception:
-    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208")

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ops._context import refuse
+from qrun.ops._context import check_range, refuse
 from qrun.ops._ml import Floats, singles
 from qrun.ops._signature import Attributes
 from qrun.ops._trees import LEAF, Forest, keyed, modes_of
@@ -132,9 +132,11 @@ class Ensemble(Attributes):
             got = str([len(v) for v in lists])
             expected = f"{count} of each, modes 0 to 6"
             raise refuse("the nodes differ in number", "nodes_modes", expected, got, code="QR204")
+        roots = np.asarray(self.tree_roots, np.int64)
+        check_range(roots, count, "tree_roots", "node", "QR204")
         none, missing = np.zeros(ends, np.int64), self.nodes_missing_value_tracks_true or (0,) * count
         return Forest(
-            _within(np.asarray(self.tree_roots, np.int64), count, "tree_roots"),
+            roots,
             np.concatenate([modes, none + LEAF]),
             np.concatenate([np.asarray(self.nodes_featureids, np.int64), none]),
             np.concatenate([np.asarray(splits, np.float64), none]),
@@ -151,16 +153,9 @@ class Ensemble(Attributes):
 def _next(leafs: Ints, ids: Ints, count: int, ends: int) -> Array:
     """The place of the next node, or leaf, after all nodes."""
     leaf, place = np.asarray(leafs, np.int64) != 0, np.asarray(ids, np.int64)
-    _within(place[leaf], ends, "nodes_truenodeids")
-    _within(place[~leaf], count, "nodes_truenodeids")
+    check_range(place[leaf], ends, "nodes_truenodeids", "node", "QR204")
+    check_range(place[~leaf], count, "nodes_truenodeids", "node", "QR204")
     return np.where(leaf, place + count, place)
-
-
-def _within(places: Array, count: int, name: str) -> Array:
-    if places.size and (places.min() < 0 or places.max() >= count):
-        bad = int(places.max() if places.max() >= count else places.min())
-        raise refuse(f"there is no node {bad}", name, f"0 to {count - 1}", str(bad), code="QR204")
-    return places
 
 
 def _members(modes: Array, values: Array | None) -> dict[int, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ops._context import Context, refuse, require
+from qrun.ops._context import Context, misfit, refuse, require
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEAF = len(MODES) - 1
@@ -41,7 +41,7 @@ def leaves(forest: Forest, x: Array, ctx: Context) -> Array:
     features = forest.features[inner]
     if features.size and (features.min() < 0 or features.max() >= x.shape[1]):
         bad = int(features.max() if features.max() >= x.shape[1] else features.min())
-        raise refuse(f"there is no feature {bad}", "X", f"{bad + 1} features or more", x, code="QR208")
+        raise misfit(f"there is no feature {bad}", "X", f"{bad + 1} features or more", x)
     at = np.broadcast_to(forest.roots, (len(x), len(forest.roots))).copy()
     rows = np.arange(len(x))[:, None]
     for _ in range(len(forest.modes) + 1):

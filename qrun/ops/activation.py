@@ -11,7 +11,8 @@ from qrun.ops import _functions
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
-from qrun.ops._op import Array, bad_attribute, op, refuse
+from qrun.ops._op import Array, bad_attribute, op
+from qrun.ops._shape import scalar
 
 FLOAT_MAX = 3.4028234663852886e38
 
@@ -59,8 +60,8 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     Raises OperatorError for a limit that is not a scalar.
     """
     for name, limit in (("min", min), ("max", max)):
-        if limit is not None and (limit.size != 1 or limit.ndim > 1):
-            raise refuse(f"{name} is not a scalar", name, "a scalar", limit, code="QR208")
+        if limit is not None:
+            scalar(limit, name)
     if is_integer(input.dtype) and min is None and max is None:
         return input
     lowest, highest = bounds(input.dtype)

@@ -14,17 +14,17 @@ from qrun.ops._attention import (
     appended,
     attend,
     causal,
+    check_past,
     hidden,
     merged_heads,
     positive,
     split_heads,
-    with_shape,
 )
 from qrun.ops._body import node
 from qrun.ops._float import single
-from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, misfit, one_of, op, refuse, require, with_shape
 from qrun.ops._signature import Attributes, InputRecord
-from qrun.shapes import broadcast_shapes
+from qrun.shapes import broadcasts_to
 
 _SOFTMAX_TYPES = (1, 10, 11, 16)
 _PADDED = 24
@@ -148,13 +148,7 @@ def _by_head(given: AttentionInputs, attributes: AttentionAttributes, ctx: Conte
         raise bad_shape("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
     if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         got = f"{q.shape[1]} and {k.shape[1]}"
-        raise refuse(
-            "the heads of K do not divide those of Q",
-            "K",
-            "a number of heads that divides that of Q",
-            got,
-            code="QR208",
-        )
+        raise misfit("the heads of K do not divide those of Q", "K", "a number of heads that divides that of Q", got)
     return q, k, v
 
 
@@ -162,8 +156,8 @@ def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
     past_key, past_value, lengths = given.past_key, given.past_value, given.nonpad_kv_seqlen
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
-        if past is not None and (past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]):
-            raise bad_shape(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
+        if past is not None:
+            check_past(past, new, name)
     if lengths is None:
         return
     with_shape(lengths, "nonpad_kv_seqlen", k.shape[:1])
@@ -185,11 +179,7 @@ def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
         wide = mask if mask.dtype.kind not in "iu" else mask.astype(np.float64)
         rest = np.full((*mask.shape[:-1], gap), away, wide.dtype)
         mask = np.concatenate([wide, rest], axis=-1)
-    try:
-        fits = broadcast_shapes(mask.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(mask.shape, shape):
         raise bad_shape("attn_mask", f"a shape that broadcasts to {shape_text(shape)}", mask)
     ctx.claim(mask.shape, 8, "mask")
     mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)

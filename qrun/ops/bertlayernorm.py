@@ -8,14 +8,25 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._attention import with_shape
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
 from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._op import Array, Context, bad_attribute, bad_shape, both_or_none, op, refuse
+from qrun.ops._op import (
+    Array,
+    Context,
+    bad_attribute,
+    bad_shape,
+    both_or_none,
+    check_range,
+    misfit,
+    op,
+    refuse,
+    with_shape,
+)
 from qrun.ops._quantize import note_scale, same_type, scalar
 from qrun.ops._reduce import sum_over
 from qrun.ops._signature import InputRecord
+from qrun.shapes import broadcasts_to
 
 _TYPES = "float float16 bfloat16"
 _EPSILON = 9.999999960041972e-13
@@ -120,14 +131,13 @@ def _nodes(
 def _check(x: Array, skip: Array, **weights: Array | None) -> None:
     """Refuse a scalar, what does not broadcast to it, and weights that are not one number for each element of a row."""
     if not x.ndim:
-        raise refuse("the input is a scalar", "input", "rank 1 or more", x, code="QR208")
-    lead = x.ndim - skip.ndim
-    if lead < 0 or any(n not in (1, m) for n, m in zip(skip.shape, x.shape[lead:], strict=True)):
+        raise misfit("the input is a scalar", "input", "rank 1 or more", x)
+    if not broadcasts_to(skip.shape, x.shape):
         expected = f"a shape that broadcasts to {shape_text(x.shape)}"
-        raise refuse("skip does not fit the input", "skip", expected, skip, code="QR208")
+        raise misfit("skip does not fit the input", "skip", expected, skip)
     for name, weight in weights.items():
         if weight is not None and weight.shape != x.shape[-1:]:
-            raise refuse(f"{name} does not fit the input", name, shape_text(x.shape[-1:]), weight, code="QR208")
+            raise misfit(f"{name} does not fit the input", name, shape_text(x.shape[-1:]), weight)
 
 
 @op(
@@ -269,9 +279,7 @@ def embedded(
 
 
 def _rows(table: Array, ids: Array, name: str, ctx: Context) -> Array:
-    if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
-        bad = int(ids.max() if ids.max() >= len(table) else ids.min())
-        raise refuse(f"there is no row {bad}", name, f"0 to {len(table) - 1}", str(bad), code="QR208")
+    check_range(ids, len(table), name, "row", "QR208")
     return np.asarray(node("Gather", [table, ids], ctx, axis=0))
 
 

@@ -10,8 +10,8 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import Array, Context, op, require
-from qrun.ops._standardized import affine, misfit, standardized
+from qrun.ops._op import Array, Context, misfit, op, require
+from qrun.ops._standardized import affine, standardized
 
 
 @op("InstanceNormalization", since=6)
@@ -86,7 +86,7 @@ def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
 def _grouped(x: Array, groups: int, name: str) -> Array:
     """x [N,C,spatial...] as [N,groups,C / groups * spatial]."""
     if x.ndim < 2:
-        raise misfit(name, "[N,C,spatial...]", x)
+        raise misfit(f"{name} does not fit the input", name, "[N,C,spatial...]", x)
     channels = x.shape[1]
     require("num_groups", groups > 0 and not channels % groups, f"a divisor of {channels}, the channels", groups)
     return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
@@ -94,5 +94,7 @@ def _grouped(x: Array, groups: int, name: str) -> Array:
 
 def _per_channel(p: Array, x: Array, name: str) -> Array:
     if p.shape != x.shape[1:2]:
-        raise misfit(name, f"{shape_text(x.shape[1:2])}, one number for each channel", p)
+        raise misfit(
+            f"{name} does not fit the input", name, f"{shape_text(x.shape[1:2])}, one number for each channel", p
+        )
     return widen(p).reshape(-1, *(1,) * (x.ndim - 2))

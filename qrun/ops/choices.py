@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ops._body import node
 from qrun.ops._float import axis_in, bounds, is_integer, narrow, single, widen
 from qrun.ops._native_float32 import function
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op
 
 
 @op("Hardmax", since=1)
@@ -64,7 +64,7 @@ def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
     Raises OperatorError for shapes that differ.
     """
     if A.shape != B.shape:
-        raise refuse("B does not fit A", "B", "as A, " + str(list(A.shape)), B, code="QR208")
+        raise misfit("B does not fit A", "B", "as A, " + str(list(A.shape)), B)
     return np.asarray(node("Mul", [node("Swish", [A], ctx, alpha=alpha), B], ctx))
 
 
@@ -75,7 +75,7 @@ def det(X: Array, *, ctx: Context) -> Array:
     Raises OperatorError for matrices that are not square.
     """
     if X.ndim < 2 or X.shape[-1] != X.shape[-2]:
-        raise refuse("X has no square matrices", "X", "[...,M,M]", X, code="QR208")
+        raise misfit("X has no square matrices", "X", "[...,M,M]", X)
     ctx.claim(X.shape, 24)
     with np.errstate(all="ignore"):
         return narrow(np.linalg.det(widen(X)), X.dtype)

@@ -7,12 +7,11 @@ from typing import cast
 
 import numpy as np
 
-from qrun.errors import OperatorError
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import concat_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, ints
 
 
@@ -39,13 +38,12 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
             wanted = [*first.shape]
             if wanted and x.ndim == first.ndim:
                 wanted[place] = x.shape[place]
-            raise refuse(
+            raise misfit(
                 f"inputs[{number}] does not fit inputs[1]",
                 f"inputs[{number}]",
                 f"{type_name(first.dtype)} {shape_text(tuple(wanted))}",
                 f"{type_name(x.dtype)} {shape_text(x.shape)}",
                 why=f"Concat: all dimensions except axis {axis} are equal.",
-                code="QR208",
             )
     length = sum(x.shape[place] for x in inputs)
     claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
@@ -58,17 +56,13 @@ def _lower(site: LoweringContext) -> NativeKernel:
     return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))
 
 
-def _misfit(param: str, message: str, expected: str, got: object) -> OperatorError:
-    return refuse(message, param, expected, got, code="QR208")
-
-
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
     place = axis_in(axis, input.ndim)
     size = input.shape[place]
     if ctx is not None and len(lengths) != ctx.outputs:
-        raise _misfit("split", f"the node names {ctx.outputs} outputs", f"{ctx.outputs} lengths", list(lengths))
+        raise misfit(f"the node names {ctx.outputs} outputs", "split", f"{ctx.outputs} lengths", list(lengths))
     if any(n < 0 for n in lengths) or sum(lengths) != size:
-        raise _misfit("split", "the lengths do not fit", f"numbers of 0 or more that add up to {size}", list(lengths))
+        raise misfit("the lengths do not fit", "split", f"numbers of 0 or more that add up to {size}", list(lengths))
     parts = []
     start = 0
     for n in lengths:
@@ -80,8 +74,8 @@ def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple
 def _equal(input: Array, axis: int, count: int) -> list[int]:
     size = input.shape[axis_in(axis, input.ndim)]
     if count < 1 or size % count:
-        raise _misfit(
-            "input", f"axis {axis} does not split into {count} equal parts", f"a multiple of {count}", str(size)
+        raise misfit(
+            f"axis {axis} does not split into {count} equal parts", "input", f"a multiple of {count}", str(size)
         )
     return [size // count] * count
 
@@ -121,20 +115,20 @@ def split(
     """
     if (split is None) == (num_outputs is None):
         got = "neither" if split is None else "both"
-        raise _misfit("split", "either split or num_outputs is given", "one of them", got)
+        raise misfit("either split or num_outputs is given", "split", "one of them", got)
     if split is not None:
         return _cut(input, axis, _lengths(split), ctx)
     assert num_outputs is not None
     size = input.shape[axis_in(axis, input.ndim)]
     wanted = ctx.outputs if ctx else num_outputs
     if num_outputs < 1 or num_outputs != wanted:
-        raise _misfit("num_outputs", f"the node names {wanted} outputs", str(wanted), num_outputs)
+        raise misfit(f"the node names {wanted} outputs", "num_outputs", str(wanted), num_outputs)
     length = -(-size // num_outputs)
     last = size - length * (num_outputs - 1)
     if last < 0:
-        raise _misfit(
-            "num_outputs",
+        raise misfit(
             f"{size} elements do not fill {num_outputs} parts of {length}",
+            "num_outputs",
             f"parts of ceil({size} / {num_outputs}) = {length} elements, the last one of 0 or more",
             num_outputs,
         )

@@ -12,7 +12,7 @@ from qrun.ir.types import DTYPES, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, ints, scalar
 
 
@@ -135,7 +135,7 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
             code="QR203",
         )
     if input.ndim != 2:
-        raise refuse("input is not a matrix", "input", "rank 2", input, code="QR208")
+        raise misfit("input is not a matrix", "input", "rank 2", input)
     rows, columns = claim(ctx, input.shape, kind, "input")
     made = np.zeros((rows, columns), kind)
     shift = max(-rows, min(columns, k))
@@ -162,7 +162,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
 def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context) -> tuple[int, int, tuple[int, ...]]:
     """The length of the new axis, its place, and the result's shape, which is claimed."""
     if values.shape != (2,):
-        raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")
+        raise misfit("values is not [off, on]", "values", "[2]", values)
     wide = scalar(depth, "depth")
     if not (math.isfinite(wide) and int(wide) >= 0):
         raise refuse("depth is out of range", "depth", "0 or more", wide)

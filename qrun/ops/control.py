@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Body, Turns
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, op, refuse, require
+from qrun.ops._op import Array, Context, misfit, op, refuse, require
 from qrun.ops._rounds import AT_ONCE, Rounds, ScanOutput
 from qrun.ops._shape import checked
 
@@ -31,7 +31,7 @@ def _truth(value: Array, param: str, what: str) -> bool:
     if value.dtype != np.bool_:
         raise refuse(f"{what} is {type_name(value.dtype)}", param, "bool", type_name(value.dtype), code="QR203")
     if value.size != 1:
-        raise refuse(f"{what} is not one element", param, "a scalar", value, code="QR208")
+        raise misfit(f"{what} is not one element", param, "a scalar", value)
     return bool(value.reshape(())[()])
 
 
@@ -83,7 +83,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
 
 def _one(value: Array) -> int:
     if value.size != 1:
-        raise refuse("M is not one element", "M", "a scalar", value, code="QR208")
+        raise misfit("M is not one element", "M", "a scalar", value)
     return int(value.reshape(())[()])
 
 
@@ -113,9 +113,7 @@ def scan_8(
     batch, longest = _batch(inputs, count)
     lengths = np.full(batch, longest) if sequence_lens is None else sequence_lens
     if lengths.shape != (batch,) or ((lengths < 0) | (lengths > longest)).any():
-        raise refuse(
-            "sequence_lens does not fit", "sequence_lens", f"[{batch}] of 0 to {longest}", lengths, code="QR208"
-        )
+        raise misfit("sequence_lens does not fit", "sequence_lens", f"[{batch}] of 0 to {longest}", lengths)
     results: list[list[Array]] = []
     for number, length in enumerate(lengths.tolist()):
         own = [np.asarray(x[number]) for x in inputs]
@@ -134,9 +132,9 @@ def _batch(inputs: Sequence[Array], states: int) -> tuple[int, int]:
     """The size of the batch, and the longest sequence; the first of the inputs are states."""
     name, shapes = "initial_state_and_scan_inputs", ", ".join(shape_text(x.shape) for x in inputs)
     if any(x.ndim < (1 if place < states else 2) for place, x in enumerate(inputs)):
-        raise refuse("an input has no batch or no sequence", name, "[batch,...], [batch,seq,...]", shapes, code="QR208")
+        raise misfit("an input has no batch or no sequence", name, "[batch,...], [batch,seq,...]", shapes)
     if len({x.shape[0] for x in inputs}) != 1 or len({x.shape[1] for x in inputs[states:]}) != 1:
-        raise refuse("inputs have other batches or sequences", name, "one size of each", shapes, code="QR208")
+        raise misfit("inputs have other batches or sequences", name, "one size of each", shapes)
     batch, longest = inputs[-1].shape[:2]
     return batch, longest
 
@@ -146,12 +144,11 @@ def _of_batch(parts: Sequence[Array]) -> Array:
     first = parts[0]
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
-            raise refuse(
+            raise misfit(
                 f"element {number} of the batch makes another shape or type",
                 "body",
                 f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
                 f"{type_name(part.dtype)} {shape_text(part.shape)}",
-                code="QR208",
             )
     checked((len(parts), *first.shape), first.itemsize, "body")
     return np.stack(parts)
@@ -191,9 +188,7 @@ def scan(
     lengths = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}
     if len(lengths) != 1:
         shapes = ", ".join(shape_text(x.shape) for x in scanned)
-        raise refuse(
-            "scan inputs have other lengths", "initial_state_and_scan_inputs", "one length", shapes, code="QR208"
-        )
+        raise misfit("scan inputs have other lengths", "initial_state_and_scan_inputs", "one length", shapes)
     states, stacks = _scan(body, inputs[:count], scanned, (axes, backward), lengths.pop(), ctx)
     stated = zip(stacks, body.outputs[count:], output_axes, turned, strict=True)
     return (*states, *(s.whole(v.shape, v.dtype, axis, bool(turn)) for s, v, axis, turn in stated))

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ops._conv import ConvGeometry, check_bias, conv_macs, conv_window
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._window import SlidingWindow
 
 
@@ -46,7 +46,7 @@ def deform_conv(
     for name, given, count in (("offset", offset, taps * rank), ("mask", mask, taps)):
         shape = (len(X), offset_group * count, *win.out)
         if given is not None and given.shape != shape:
-            raise refuse(f"{name} does not fit", name, str(list(shape)), given, code="QR208")
+            raise misfit(f"{name} does not fit", name, str(list(shape)), given)
     if not np.isfinite(widen(offset)).all():
         raise refuse("offset has a place that is no number", "offset", "finite numbers", "NaN or infinity")
     ctx.claim((len(X), W.shape[0], places), 8)

@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, product, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim
 
@@ -74,12 +74,11 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
     for place, (text, x) in enumerate(zip(texts, inputs, strict=True)):
         more = x.ndim - len(letters[place])
         if more < 0 or ("..." not in text and more):
-            raise refuse(
+            raise misfit(
                 f"term {text!r} does not fit Inputs[{place}]",
                 f"Inputs[{place}]",
                 f"rank {len(letters[place])}" + (" or more" if "..." in text else ""),
                 x,
-                code="QR208",
             )
         hidden = max(hidden, more)
     every = "".join(letters)
@@ -105,12 +104,11 @@ def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[st
         for label, n in zip(labels, x.shape, strict=True):
             known = sizes.get(label, 1)
             if known != n and 1 not in (known, n):
-                raise refuse(
+                raise misfit(
                     f"index {label} has {known} places before, {n} in Inputs[{place}]",
                     f"Inputs[{place}]",
                     f"{known} or 1 places",
                     f"{n}, in {shape_text(x.shape)}",
-                    code="QR208",
                 )
             sizes[label] = n if known == 1 else known
     return sizes

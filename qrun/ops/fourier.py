@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._float import axis_in, is_integer, narrow, widen
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, scalar
 
 _MEL = 2595.0
@@ -80,7 +80,7 @@ def _complex(x: Array) -> Array:
 
 def _check_parts(x: Array, name: str) -> None:
     if x.ndim < 2 or x.shape[-1] not in (1, 2):
-        raise refuse(f"{name} has no parts", name, "[...,1] real, or [...,2] real and imaginary", x, code="QR208")
+        raise misfit(f"{name} has no parts", name, "[...,1] real, or [...,2] real and imaginary", x)
 
 
 @op("STFT", since=17)
@@ -100,16 +100,16 @@ def stft(
     Raises OperatorError for shapes and lengths that do not fit, and a complex signal that is onesided.
     """
     if signal.ndim != 3:
-        raise refuse("the signal has no batch", "signal", "[batch,length,1] or [batch,length,2]", signal, code="QR208")
+        raise misfit("the signal has no batch", "signal", "[batch,length,1] or [batch,length,2]", signal)
     _check_parts(signal, "signal")
     length = signal.shape[1] if window is None else window.size
     length = length if frame_length is None else int(scalar(frame_length, "frame_length"))
     step = int(scalar(frame_step, "frame_step"))
     if window is not None and window.shape != (length,):
-        raise refuse("the window has another length", "window", f"[{length}]", window, code="QR208")
+        raise misfit("the window has another length", "window", f"[{length}]", window)
     if step < 1 or not 1 <= length <= signal.shape[1]:
         expected = f"a step of 1 or more, a length of 1 to {signal.shape[1]}"
-        raise refuse("the frames do not fit", "frame_step", expected, f"step {step}, length {length}", code="QR208")
+        raise misfit("the frames do not fit", "frame_step", expected, f"step {step}, length {length}")
     if onesided and signal.shape[2] == 2:
         raise refuse("a complex signal is onesided", "onesided", "0 for complex input", "1", code="QR204")
     frames = (signal.shape[1] - length) // step + 1
@@ -145,7 +145,7 @@ def blackman_window(size: Array, *, output_datatype: int = 1, periodic: int = 1,
 def _window(size: Array, parts: tuple[float, float, float], number: int, periodic: int, ctx: Context) -> Array:
     kind, count = _output_type(number), int(scalar(size, "size"))
     if count < 0:
-        raise refuse(f"the size is {count}", "size", "0 or more", str(count), code="QR208")
+        raise misfit(f"the size is {count}", "size", "0 or more", str(count))
     claim(ctx, (count,), np.dtype(np.float64), "size")
     turns = np.arange(count) / max(count if periodic else count - 1, 1)
     made = parts[0] - parts[1] * np.cos(2 * np.pi * turns) + parts[2] * np.cos(4 * np.pi * turns)

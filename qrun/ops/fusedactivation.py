@@ -11,7 +11,7 @@ from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
 from qrun.ops._float import is_integer
 from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op, refuse
 
 _OF_GEMM: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -121,7 +121,7 @@ def _conv_nodes(
     x, w, z = given
     shape = (*x.shape[:1], *w.shape[:1], *conv_window(x, w, geometry, ("X", "W")).out)
     if z is not None and z.shape != shape:
-        raise refuse("Z has not the result's shape", "Z", shape_text(shape), z, code="QR208")
+        raise misfit("Z has not the result's shape", "Z", shape_text(shape), z)
     if name and name not in _OF_CONV:
         raise refuse(f"there is no activation {name!r}", "activation", ", ".join(_OF_CONV), name, code="QR204")
     names = _OF_CONV.get(name, ())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ops._attention import with_shape
 from qrun.ops._body import InnerNode, node, nodes_kernel
-from qrun.ops._float import narrow, single, widen
+from qrun.ops._float import narrow, rounded, single, widen
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
-from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, with_shape
 
 _FLOATS = "float float16 bfloat16"
 _ACTIVATIONS = ("silu", "swish", "sigmoid")
@@ -65,7 +64,7 @@ def gated_rms_norm(
     normal = node("RMSNormalization", [groups, scale.astype(np.float32)], ctx, epsilon=epsilon).reshape(X.shape)
     opened = node(_function(activation), [gate.astype(np.float32)], ctx)
     made = np.asarray(node("Mul", [normal, opened], ctx))
-    return made if X.dtype == np.float32 else narrow(made, X.dtype)
+    return rounded(made, X.dtype)
 
 
 @gated_rms_norm.native
@@ -97,6 +96,6 @@ def _check_norm(x: Array, scale: Array, gate: Array, activation: str) -> int:
         raise bad_shape("scale", "[C]", scale)
     if not x.ndim or x.shape[-1] % len(scale):
         expected = f"[...,H*{len(scale)}], groups as long as scale"
-        raise refuse("X has no whole groups", "X", expected, x, code="QR208")
+        raise misfit("X has no whole groups", "X", expected, x)
     with_shape(gate, "gate", x.shape)
     return len(scale)

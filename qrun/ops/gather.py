@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in, broadcast, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, one_of, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 from qrun.shapes import MOST_AXES
 
@@ -186,9 +186,7 @@ def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx
 
 def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
     if updates.shape != tuple(shape):
-        raise refuse(
-            "updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates, code="QR208"
-        )
+        raise misfit("updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates)
 
 
 def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Context) -> Array:
@@ -244,12 +242,11 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
     place = None if axis is None else axis_in(axis, input.ndim)
     length = input.size if place is None else input.shape[place]
     if condition.dtype != np.bool_ or condition.ndim != 1 or condition.size > length:
-        raise refuse(
+        raise misfit(
             "condition does not fit input",
             "condition",
             f"bool [n], n up to {length}",
             f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]",
-            code="QR208",
         )
     chosen = np.flatnonzero(condition)
     ctx.claim((chosen.size, input.size // max(length, 1)), input.itemsize)
@@ -263,7 +260,7 @@ def trilu(input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     Diagonal k holds the elements [...,i,i+k]. Raises OperatorError for rank 1 or less and for k that is not a scalar.
     """
     if input.ndim < 2:
-        raise refuse("input has no matrices", "input", "[...,n,m]", input, code="QR208")
+        raise misfit("input has no matrices", "input", "[...,n,m]", input)
     rows, columns = input.shape[-2:]
     diagonal = max(-rows, min(columns, 0 if k is None else scalar(k, "k")))
     distance = np.arange(columns) - np.arange(rows).reshape(-1, 1)

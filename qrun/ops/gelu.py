@@ -12,7 +12,7 @@ from qrun.ops._elementwise import binary
 from qrun.ops._functions import gelu, gelu_by_tanh, swish
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_float32 import FLOAT, function, function_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op
 
 _FLOATS = "float16 float double bfloat16"
 
@@ -92,5 +92,5 @@ def _check(x: Array, bias: Array, name: str, ctx: Context) -> None:
     """Refuse a bias that is not one number for each place along the last axis; claim the sum and the result."""
     if bias.shape != x.shape[-1:] or not x.ndim:
         expected = f"[{x.shape[-1]}]" if x.ndim else "a first input of rank 1 or more"
-        raise refuse(f"{name} does not fit the input", name, expected, bias, code="QR208")
+        raise misfit(f"{name} does not fit the input", name, expected, bias)
     ctx.claim(x.shape, 2 * x.itemsize)

@@ -8,13 +8,14 @@ from typing import Any, overload
 import numpy as np
 
 from qrun.ir.types import type_name
-from qrun.ops._attention import attend, default_scale, hidden, merged_heads, with_shape
+from qrun.ops._attention import attend, check_bias, default_scale, hidden, merged_heads
 from qrun.ops._body import node
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
-from qrun.ops._op import Array, Context, Shape, both_or_none, op, refuse
+from qrun.ops._op import Array, Context, Shape, both_or_none, op, refuse, with_shape
+from qrun.shapes import broadcasts_to
 
 _TYPES = "float float16 bfloat16"
 _TOTAL, _SCORES = 6, 3
@@ -70,9 +71,7 @@ def group_query_attention(
     q, k = _normalized(q, k, given, attributes.qk_norm_epsilon, ctx)
     if attributes.do_rotary:
         q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
-    if given.attention_bias is not None:
-        allowed = [(b, n, length, total) for b in (q.shape[0], 1) for n in (q.shape[1], 1)]
-        with_shape(given.attention_bias, "attention_bias", *allowed)
+    check_bias(given.attention_bias, (*q.shape[:3], total))
     if given.head_sink is not None:
         with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
     shape = (*k.shape[:2], room if attributes.kept else max(room, total), k.shape[3])
@@ -151,11 +150,7 @@ def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
     if given.attention_bias is None:
         return None
     found = given.attention_bias.shape
-    if (
-        len(found) != 4
-        or found[2:] != shape[2:]
-        or any(n not in (1, m) for n, m in zip(found[:2], shape, strict=False))
-    ):
+    if len(found) != 4 or found[2:] != shape[2:] or not broadcasts_to(found, shape):
         raise declined("attention_bias does not fit")
     return tuple(found)
 

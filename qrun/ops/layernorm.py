@@ -14,9 +14,10 @@ from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
-from qrun.ops._op import Array, Context, one_of, op, require
+from qrun.ops._op import Array, Context, misfit, one_of, op, require
 from qrun.ops._reduce import sum_over
-from qrun.ops._standardized import affine, mean_over, misfit, standardized
+from qrun.ops._standardized import affine, mean_over, standardized
+from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
@@ -199,9 +200,8 @@ def _rounded_once(
 
 
 def _fitting(p: Array, x: Array, name: str) -> Array:
-    lead = x.ndim - p.ndim
-    if lead < 0 or any(n not in (1, m) for n, m in zip(p.shape, x.shape[lead:], strict=True)):
-        raise misfit(name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
+    if not broadcasts_to(p.shape, x.shape):
+        raise misfit(f"{name} does not fit the input", name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
     return widen(p)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.types import FLOAT8, SMALL, shape_text
+from qrun.ops._blockweights import unpack
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
-from qrun.ops._op import Array, Context, Shape, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, first_place, misfit, op, refuse, require
 from qrun.ops._quantize import same_type
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes
@@ -71,7 +72,7 @@ def gather_block_quantized(
     ctx.claim(shape, 12)
     if not size[along]:
         return np.zeros(shape, scales.dtype)
-    codes = unpacked(np.take(data, places, axis=along), width).astype(np.float32)
+    codes = _unpacked(np.take(data, places, axis=along), width).astype(np.float32)
     rows = np.arange(size[blocks_along]) // block
     if blocks_along == along:
         rows = rows[places]
@@ -91,12 +92,9 @@ def gather_block_quantized(
     return np.asarray(np.where(beyond, np.zeros((), made.dtype), made)) if not known.all() else made
 
 
-def unpacked(x: Array, width: int) -> Array:
+def _unpacked(x: Array, width: int) -> Array:
     """The codes in bytes along the last axis, the first in the low bits; other types as they are."""
-    if x.dtype != np.uint8 or width == 8:
-        return x
-    parts = [(x >> shift) & np.uint8(2**width - 1) for shift in range(0, 8, width)]
-    return np.stack(parts, axis=-1).reshape(*x.shape[:-1], -1)
+    return unpack(x, width) if x.dtype == np.uint8 else x
 
 
 def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: int, blocks_along: int) -> None:
@@ -117,7 +115,7 @@ def _zeros(zero_points: Array, data: Array, size: Sequence[int], width: int) -> 
     if floating or zero_points.shape != wanted:
         expected = "none, as data is floating point" if floating else shape_text(wanted)
         raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
-    return unpacked(zero_points, width)[..., : size[-1]]
+    return _unpacked(zero_points, width)[..., : size[-1]]
 
 
 def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floating: bool) -> None:
@@ -169,10 +167,10 @@ def matmul_bnb4(
     require("quant_type", quant_type in _MAPS, "0 (FP4), 1 (NF4)", quant_type)
     depth = K if transB else N
     if not A.ndim or A.shape[-1] != depth:
-        raise refuse("A does not fit B", "A", f"[...,{depth}]", A, code="QR208")
+        raise misfit("A does not fit B", "A", f"[...,{depth}]", A)
     for name, array, wanted in (("B", B, -(-N * K // 2)), ("absmax", absmax, -(-N * K // block_size))):
         if array.size != wanted or array.ndim not in (1, 2):
-            raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"[{wanted}]", array, code="QR208")
+            raise misfit(f"{name} has shape {shape_text(array.shape)}", name, f"[{wanted}]", array)
     ctx.claim((N, K), 20, "weights")
     ctx.claim((*A.shape[:-1], N if transB else K), 8)
     codes = np.stack([B.reshape(-1) >> 4, B.reshape(-1) & 15], axis=1).reshape(-1)[: N * K]
@@ -207,6 +205,5 @@ def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
     outside = (made < low) | (made > high)
     if outside.any():
-        first = np.unravel_index(int(np.argmax(outside)), outside.shape)
-        ctx.observe("accumulator-wrap", "Y", int(outside.sum()), made.size, [int(n) for n in first])
+        ctx.observe("accumulator-wrap", "Y", int(outside.sum()), made.size, first_place(outside))
     return np.asarray(matmul_shape(made, A, B)).astype(kind)

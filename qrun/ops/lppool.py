@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import narrow, widen
-from qrun.ops._op import Array, Context, op, refuse, require
+from qrun.ops._op import Array, Context, check_range, misfit, op, refuse, require
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim, ints
 from qrun.ops._window import PoolGeometry, check_rank, padded, patches
@@ -52,7 +52,7 @@ def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
 
 def _check(x: Array, p: int) -> None:
     if x.ndim < 3:
-        raise refuse("X has no spatial axes", "X", "[N,C,spatial...]", x, code="QR208")
+        raise misfit("X has no spatial axes", "X", "[N,C,spatial...]", x)
     require("p", p >= 1, "1 or more", p)
 
 
@@ -86,7 +86,7 @@ def max_unpool(
     """
     rank = X.ndim - 2
     if rank < 1 or I.shape != X.shape:
-        raise refuse("I does not fit X", "I", f"as X, {shape_text(X.shape)}, with spatial axes", I, code="QR208")
+        raise misfit("I does not fit X", "I", f"as X, {shape_text(X.shape)}, with spatial axes", I)
     step, both = strides or (1,) * rank, pads or (0,) * (2 * rank)
     if len(kernel_shape) != rank or len(step) != rank or len(both) != 2 * rank or min((*kernel_shape, *step)) < 1:
         raise refuse(
@@ -101,12 +101,9 @@ def max_unpool(
     ends = zip(made_shape, shape, strict=False)
     if len(made_shape) != X.ndim or made_shape[:2] != X.shape[:2] or any(n < m or m < 0 for n, m in ends):
         expected = f"{shape_text(shape)} or more along the spatial axes"
-        raise refuse("output_shape does not fit", "output_shape", expected, shape_text(made_shape), code="QR208")
+        raise misfit("output_shape does not fit", "output_shape", expected, shape_text(made_shape))
     claim(ctx, made_shape, X.dtype, "output_shape")
-    count = math.prod(shape)
-    if I.size and (I.min() < 0 or I.max() >= count):
-        bad = int(I.max() if I.max() >= count else I.min())
-        raise refuse(f"there is no place {bad}", "I", f"0 to {count - 1}", str(bad), code="QR209")
+    check_range(I, math.prod(shape), "I", "place")
     made = np.zeros(made_shape, X.dtype)
     made[np.unravel_index(I.reshape(-1), shape)] = X.reshape(-1)
     return made

@@ -13,9 +13,9 @@ from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_mac
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import matmul_kernel
 from qrun.ops._native_turned import turned_kernel
-from qrun.ops._op import Array, Context, Shape, bad_shape, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, op
 from qrun.ops._sums import rounded_products
-from qrun.shapes import broadcast_shapes
+from qrun.shapes import broadcast_shapes, broadcasts_to
 
 
 @op("MatMul", since=1, cost=matmul_macs)
@@ -64,19 +64,18 @@ def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ct
     """Refuse shapes that do not fit, and claim the result; A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
-            raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208")
+            raise misfit(f"{name} is not a matrix", name, "rank 2", matrix)
     left, right = a.T if attributes.transA else a, b.T if attributes.transB else b
     if left.shape[1] != right.shape[0]:
-        raise refuse(
+        raise misfit(
             "A and B cannot be multiplied",
             "B",
             f"K = {left.shape[1]} rows after transposition, as A has columns",
             f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}",
             fix="check transA and transB",
-            code="QR208",
         )
     shape = (left.shape[0], right.shape[1])
-    if c is not None and (c.ndim > 2 or any(n not in (1, s) for n, s in zip(c.shape[::-1], shape[::-1], strict=False))):
+    if c is not None and not broadcasts_to(c.shape, shape):
         raise bad_shape("C", f"a shape that broadcasts to {shape_text(shape)}", c)
     ctx.claim(shape, 8)
     return left, right
@@ -130,7 +129,7 @@ def fused_matmul(
     """
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
     left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))
-    _claim_fused(left, right, ctx)
+    _claim(left, right, ctx)
     return rounded_products(left, right, A.dtype, single(alpha))
 
 
@@ -142,13 +141,6 @@ def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:
     if rank > 1 and attributes.get(f"trans{name}"):
         axes[-2:] = axes[:-3:-1]
     return axes
-
-
-def _claim_fused(left: Array, right: Array, ctx: Context) -> None:
-    """Check the shapes, and claim the result."""
-    check_matmul(left, right)
-    rows, columns = left.shape[-2:-1], right.shape[-1:] if right.ndim > 1 else ()
-    ctx.claim((*broadcast_shapes(left.shape[:-2], right.shape[:-2]), *rows, *columns), 8)
 
 
 @op(
@@ -171,7 +163,7 @@ def _lower_fused(site: LoweringContext) -> NativeKernel:
     a, b = site.inputs
     perms = {place: _perm(x.ndim, site.attributes, name) for place, (x, name) in enumerate(((a, "A"), (b, "B")))}
     left, right = a.transpose(perms[0]), b.transpose(perms[1])
-    _claim_fused(left, right, site.ctx)
+    _claim(left, right, site.ctx)
     kernel = matmul_kernel(site, left, right, alpha=single(site.attributes["alpha"]))
     operands = [place for place in (0, 1) if place in kernel.stages[0].inputs]
     turns: dict[int, Sequence[int]] = {

@@ -12,7 +12,8 @@ from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_products import exact_sums, matmul_kernel
-from qrun.ops._op import Array, Context, Shape, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, misfit, one_of, op, refuse, require
+from qrun.ops._quantize import note_scale
 
 _BITS = (2, 4, 8)
 
@@ -65,7 +66,7 @@ def matmul_n_bits(
     Raises OperatorError for shapes, types and attributes that do not fit.
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
-    _note_scales(ctx, scales)
+    note_scale(ctx, scales, "scales", signed=True)  # negative ones are what quantizers write, so that -8 is used too
     return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
 
 
@@ -79,7 +80,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     depth, columns = numbers[:2]
     site.ctx.claim((*a.shape[:-1], columns), 8)
     site.require_constants()
-    _note_scales(site.ctx, rest[1])
+    note_scale(site.ctx, rest[1], "scales", signed=True)
     if a.dtype != np.float32:
         raise declined(f"no native {type_name(a.dtype)} products")
     if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):
@@ -111,14 +112,6 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
     return kernel_of(site, operation, (0,), ALWAYS)
 
 
-def _note_scales(ctx: Context, scales: Array) -> None:
-    """Observe scales that are no numbers. Negative ones are what quantizers write, so that -8 is used as well."""
-    bad = ~np.isfinite(scales) if ctx.observing else np.zeros(0, bool)
-    if bad.any():
-        where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
-        ctx.observe("bad-scale", "scales", int(bad.sum()), bad.size, where, f"{float(scales[where])!r}")
-
-
 def checked_weights(
     a: Array, inputs: Sequence[Array | None], numbers: Sequence[int], weight_prepacked: int
 ) -> BlockWeights:
@@ -129,7 +122,7 @@ def checked_weights(
     depth, columns, bits, block = numbers
     _check_numbers(numbers, weight_prepacked)
     if not a.ndim or a.shape[-1] != depth:
-        raise refuse("A does not have K columns", "A", f"[...,{depth}], as K says", a, code="QR208")
+        raise misfit("A does not have K columns", "A", f"[...,{depth}], as K says", a)
     blocks, width = -(-depth // block), block * bits // 8
     _shape(b, "B", [(columns, blocks, width)], "N, blocks, bytes of a block")
     flat = (columns * blocks,)
@@ -150,9 +143,7 @@ def checked_weights(
         bad = (groups < 0) | (groups >= blocks)
         if bad[:depth].any():
             found = int(groups[int(np.argmax(bad))])
-            raise refuse(
-                f"g_idx has block {found}", "g_idx", f"0 to {blocks - 1}, of {blocks} blocks", str(found), code="QR208"
-            )
+            raise misfit(f"g_idx has block {found}", "g_idx", f"0 to {blocks - 1}, of {blocks} blocks", str(found))
     if bias is not None:
         _shape(bias, "bias", [(columns,)], "one for each column", "QR305")
     return BlockWeights(b, scales, zero_points, groups, depth, bits, block, a.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import is_integer, single
 from qrun.ops._ml import ML, NUMBERS, Floats, per_feature, rows_of, single_results, singles
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, check_range, misfit, one_of, op, refuse
 from qrun.ops._shape import claim
 
 
@@ -219,11 +219,8 @@ def array_feature_extractor(X: Array, Y: Array, *, ctx: Context) -> Array:
     """
     places = Y.reshape(-1)
     if not X.ndim or not places.size:
-        raise refuse("there is nothing to select", "Y", "1 place or more, of X with axes", Y, code="QR208")
-    most = X.shape[-1]
-    if places.min() < 0 or places.max() >= most:
-        bad = int(places.max() if places.max() >= most else places.min())
-        raise refuse(f"there is no place {bad}", "Y", f"0 to {most - 1}", str(bad), code="QR209")
+        raise misfit("there is nothing to select", "Y", "1 place or more, of X with axes", Y)
+    check_range(places, X.shape[-1], "Y", "place")
     lead = X.shape[:-1] or (1,)
     claim(ctx, (*lead, places.size), X.dtype, "Y")
     return np.take(X, places, axis=-1).reshape(*lead, places.size)
@@ -238,15 +235,9 @@ def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None
     tables = [rows_of(x) for x in X]
     widths = tuple(t.shape[1] for t in tables)
     if len({len(t) for t in tables}) > 1:
-        raise refuse(
-            "the inputs differ in rows",
-            "X",
-            f"{len(tables[0])} rows",
-            shape_text(tuple(map(len, tables))),
-            code="QR208",
-        )
+        raise misfit("the inputs differ in rows", "X", f"{len(tables[0])} rows", shape_text(tuple(map(len, tables))))
     if inputdimensions is not None and tuple(inputdimensions) != widths:
         expected = shape_text(tuple(inputdimensions))
-        raise refuse("the inputs have other columns", "inputdimensions", expected, shape_text(widths), code="QR208")
+        raise misfit("the inputs have other columns", "inputdimensions", expected, shape_text(widths))
     ctx.claim((len(tables[0]) if tables else 0, sum(widths)), 8)
     return single_results(np.concatenate(tables, axis=1), ctx)

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir.compound import Compound, maps
 from qrun.ir.types import MAP, shape_text, type_name
 from qrun.ops._ml import ML
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 
 _TEXT: np.dtype[Any] = np.dtype(object)
 _LONGEST = 64
@@ -31,10 +31,10 @@ def zip_map(
     """
     keys = _keys(classlabels_int64s, classlabels_strings, ("classlabels_int64s", "classlabels_strings"))
     if X.ndim not in (1, 2):
-        raise refuse("X has another rank", "X", "[N,C] or [C]", X, code="QR208")
+        raise misfit("X has another rank", "X", "[N,C] or [C]", X)
     if X.shape[-1] != keys.size:
         what = f"{keys.size} labels for rows of {X.shape[-1]}"
-        raise refuse(what, "X", f"{keys.size} columns", shape_text(X.shape), code="QR208")
+        raise misfit(what, "X", f"{keys.size} columns", shape_text(X.shape))
     if len(set(keys.tolist())) < keys.size:
         raise refuse("a label comes twice", "classlabels", "different labels", f"{keys.size} labels", code="QR204")
     return maps(keys, X.reshape(-1, keys.size) if X.ndim == 2 else X[None])

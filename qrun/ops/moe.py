@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ops._attention import with_shape
 from qrun.ops._body import node
 from qrun.ops._experts import (
     ExpertAttributes,
@@ -22,7 +21,7 @@ from qrun.ops._experts import (
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, op
+from qrun.ops._op import Array, Context, Shape, bad_shape, op, with_shape
 
 _FLOATS = "float float16 bfloat16"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ops._float import narrow
-from qrun.ops._op import Array, Context, one_of, op, refuse, require, require_count
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse, require, require_count
 
 _MODES = ("TF", "IDF", "TFIDF")
 Grams = dict[tuple[Any, ...], list[int]]
@@ -39,7 +39,7 @@ def tf_idf_vectorizer(
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     if X.ndim not in (1, 2):
-        raise refuse("X has no rows of tokens", "X", "[C] or [N,C]", X, code="QR208")
+        raise misfit("X has no rows of tokens", "X", "[C] or [N,C]", X)
     pool: Sequence[Any] = (pool_strings if X.dtype == object else pool_int64s) or ()
     if bool(pool_strings) == bool(pool_int64s) or not pool:
         wanted = "pool_strings" if X.dtype == object else "pool_int64s"

@@ -11,8 +11,9 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._op import Array, Context, bad_shape, op, refuse, require
+from qrun.ops._op import Array, Context, bad_shape, misfit, op, refuse, require
 from qrun.ops._reduce import sum_over
+from qrun.ops._shape import scalar
 
 
 @op("BatchNormalization", since=7, form="pointwise")
@@ -164,11 +165,9 @@ def dropout(
     leaves the generator open; this is numpy's MT19937 from `seed`, or from 0, so a run repeats.
     Raises OperatorError for a ratio outside [0, 1), and for ratio or training_mode that are not scalars.
     """
-    for name, value in (("ratio", ratio), ("training_mode", training_mode)):
-        if value is not None and (value.size != 1 or value.ndim > 1):
-            raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208")
-    rate = 0.5 if ratio is None else float(ratio.reshape(()))
-    if training_mode is None or not bool(training_mode.reshape(())) or rate == 0:
+    rate = 0.5 if ratio is None else float(scalar(ratio, "ratio"))
+    training = training_mode is not None and bool(scalar(training_mode, "training_mode"))
+    if not training or rate == 0:
         if not ctx.wants(1):
             return (data,)
         ctx.claim(data.shape)
@@ -204,7 +203,7 @@ def lrn(
     Raises OperatorError for a size below 1 and for rank 1 or less.
     """
     if X.ndim < 2:
-        raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208")
+        raise misfit("X has no channels", "X", "[N,C,spatial...]", X)
     require("size", size >= 1, "1 or more", size)
     if not X.size:
         return X

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import average_kernel, largest_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, misfit, op
 from qrun.ops._window import PoolGeometry, SlidingWindow, padded
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _lower_global(site: LoweringContext, kind: str, itemsize: int, reference: Ca
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
     if x.ndim < least:
-        raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208")
+        raise misfit(f"{name} has no spatial axes", name, layout, x)
 
 
 def _geometry(site: LoweringContext) -> tuple[PoolGeometry, tuple[int, ...]]:

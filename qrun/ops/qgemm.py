@@ -12,10 +12,11 @@ from qrun.ir.types import shape_text
 from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_integers import gemm_kernel, native_target
-from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._op import Array, Context, Real, misfit, op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
+from qrun.shapes import broadcasts_to
 
 if TYPE_CHECKING:
     from qrun.ops._native_dynamic import DynamicProduct
@@ -173,21 +174,17 @@ def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Ar
         left, right = (a.T if trans_a else a), (b.T if trans_b else b)
         if left.shape[1] == right.shape[0]:
             return left, right
-    raise refuse(
+    raise misfit(
         "A and B cannot be multiplied",
         "B",
         f"A {'[K,M]' if trans_a else '[M,K]'} and B {'[N,K]' if trans_b else '[K,N]'}, matrices with one K",
         f"A {shape_text(a.shape)}, B {shape_text(b.shape)}",
         fix="check transA and transB",
-        code="QR208",
     )
 
 
 def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
-    if bias is None:
-        return
-    padded = (1,) * (2 - bias.ndim) + bias.shape
-    if bias.ndim > 2 or any(n not in (1, full) for n, full in zip(padded, shape, strict=True)):
+    if bias is not None and not broadcasts_to(bias.shape, shape):
         raise refuse(
             "C does not broadcast to the product",
             "C",

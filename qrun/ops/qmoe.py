@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ops._attention import with_shape
 from qrun.ops._blockweights import BlockWeights, dequantized_product, unpack
 from qrun.ops._body import node
 from qrun.ops._experts import (
@@ -23,7 +22,7 @@ from qrun.ops._experts import (
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, one_of, op, refuse, require, with_shape
 from qrun.ops._signature import InputRecord
 
 _FLOATS = "float float16 bfloat16"
@@ -207,7 +206,7 @@ def _projection(
     assert codes is not None
     if depth * bits % 8 or (block_size and depth % block_size):
         expected = "a width of whole bytes and blocks"
-        raise refuse(f"{name} has rows of {depth} codes", f"{name}_experts_weights", expected, codes, code="QR208")
+        raise misfit(f"{name} has rows of {depth} codes", f"{name}_experts_weights", expected, codes)
     with_shape(codes, f"{name}_experts_weights", (experts, made, depth * bits // 8))
     if scales is None:
         expected = "a number for each row of the weights, or for each block"

@@ -13,7 +13,7 @@ from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_quantize import quantize_kernel
-from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._op import Array, Context, Real, first_place, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, largest, limits, narrow, note_scale, same_type
 from qrun.ops._signature import Attributes
 
@@ -255,6 +255,6 @@ class Counts:
             ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first(infinite))
 
 
-def _first(found: Array) -> list[int]:
+def _first(found: Array) -> tuple[int, ...]:
     """The index of the first element, if there is one."""
-    return [int(i) for i in np.unravel_index(int(np.argmax(found)), found.shape)] if found.any() else []
+    return first_place(found) if found.any() else ()

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 
@@ -26,7 +26,7 @@ def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | 
     wanted = ints(shape, "shape")
     same_length(wanted, len(chosen), "shape", "one number for each axis")
     if min(wanted, default=0) < 0:
-        raise refuse("a length is negative", "shape", "0 or more", shape_text(wanted), code="QR208")
+        raise misfit("a length is negative", "shape", "0 or more", shape_text(wanted))
     dims = list(input_data.shape)
     for axis, length in zip(chosen, wanted, strict=True):
         dims[axis] = length
@@ -70,7 +70,7 @@ def col2im(
     taps = math.prod(block)
     if input.ndim != 3 or input.shape[1] % taps or input.shape[2] != math.prod(max(n, 0) for n in out):
         expected = f"[N,C*{taps},{math.prod(max(n, 0) for n in out)}]"
-        raise refuse("input does not fit the image", "input", expected, input, code="QR208")
+        raise misfit("input does not fit the image", "input", expected, input)
     if input.dtype == object or input.dtype == bool:
         raise refuse("elements of this type cannot be added", "input", "numbers", type_name(input.dtype), code="QR203")
     wide = np.dtype(input.dtype if is_integer(input.dtype) or input.dtype.kind == "c" else np.float64)
@@ -138,12 +138,12 @@ def tensor_scatter(
     )
     if not place or not fits:
         expected = f"{shape_text(past_cache.shape)}, or fewer along an axis that is not 0"
-        raise refuse("update does not fit the cache", "update", expected, update, code="QR208")
+        raise misfit("update does not fit the cache", "update", expected, update)
     one_of("mode", mode, ("linear", "circular"))
     longest, rows = past_cache.shape[place], update.shape[place]
     starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
     if starts.shape != past_cache.shape[:1]:
-        raise refuse("write_indices do not fit", "write_indices", f"[{past_cache.shape[0]}]", starts, code="QR208")
+        raise misfit("write_indices do not fit", "write_indices", f"[{past_cache.shape[0]}]", starts)
     most = longest - rows if mode == "linear" else longest - 1
     if starts.size and rows and (starts.min() < 0 or starts.max() > most):
         bad = int(starts.max() if starts.max() > most else starts.min())
@@ -229,7 +229,7 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
     if not 1 <= block < 2**31:
         raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")
     if x.ndim != 4:
-        raise refuse("input is not [N,C,H,W]", "input", "rank 4", x, code="QR208")
+        raise misfit("input is not [N,C,H,W]", "input", "rank 4", x)
     for axis, what, divisor in divided:
         if x.shape[axis] % divisor:
             raise bad_shape("input", f"{what} in multiples of {divisor}, for blocksize {block}", x)

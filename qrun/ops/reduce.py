@@ -12,7 +12,7 @@ from qrun.ops._cast import convert
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import reduction_kernel
-from qrun.ops._op import Array, Context, Lowering, op, refuse
+from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
 from qrun.ops._reduce import extreme, folded, left, sum_over
 from qrun.ops._shape import scalar
 
@@ -194,7 +194,7 @@ def _vector(axes: Array | None) -> tuple[int, ...]:
     if axes is None:
         return ()
     if axes.ndim > 1:
-        raise refuse("axes is not a vector", "axes", "rank 1", axes, code="QR208")
+        raise misfit("axes is not a vector", "axes", "rank 1", axes)
     return tuple(int(a) for a in axes.reshape(-1))
 
 

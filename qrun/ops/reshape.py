@@ -13,7 +13,7 @@ from qrun.declare import Later
 from qrun.ir.types import shape_text
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_copies import transpose_kernel, view_kernel
-from qrun.ops._op import Array, Context, Shape, bad_attribute, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_attribute, misfit, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
 
 if TYPE_CHECKING:
@@ -54,13 +54,12 @@ def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
-    return refuse(
+    return misfit(
         f"data {shape_text(data.shape)} does not reshape to {list(shape)}",
         "shape",
         expected,
         str(list(shape)),
         why="Reshape keeps the number of elements.",
-        code="QR208",
     )
 
 
@@ -85,13 +84,12 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
         gone = _float.axes_in(axes, data.ndim)
     for place in gone:
         if data.shape[place] != 1:
-            raise refuse(
+            raise misfit(
                 f"axis {place} has {data.shape[place]} elements",
                 "axes",
                 "axes of length 1",
                 f"axis {place} of {shape_text(data.shape)}",
                 why="Squeeze removes axes of length 1 only.",
-                code="QR208",
             )
     return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
 
@@ -172,13 +170,12 @@ def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
     dims = []
     for n, m in zip_longest(reversed(input.shape), reversed(wanted), fillvalue=1):
         if m < 0 or (n != m and 1 not in (n, m)):
-            raise refuse(
+            raise misfit(
                 f"input {shape_text(input.shape)} does not expand to {shape_text(wanted)}",
                 "shape",
                 f"a shape that broadcasts with {shape_text(input.shape)}",
                 shape_text(wanted),
                 why="axes are matched from the last; each pair must be equal, or one of them 1.",
-                code="QR208",
             )
         dims.append(m if n == 1 else n)
     made = claim(ctx, dims[::-1], input.dtype, "shape")

@@ -8,11 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel
-from qrun.ops._op import Array, Context, one_of, op, refuse
-from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, misfit, resample
+from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
+from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, resample
 from qrun.ops._shape import ints, same_length
 
 _POLICIES = ("stretch", "not_larger", "not_smaller")
@@ -170,7 +169,7 @@ def _by_scales(
 ) -> list[ResampledAxis]:
     values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]
     if scales.ndim != 1 or len(values) != len(places):
-        raise misfit("scales", f"scales has shape {shape_text(scales.shape)}", f"[{len(places)}]", scales)
+        raise bad_shape("scales", f"[{len(places)}]", scales)
     found = []
     for number, (place, scale) in enumerate(zip(places, values, strict=True)):
         if not (scale > 0 and math.isfinite(scale)):
@@ -201,7 +200,7 @@ def _by_sizes(
         outs = list(sizes)
     else:
         if not all(lengths):
-            raise misfit("X", f"{policy} has no aspect ratio to keep", "axes of 1 or more", x)
+            raise misfit(f"{policy} has no aspect ratio to keep", "X", "axes of 1 or more", x)
         choose = min if policy == "not_larger" else max
         up, down = choose(zip(sizes, lengths, strict=True), key=lambda r: Fraction(*r))
         ratios = [(up, down)] * len(places)

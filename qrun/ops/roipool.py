@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qrun.ops._float import single, widen
-from qrun.ops._op import Array, Context, op, refuse, require
+from qrun.ops._op import Array, Context, misfit, op, refuse, require
 
 
 @op("MaxRoiPool", since=1)
@@ -22,9 +22,9 @@ def max_roi_pool(
     it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
     """
     if X.ndim != 4:
-        raise refuse("X is no image", "X", "[N,C,H,W]", X, code="QR208")
+        raise misfit("X is no image", "X", "[N,C,H,W]", X)
     if rois.ndim != 2 or rois.shape[1] != 5:
-        raise refuse("rois are no rectangles", "rois", "[regions,5]", rois, code="QR208")
+        raise misfit("rois are no rectangles", "rois", "[regions,5]", rois)
     sizes = len(pooled_shape) == 2 and min(pooled_shape) >= 1
     require("pooled_shape", sizes, "2 numbers, each 1 or more", pooled_shape)
     ctx.claim((len(rois), X.shape[1], *pooled_shape), X.itemsize)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ops._attention import positive, split_heads, with_shape
+from qrun.ops._attention import positive, split_heads
 from qrun.ops._decoder import angles, rotary_width, rotated
-from qrun.ops._op import Array, Context, bad_shape, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, op, refuse, with_shape
 
 _TYPES = "float float16 bfloat16"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, single, widen
-from qrun.ops._op import Array, Context, bad_attribute, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, bad_attribute, check_range, misfit, one_of, op, refuse, require
 from qrun.ops._shape import claim, ints
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -60,7 +60,7 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
         expected = (
             f"[{X.shape[0] if X.ndim else 'N'},{'out,' * max(rank, 1)}{max(rank, 1)}] for X {shape_text(X.shape)}"
         )
-        raise refuse("grid does not fit X", "grid", expected, grid, code="QR208")
+        raise misfit("grid does not fit X", "grid", expected, grid)
     if name not in ("linear", "nearest", "cubic") or (name == "cubic" and rank != 2):
         raise bad_attribute("mode", "linear, nearest, or cubic for two spatial axes", mode)
     one_of("padding_mode", padding_mode, ("zeros", "border", "reflection"))
@@ -69,7 +69,7 @@ def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_m
     shape = (*X.shape[:2], *grid.shape[1:-1])
     claim(ctx, shape, np.dtype(np.float64), "grid")
     if not all(X.shape[2:]):
-        raise refuse("X has no elements to sample", "X", "spatial axes of 1 or more", X, code="QR208")
+        raise misfit("X has no elements to sample", "X", "spatial axes of 1 or more", X)
     places = _places(grid, X.shape[2:], bool(align_corners))
     return _sampled(X, places, name, padding_mode, bool(align_corners), shape)
 
@@ -162,9 +162,9 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Conte
     dims = ints(size, "size")
     rank = len(dims) - 2
     if rank not in (2, 3) or min(dims) < 0:
-        raise refuse("size is that of no image", "size", "[N,C,H,W] or [N,C,D,H,W]", shape_text(dims), code="QR208")
+        raise misfit("size is that of no image", "size", "[N,C,H,W] or [N,C,D,H,W]", shape_text(dims))
     if theta.shape != (dims[0], rank, rank + 1):
-        raise refuse("theta does not fit size", "theta", shape_text((dims[0], rank, rank + 1)), theta, code="QR208")
+        raise misfit("theta does not fit size", "theta", shape_text((dims[0], rank, rank + 1)), theta)
     shape = claim(ctx, (dims[0], *dims[2:], rank), np.dtype(np.float64), "size")
     lines = []
     for n in dims[2:]:
@@ -219,14 +219,12 @@ def roi_align(
 
 def _check(x: Array, rois: Array, numbers: Array, words: tuple[str, str], sizes: tuple[int, int, int]) -> None:
     if x.ndim != 4 or not x.shape[2] * x.shape[3]:
-        raise refuse("X is no image", "X", "[N,C,H,W], H and W 1 or more", x, code="QR208")
+        raise misfit("X is no image", "X", "[N,C,H,W], H and W 1 or more", x)
     if rois.ndim != 2 or rois.shape[1] != 4:
-        raise refuse("rois are no rectangles", "rois", "[regions,4]", rois, code="QR208")
+        raise misfit("rois are no rectangles", "rois", "[regions,4]", rois)
     if numbers.shape != rois.shape[:1]:
-        raise refuse("batch_indices do not fit rois", "batch_indices", f"[{len(rois)}]", numbers, code="QR208")
-    if numbers.size and (numbers.min() < 0 or numbers.max() >= len(x)):
-        bad = int(numbers.max() if numbers.max() >= len(x) else numbers.min())
-        raise refuse(f"there is no image {bad}", "batch_indices", f"0 to {len(x) - 1}", str(bad), code="QR209")
+        raise misfit("batch_indices do not fit rois", "batch_indices", f"[{len(rois)}]", numbers)
+    check_range(numbers, len(x), "batch_indices", "image")
     one_of("coordinate_transformation_mode", words[0], ("half_pixel", "output_half_pixel"))
     one_of("mode", words[1], ("avg", "max"))
     for name, size, least in zip(("output_height", "output_width", "sampling_ratio"), sizes, (1, 1, 0), strict=True):

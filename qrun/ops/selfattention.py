@@ -9,10 +9,9 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, positive, split_heads
-from qrun.ops._attention import with_shape as shaped
 from qrun.ops._body import node
 from qrun.ops._matmul import float_matmul
-from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, op, refuse
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, op, refuse, with_shape
 from qrun.ops._quantize import same_type, scalar
 
 _TYPES = "float float16 bfloat16"
@@ -70,7 +69,7 @@ def attention_1(
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     if bias is not None:
-        shaped(bias, "bias", weights.shape[1:])
+        with_shape(bias, "bias", weights.shape[1:])
     rows = input.reshape(-1, input.shape[2])
     projected = node("Gemm", [rows, weights, bias], ctx).reshape(*input.shape[:2], -1)
     cache = Cache(past, bool(past_present_share_buffer), past_sequence_length)
@@ -121,7 +120,7 @@ def q_attention(
     input that says how much of the past is filled.
     """
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
-    shaped(bias, "bias", weight.shape[1:])
+    with_shape(bias, "bias", weight.shape[1:])
     same_type(input_zero_point, input.dtype, "input_zero_point", "input")
     same_type(weight_zero_point, weight.dtype, "weight_zero_point", "weight")
     if past_present_share_buffer:
@@ -284,7 +283,7 @@ def _with_bias(
         return q, k, v
     heads = q.shape[1]
     widths = [heads * x.shape[3] for x in (q, k, v)]
-    shaped(bias, "bias", (sum(widths),))
+    with_shape(bias, "bias", (sum(widths),))
     parts = [part.reshape(heads, 1, -1) for part in np.split(bias, np.cumsum(widths)[:2])]
     q = node("Add", [q, parts[0]], ctx)
     return (q, k, v) if straight else (q, node("Add", [k, parts[1]], ctx), node("Add", [v, parts[2]], ctx))

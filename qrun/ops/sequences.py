@@ -10,7 +10,7 @@ from qrun.ir import TensorType
 from qrun.ir.compound import Compound, absent, sequence
 from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
 from qrun.ops._float import axis_in
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._shape import claim
 
 _FLOAT = 1
@@ -88,7 +88,7 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
     elements = _sequence(input_sequence).elements
     one_of("new_axis", new_axis, (0, 1))
     if not elements:
-        raise refuse("the sequence has no elements", "input_sequence", "one element or more", "none", code="QR208")
+        raise misfit("the sequence has no elements", "input_sequence", "one element or more", "none")
     first = elements[0]
     place = axis_in(axis, first.ndim + new_axis)
     for number, element in enumerate(elements):
@@ -99,7 +99,7 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
         if not fits:
             expected = f"{shape_text(first.shape)}, as the first" + (f", but for axis {place}" if not new_axis else "")
             what = f"element {number} does not fit the first"
-            raise refuse(what, "input_sequence", expected, element, code="QR208")
+            raise misfit(what, "input_sequence", expected, element)
     length = len(elements) if new_axis else sum(element.shape[place] for element in elements)
     shape = (*first.shape[:place], length, *first.shape[place + 1 - new_axis :])
     claim(ctx, shape, first.dtype, "input_sequence")
@@ -131,15 +131,15 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
     if split is None or split.ndim == 0:
         length = 1 if split is None else int(split)
         if length < 1:
-            raise refuse("the parts have no elements", "split", "1 or more", length, code="QR208")
+            raise misfit("the parts have no elements", "split", "1 or more", length)
         rest = size % length
         return [length] * (size // length) + [rest] * bool(rest)
     if split.ndim != 1:
-        raise refuse("split is no list", "split", "a scalar, or [parts]", split, code="QR208")
+        raise misfit("split is no list", "split", "a scalar, or [parts]", split)
     lengths: list[int] = split.tolist()
     if any(n < 0 for n in lengths) or sum(lengths) != size:
         expected = f"numbers of 0 or more that add up to {size}"
-        raise refuse("the lengths do not fit", "split", expected, str(lengths[:12]), code="QR208")
+        raise misfit("the lengths do not fit", "split", expected, str(lengths[:12]))
     return lengths
 
 
@@ -160,7 +160,7 @@ def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: C
     for place, value in enumerate(inputs):
         if isinstance(value, Compound) and (value.dtype != SEQUENCE or len(value.elements) != count):
             what = f"additional_inputs[{place - 1}]"
-            raise refuse(f"{what} has another length", what, f"{count} elements", len(value.elements), code="QR208")
+            raise misfit(f"{what} has another length", what, f"{count} elements", len(value.elements))
     made: list[list[Array]] = [[] for _ in body.outputs]
     nbytes = 0
     for number in range(count):
@@ -230,7 +230,7 @@ def _tensor(value: Array | None, param: str) -> Array:
 def _place(position: Array, low: int, high: int) -> int:
     """A position as a number from 0 on."""
     if position.size != 1:
-        raise refuse("position is not one number", "position", "a scalar", position, code="QR208")
+        raise misfit("position is not one number", "position", "a scalar", position)
     place = int(position.reshape(())[()])
     if not low <= place <= high:
         expected = f"{low} to {high}" if low <= high else "no position, as the sequence is empty"

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_copies import INDICES, indexed_kernel, pad_kernel, slice_kernel
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 
@@ -160,7 +159,7 @@ def _padded(
     sizes = list(zip(data.shape, begin, end, strict=True))
     shape = [n + b + e for n, b, e in sizes]
     if any(n < 0 for n in shape):
-        raise _refused("pads remove more than there is", "dimensions of 0 or more", shape_text(tuple(shape)))
+        raise misfit("pads remove more than there is", "pads", "dimensions of 0 or more", shape_text(tuple(shape)))
     claim(ctx, shape, data.dtype, "pads")
     return sizes
 
@@ -175,16 +174,12 @@ def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tu
     return begin, end
 
 
-def _refused(message: str, expected: str, got: str) -> OperatorError:
-    return refuse(message, "pads", expected, got, code="QR208")
-
-
 def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
     """For each place of the padded axis, the place of the axis it copies."""
     first = max(0, -begin)
     length -= first + max(0, -end)
     if length < 0 or (not length and max(begin, end) > 0):
-        raise _refused(f"axis {axis} has nothing to {mode}", "a rest of 1 or more", f"{begin} and {end}")
+        raise misfit(f"axis {axis} has nothing to {mode}", "pads", "a rest of 1 or more", f"{begin} and {end}")
     place = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
     if mode == "edge":
         place = np.clip(place, 0, length - 1)
@@ -201,9 +196,7 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
     if value is None:
         return "" if dtype == np.object_ else np.zeros((), dtype)
     if value.size != 1 or value.ndim > 1:
-        raise refuse(
-            f"constant_value has shape {shape_text(value.shape)}", "constant_value", "a scalar", value, code="QR208"
-        )
+        raise bad_shape("constant_value", "a scalar", value)
     return value.reshape(())
 
 

@@ -13,7 +13,7 @@ from qrun.ops._float import axis_in, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import shares_kernel
 from qrun.ops._native_turned import between_turns
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._reduce import sum_over
 
 
@@ -185,12 +185,12 @@ def _check(
     x: Array, labels: Array, weight: Array | None, ignored: int | None, reduction: str, names: tuple[str, str, str]
 ) -> None:
     if x.ndim < 2 or not x.shape[1]:
-        raise refuse(f"{names[0]} has no classes", names[0], "[N,C,...], C 1 or more", x, code="QR208")
+        raise misfit(f"{names[0]} has no classes", names[0], "[N,C,...], C 1 or more", x)
     wanted = (x.shape[0], *x.shape[2:])
     if labels.shape != wanted:
-        raise refuse(f"{names[1]} does not fit {names[0]}", names[1], shape_text(wanted), labels, code="QR208")
+        raise misfit(f"{names[1]} does not fit {names[0]}", names[1], shape_text(wanted), labels)
     if weight is not None and weight.shape != x.shape[1:2]:
-        raise refuse(f"{names[2]} does not fit {names[0]}", names[2], shape_text(x.shape[1:2]), weight, code="QR208")
+        raise misfit(f"{names[2]} does not fit {names[0]}", names[2], shape_text(x.shape[1:2]), weight)
     bad = (labels < 0) | (labels >= x.shape[1])
     bad &= True if ignored is None else labels != ignored
     if bad.any():

@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, is_integer, widen
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._shape import scalar
 
 
@@ -174,10 +174,10 @@ def non_max_suppression(
 
 def _check(boxes: Array, scores: Array, center: int) -> None:
     if boxes.ndim != 3 or boxes.shape[2] != 4:
-        raise refuse("boxes have another shape", "boxes", "[batches,n,4]", boxes, code="QR208")
+        raise misfit("boxes have another shape", "boxes", "[batches,n,4]", boxes)
     if scores.ndim != 3 or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
         expected = f"[{boxes.shape[0]},classes,{boxes.shape[1]}], for boxes {shape_text(boxes.shape)}"
-        raise refuse("scores do not fit the boxes", "scores", expected, scores, code="QR208")
+        raise misfit("scores do not fit the boxes", "scores", expected, scores)
     if center not in (0, 1):
         raise refuse("boxes have no such form", "center_point_box", "0, 1", center, code="QR204")
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from qrun.ops._float import broadcast
-from qrun.ops._op import Array, Context, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, misfit, one_of, op, refuse, require
 from qrun.ops._shape import checked
 
 
@@ -77,7 +77,7 @@ def string_normalizer(
     """
     one_of("case_change_action", case_change_action, ("NONE", "UPPER", "LOWER"))
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
-        raise refuse("X is no line of strings", "X", "[C] or [1,C]", X, code="QR208")
+        raise misfit("X is no line of strings", "X", "[C] or [1,C]", X)
     ctx.claim(X.shape, 8)
     words = set(stopwords or ())
     if not is_case_sensitive:
