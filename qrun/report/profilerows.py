@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
+from qrun.ops import find
 from qrun.report.nodes import outputs, ran, ran_fields
 from qrun.running.extents import Extent, common_extents
 from qrun.running.machine import Kind, Machine, Roof
@@ -152,9 +153,14 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
 
 
 def bytes_moved(event: NodeEvent) -> int:
-    """Bytes of a node's inputs, each once and weights among them, and of its outputs."""
+    """Bytes of a node's inputs, each once and weights among them, and of its outputs. A node that only moves elements, as Gather
+    takes rows of a table, reads no more of its first input than it writes."""
     tensors = {tensor.name or str(at): tensor for at, tensor in enumerate((*event.inputs, *event.outputs))}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    node, unread = event.node, 0
+    definition = find(node.domain, node.op_type, node.version) if node is not None else None
+    if definition is not None and definition.form == "moves" and event.inputs:
+        unread = max(event.inputs[0].nbytes - sum(tensor.nbytes for tensor in event.outputs), 0)
+    return sum(tensor.nbytes for tensor in tensors.values()) - unread
 
 
 def _speed(macs: int, median: float) -> float | None:

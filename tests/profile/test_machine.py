@@ -16,6 +16,7 @@ from qrun.native.emit.peak import INSTRUCTIONS, peak_text
 from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.peak import Peak
 from qrun.running import machine
+from qrun.running.events import TensorInfo
 from qrun.running.machine import SIZES, Machine, falling, this_machine
 from qrun.running.profiling import Profile
 
@@ -148,6 +149,20 @@ def test_a_tensor_that_is_read_twice_is_moved_once() -> None:
     node = event(0, shape=(10,))
     assert bytes_moved(node) == 20
     assert bytes_moved(replace(node, inputs=node.inputs * 2)) == 20
+
+
+def test_a_node_that_takes_rows_of_a_table_moves_these_alone() -> None:
+    import numpy as np
+
+    from qrun.report.profilerows import bytes_moved
+
+    table, places, rows = (
+        TensorInfo(n, np.dtype(np.uint8), s) for n, s in (("t", (1000, 8)), ("i", (2,)), ("r", (2, 8)))
+    )
+    (node,) = chain(["Gather"]).nodes
+    taken = event(0, node=node)
+    assert bytes_moved(replace(taken, inputs=(table, places), outputs=(rows,))) == 2 * 16 + 2
+    assert bytes_moved(replace(taken, inputs=(rows, places), outputs=(table,))) == 8000 + 16 + 2, "Gather repeats rows"
 
 
 def test_a_row_says_how_much_of_the_roof_it_reaches() -> None:
