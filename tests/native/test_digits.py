@@ -146,9 +146,9 @@ def test_sums_beside_ties(isa: str) -> None:
 
 @every_isa
 def test_greatest_digits(isa: str) -> None:
-    """Elements whose digits are all 127 or -128, times codes of 15: no sum leaves its integers."""
+    """Elements whose digits are all 127 or -128, times codes of 15 and 0: no sum leaves its integers."""
     for value in (63 / 32 - 2.0**-23, 2 - 2.0**-23, 1.0, 65 / 64, 1 + 2.0**-23):
-        for code, point in ((0xFF, 0x00), (0x00, 0xFF), (0xFF, 0x88)):
+        for code, point in ((0xFF, 0x00), (0x00, 0xFF), (0xFF, 0x88), (0x00, 0x88)):
             inputs, attributes = short(3, "packed", sizes=(2, 64, 33), block=32)
             inputs[0] = np.stack([np.full(64, value, F), np.full(64, -value, F)])
             inputs[0][:, 1::2] *= F(1 - 2.0**-24) if value != 1 else F(1)

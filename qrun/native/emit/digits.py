@@ -5,7 +5,8 @@ elements of a row become integers q = round(a / quantum), quantum a power of two
 
     q = d0 + d1 * 2**8 + d2 * 2**16 + d3 * 2**24 + d4 * 2**32,   -128 <= d <= 127
 
-Each digit times the codes is a sum of products of bytes; two of these sums fit into one int32.
+Each digit times the codes less 8 is a sum of products of bytes. Of these sums the three upper ones make one int32, modulo
+2**32, and the two lower ones another: of the upper digits as one integer, and of the lower ones.
 What a / quantum loses is nothing, or known: its length joins the reach of the sum. Sums in doubt, and those of rows with
 infinities or NaN, are made again in float64 as coded.py makes them.
 
@@ -13,7 +14,7 @@ A row's digits for a block of DEPTH k, in the thread's memory:
 
     group 0   digit 0: k 0 2 4 6, k 1 3 5 7 | digit 1 | .. | digit 4      8 bytes each
     group 1   ..
-    numbers   quantum, sum of all q | ..                                   float64, for each piece
+    numbers   quantum, sum of all q, float64; what the sums of lower and upper digits start from, int32 | ..   for each piece
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ DIGITS = 5
 _BITS = 38
 """A piece's greatest element becomes a number of up to 2**39 less a 65th part, which these digits have."""
 _MARGIN = 1 + 2.0**-6
-BIAS = sum(128 << 8 * n for n in range(DIGITS))
+LOWER = 2
+"""Digits that make the lower one of two integers; UPPER_STEP: what the other one counts."""
+UPPER_STEP = 2.0 ** (8 * LOWER)
+MIDDLE = 8
+"""Of the codes."""
+_BIAS = sum(128 << 8 * n for n in range(DIGITS))
 """What makes all digits non-negative."""
+UPPER_BIAS = _BIAS >> 8 * LOWER
+_NUMBER = 24
+"""Bytes of a piece's numbers."""
 _GROUP = DIGITS * LANES
 _NUMBERS = DEPTH // LANES * _GROUP
 """Bytes of a group's digits, and of all of them."""
@@ -51,13 +60,16 @@ _LOST = 1 + 2.0**-20
 """For the rounding of the length of what was lost."""
 
 
+def joined(sums: Values) -> Value:
+    """The sum of products with integers modulo 2**32, of those with their digits, the lowest first."""
+    return reduce(lambda upper, lower: lower + (upper << 8), reversed(sums))
+
+
 @emitter("digit_product")
 class DigitProductEmitter(CodedProductEmitter):
     """unroll: the groups of a piece, the elements that share a quantum. Codes have 4 bits, zero points are ``half`` or
     ``bytes``; behind the codes `unroll` groups of a panel may be read."""
 
-    counted = 1
-    """Numbers of a piece behind its quantum."""
     shares: tuple[float, ...] = (1.0,)
     """How much of a column meets each of what digits lose, relative to its length."""
     totals = DIGITS
@@ -106,26 +118,34 @@ class DigitProductEmitter(CodedProductEmitter):
         power = ((biggest.where("ogt", _LEAST) * _MARGIN).bitcast("i64") & EXPONENT).bitcast("double")
         quantum = power * 2.0**-_BITS
         unit, inverse, zero = quantum.splat(LANES), (2.0**_BITS / power).splat(LANES), w.zero(xs[0].kind)
-        counts, squares = [zero] * self.counted, [zero] * len(before)
+        squares, none = [zero] * len(before), w.zero(f"<{LANES} x i64>")
+        sums = [none] * 2
         for n, x in enumerate(xs):
             scaled = x * inverse
             magic = scaled + MAGIC64
             whole = magic - MAGIC64
-            integers = magic.bitcast("i64") + (BIAS - _MAGIC)
+            integers = magic.bitcast("i64") + (_BIAS - _MAGIC)
+            upper = integers.lshr(8 * LOWER)
             self._digits(integers, target + (start // LANES + n) * _GROUP)
-            made, lost = self._losses(integers, whole, (scaled - whole) * unit, unit)
-            counts = [total + one for total, one in zip(counts, made, strict=True)]
+            lost = self._losses(upper, whole, (scaled - whole) * unit, unit)
+            sums = [total + one for total, one in zip(sums, (integers, upper), strict=True)]
             squares = [one.fma(one, total) for total, one in zip(squares, (x, *lost), strict=True)]
-        numbers = self._numbers_of(target, start)
-        for place, number in enumerate((quantum, *map(folded, counts))):
-            (numbers + 8 * place).store(number, 8)
+        self._store_numbers(self._numbers_of(target, start), quantum, *map(folded, sums))
         return [total + folded(own) for total, own in zip(before, squares, strict=True)]
 
-    def _losses(self, integers: Value, whole: Value, off: Value, unit: Value) -> tuple[list[Value], list[Value]]:
-        """Of eight elements, what is summed over a piece, `counted` of them, and what digits lose, one for each of `shares`.
+    def _store_numbers(self, place: Value, quantum: Value, whole: Value, upper: Value) -> None:
+        """Store a piece's numbers; whole, upper: the sums of its integers and of their upper digits, with the bias."""
+        whole, upper = whole - self.piece * _BIAS, upper - self.piece * UPPER_BIAS
+        place.store(quantum, 8)
+        (place + 8).store(whole.sitofp("double"), 8)
+        for n, total in enumerate((whole - (upper << 8 * LOWER), upper)):
+            (place + 16 + 4 * n).store((total * -MIDDLE).trunc("i32"), 4)
 
-        integers: with the bias; whole: the same without it, float64; off: what they are less than the elements."""
-        return [whole], [off]
+    def _losses(self, upper: Value, whole: Value, off: Value, unit: Value) -> list[Value]:
+        """What digits lose of eight elements, one for each of `shares`.
+
+        upper: the upper digits as integers, with the bias; whole: all digits, float64; off: what they are less than the elements."""
+        return [off]
 
     def _digits(self, integers: Value, target: Value) -> None:
         """Store the digits of eight integers, to which the bias was added: of even k, then of odd k."""
@@ -135,7 +155,7 @@ class DigitProductEmitter(CodedProductEmitter):
 
     def _numbers_of(self, row: Value, start: Value) -> Value:
         """Where the numbers are of the piece that starts at this k of the block; row: where its digits are."""
-        return row + _NUMBERS + start // self.piece * (8 * (1 + self.counted))
+        return row + _NUMBERS + start // self.piece * _NUMBER
 
     def _row_numbers(self, row: int, start: Value) -> Value:
         """The same, of a row of the strip."""
@@ -165,17 +185,22 @@ class DigitProductEmitter(CodedProductEmitter):
         this k of the block."""
         each = self.totals
         count = self.spec.rows * each
-        zeros, first = [self.w.zero(int32s(self.isa))] * (len(halves) * count), start // LANES * _GROUP
-        if len(halves) > 1 or len(halves) * 2 == self.spec.vectors:
-            made = zeros
-            for group in range(self.groups):
-                made = self._group(place + group * (self.width * self.word), first + group * _GROUP, halves, made)
-        else:
-            with self.w.loop(0, self.groups, 1, zeros) as turn:
-                codes = place + turn.index * (self.width * self.word)
-                turn.next(*self._group(codes, first + turn.index * _GROUP, halves, turn.carried))
-            made = turn.carried
+        first, made = start // LANES * _GROUP, []
+        for _ in halves:
+            for row in range(self.spec.rows):
+                made += self._firsts(self._row_numbers(row, start))
+        with self.w.loop(0, self.groups, 1, made) as turn:
+            codes = place + turn.index * (self.width * self.word)
+            turn.next(*self._group(codes, first + turn.index * _GROUP, halves, turn.carried))
+        made = turn.carried
         return [[made[i : i + each] for i in range(n, n + count, each)] for n in range(0, len(made), count)]
+
+    def _firsts(self, numbers: Value) -> list[Value]:
+        """What the sums of a row start from, so that codes count from their middle; numbers: of the row's piece."""
+        wide, made = 2 * self.lanes, [self.w.zero(int32s(self.isa))] * self.totals
+        for n, place in enumerate((0, LOWER)):
+            made[place] = (numbers + 16 + 4 * n).load("i32", 4).splat(wide)
+        return made
 
     def _group(self, place: Value, at: Value, halves: Sequence[int], sums: Sequence[Value]) -> list[Value]:
         """These sums, [halves * rows * totals], with a group's products; at: from a row's start to the group's digits."""
@@ -203,31 +228,32 @@ class DigitProductEmitter(CodedProductEmitter):
         return [activations(self.isa, words & 0x0F0F0F0F)]
 
     def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
-        """The zero points of a vector of columns, unless they are those in the middle, and the scales, float64."""
+        """The zero points of a vector of columns less the middle, unless they are that, and the scales, float64."""
         a, lanes = self.a, self.lanes
         place = self._scaled(block) + vector * lanes
-        zeros = None if self.zeros == "half" else (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("double")
+        zeros = (
+            None
+            if self.zeros == "half"
+            else ((a.zeros + place).load(f"<{lanes} x i8>").zext("i32") - MIDDLE).sitofp("double")
+        )
         return zeros, (a.scales + place * 4).load(self.narrow, 4).double()
 
     def _added(self, digits: Values, row: int, start: Value, parameters: Parameters, sums: Values) -> list[Value]:
         """Two vectors of sums with a piece's part; digits: the sums of products with each digit of a row."""
         numbers = self._row_numbers(row, start)
         quantum = numbers.load("double", 8).splat(self.lanes)
-        whole = (numbers + 8).load("double", 8)
-        parts = [digits[n] if n + 1 == DIGITS else digits[n] + (digits[n + 1] << 8) for n in range(0, DIGITS, 2)]
+        lower, upper = joined(digits[:LOWER]), joined(digits[LOWER:DIGITS])
         made = []
         for n, (zeros, scale) in enumerate(parameters):
-            first, *more = (
-                part.shuffled(range(n * self.lanes, (n + 1) * self.lanes)).sitofp("double") for part in parts
-            )
-            if zeros is None:
-                total = first - (whole * 8.0).splat(self.lanes)
-            else:
-                total = zeros.fma((-whole).splat(self.lanes), first)
-            for place, part in enumerate(more, 1):
-                total = part.fma(2.0 ** (16 * place), total)
+            total = self._lanes_of(upper, n).fma(UPPER_STEP, self._lanes_of(lower, n))
+            if zeros is not None:
+                total = zeros.fma((-(numbers + 8).load("double", 8)).splat(self.lanes), total)
             made.append(total.fma(scale * quantum, sums[n]))
         return made
+
+    def _lanes_of(self, integers: Value, vector: int) -> Value:
+        """One of two vectors of int32 as float64."""
+        return integers.shuffled(range(vector * self.lanes, (vector + 1) * self.lanes)).sitofp("double")
 
     def settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
         """As in rounding.py; sums in doubt are first made in float64, where their reach is less."""

@@ -14,19 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.digits import BIAS, DIGITS, EXPONENT, DigitProductEmitter, Parameters, Values
+from qrun.native.emit.digits import (
+    DIGITS,
+    EXPONENT,
+    LOWER,
+    MIDDLE,
+    UPPER_BIAS,
+    UPPER_STEP,
+    DigitProductEmitter,
+    Parameters,
+    Values,
+    joined,
+)
 from qrun.native.emit.dot import Bytes4
 from qrun.native.emit.kernel import Value, emitter
 from qrun.native.emit.spec import VBMI
 from qrun.native.emit.values import constants
 
 _COLUMNS = 16
-_MIDDLE = 8
-"""The zero point, and what is added to r."""
 _PLACES = [(column // 4) << 4 | (column % 2) << 6 for column in range(_COLUMNS)]
-_UPPER = 3
-_TOP = DIGITS - _UPPER
-"""Digits that meet r, and the first of them."""
 _FLOAT_EXPONENT = 0x7F800000
 _INVERSE = (127 + 127 + 23) << 23
 """Less the exponent of a scale in its place: that of 1 / ulp(scale)."""
@@ -41,17 +47,25 @@ class RoundedDigitsEmitter(DigitProductEmitter):
     """Zero points are ``half``; vectors have sixteen columns."""
 
     feature = VBMI
-    counted = 2
     shares = (1.0, 2.0**-24)
-    totals = DIGITS + _UPPER
+    totals = 2 * DIGITS - LOWER
+    """Those of r times the upper digits come last."""
     tables: dict[int, list[Value]]
 
-    def _losses(self, integers: Value, whole: Value, off: Value, unit: Value) -> tuple[list[Value], list[Value]]:
-        top = (integers.lshr(8 * _TOP) - (BIAS >> 8 * _TOP)).sitofp("double")
-        return [whole, top], [off, (whole - top * 2.0 ** (8 * _TOP)).fma(unit, off)]
+    def _losses(self, upper: Value, whole: Value, off: Value, unit: Value) -> list[Value]:
+        integers = (upper - UPPER_BIAS).sitofp("double")
+        return [off, (whole - integers * UPPER_STEP).fma(unit, off)]
+
+    def _firsts(self, numbers: Value) -> list[Value]:
+        made = super()._firsts(numbers)
+        made[DIGITS] = made[LOWER]
+        times = self.w.value(made[0].kind, constants("i32", [1 + place // MIDDLE for place in _PLACES]))
+        for place in (0, LOWER):
+            made[place] = made[place] * times
+        return made
 
     def places_of(self, digit: int) -> tuple[int, ...]:
-        return (digit, digit + _UPPER) if digit >= _TOP else (digit,)
+        return (digit, digit - LOWER + DIGITS) if digit >= LOWER else (digit,)
 
     def _integers(self, place: Value, start: Value, halves: Sequence[int]) -> list[list[list[Value]]]:
         self.tables = {half: self._tables(half) for half in halves}
@@ -65,7 +79,7 @@ class RoundedDigitsEmitter(DigitProductEmitter):
         inverse = (_INVERSE - (scale.bitcast("i32") & _FLOAT_EXPONENT)).bitcast("float")
         lost = [(scale.fma(float(n), -(scale * float(n))) * inverse).fptosi("i32") for n in _FACTORS]
         both = lost[0] + (lost[0] << 17) + (lost[1] << 8) + (lost[2] << 24)
-        middle = _MIDDLE * 0x01010101
+        middle = MIDDLE * 0x01010101
         plus, minus = middle - both, both + middle
         made = []
         for first in (0, 2):
@@ -73,9 +87,9 @@ class RoundedDigitsEmitter(DigitProductEmitter):
                 n + more for n in range(0, _COLUMNS, 4) for m in range(2) for more in (first + m, first + m + _COLUMNS)
             ]
             pairs = plus.shuffled(order, minus).bitcast("<64 x i8>")
-            rest = w.value("<64 x i8>", _MIDDLE)
+            rest = w.value("<64 x i8>", MIDDLE)
             for second in (0, 8):
-                entries = [_PICKED.get(code - _MIDDLE) for code in range(16)]
+                entries = [_PICKED.get(code - MIDDLE) for code in range(16)]
                 bytes_of = [64 if e is None else 16 * lane + second + e for lane in range(4) for e in entries]
                 made.append(pairs.shuffled(bytes_of, rest))
         return made
@@ -92,21 +106,10 @@ class RoundedDigitsEmitter(DigitProductEmitter):
         lower = w.value(f"<{_COLUMNS} x i1>", constants("i1", [int(column % 4 < 2) for column in range(_COLUMNS)]))
         return [(places,), (lower.select(*found),)]
 
-    def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
-        _, scale = super()._scaling(block, vector)
-        first = vector % 2 * self.lanes
-        numbers = ", ".join(f"double {float(_MIDDLE + place)}" for place in _PLACES[first : first + self.lanes])
-        return self.w.value(self.kind, f"<{numbers}>"), scale
-
     def _added(self, digits: Values, row: int, start: Value, parameters: Parameters, sums: Values) -> list[Value]:
-        numbers = self._row_numbers(row, start)
-        quantum, top = numbers.load("double", 8).splat(self.lanes), (numbers + 16).load("double", 8)
-        low, high = digits[DIGITS] + (digits[DIGITS + 1] << 8), digits[DIGITS + 2]
-        made = super()._added(digits[:DIGITS], row, start, parameters, sums)
+        made, added = super()._added(digits, row, start, parameters, sums), joined(digits[DIGITS:])
+        quantum = self._row_numbers(row, start).load("double", 8) * (UPPER_STEP * 2.0**-23)
         for n, (_, scale) in enumerate(parameters):
-            lanes = range(n * self.lanes, (n + 1) * self.lanes)
-            part, rest = (half.shuffled(lanes).sitofp("double") for half in (high, low))
-            part = part.fma(2.0**16, rest)
-            power = (scale.bitcast("i64") & EXPONENT).bitcast("double") * 2.0 ** (8 * _TOP - 23)
-            made[n] = (part - (top * float(_MIDDLE)).splat(self.lanes)).fma(power * quantum, made[n])
+            power = (scale.bitcast("i64") & EXPONENT).bitcast("double")
+            made[n] = self._lanes_of(added, n).fma(power * quantum.splat(self.lanes), made[n])
         return made
