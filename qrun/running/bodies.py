@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from qrun.declare.frozen import replace
 from qrun.errors import MemoryLimitError, TimeLimitError
 from qrun.ir import Array
 from qrun.ops._context import Round, Turns
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import NodeEvent
 from qrun.running.execution import Repeatable
-from qrun.running.flattened import Choices, Flat, choices, flattened
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
-from qrun.running.steps import Run, run_body
+from qrun.running.steps import Run
 from qrun.running.times import Happening, Inside
 
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many later
 it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
-Shapes = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
 
 class BodyPrograms:
@@ -40,8 +35,6 @@ class BodyPrograms:
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
         self._turning: tuple[Compiled, object, Turning | None] | None = None
-        self._flats: dict[Shapes, Flat | None] = {}
-        self._chosen: dict[Choices, Flat] = {}
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
@@ -69,39 +62,12 @@ class BodyPrograms:
         constants = plan.model.constants
         return [ran.values[v.name] if v.name in ran.values else constants[v.name] for v in plan.model.outputs]
 
-    def run_flat(self, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
-        """What the graph makes, run without the Ifs whose conditions follow from shapes; None where it has none, or is to run
-        as it is."""
-        flat = self._flat_of({**outside, **fed}) if self._flats else None
-        if flat is None:
-            return None
-        own = replace(run, natives=flat.natives, infos={}, inside=Inside(run.inside.timed), budget=run.budget.aside())
-        try:
-            made = run_body(flat.plan, outside, fed, own)
-        except TimeLimitError:
-            raise
-        except Exception:  # as it is it either succeeds, or fails with the words of its own nodes
-            self._flats[_shapes({**outside, **fed})] = None
-            return None
-        _tell(flat, own, run, 1)
-        return made
-
-    def _flat_of(self, given: Mapping[str, Array]) -> Flat | None:
-        return self._flats.get(_shapes(given))
-
     def repeat(
         self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Run
     ) -> Turns | None:
         """Many runs in a row, as a Body's `repeat`; outside: what the graph takes from around it."""
         names = [value.name for value in plan.model.inputs]
         first = [a[:1].reshape(a.shape[1:]) if place in how.scanned else a for place, a in enumerate(args)]
-        flat = self._flat_of({**outside, **dict(zip(names, first, strict=True))}) if self._flats else None
-        if flat is not None and flat.natives.bodies is not None:
-            own = replace(run, natives=flat.natives, infos={}, inside=Inside(run.inside.timed))
-            turns = flat.natives.bodies.repeat(flat.plan, outside, args, how, own)
-            if turns is not None and turns.count:
-                _tell(flat, own, run, turns.count)
-            return turns
         again = self._known(plan, {**outside, **dict(zip(names, first, strict=True))})
         turning = None if again is None else self._turning_of(again.compiled, plan, how)
         if again is None or turning is None:
@@ -113,10 +79,8 @@ class BodyPrograms:
             return None
         self._last = again
         run.budget.peak = max(run.budget.peak, budget.peak)
-        for event, span in (
-            zip(again.compiled.events, made.spans, strict=True) if made.count and run.inside.timed else ()
-        ):
-            run.tell(event, span, made.count)
+        if made.count:
+            run.inside.add_later(lambda: again.compiled.turned(made, run.path))
         return Turns(made.count, made.carried, made.stacked)
 
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
@@ -141,50 +105,14 @@ class BodyPrograms:
             while key not in self._runs and len(self._runs) >= KEPT:
                 del self._runs[next(iter(self._runs))]
             count = self._runs[key] = self._runs.get(key, 0) + 1
-        shapes = _shapes(given)
-        if count == 1 and shapes not in self._flats and any(step.bodies for step in plan.steps):
-            infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
-            infos |= {name: TensorInfo(name, array.dtype, array.shape) for name, array in given.items()}
-            chosen = choices(plan, self._programs.natives, infos, tuple(given))
-            if chosen:
-                flat = self._chosen.get(chosen)
-                if flat is None:
-                    flat = self._chosen[chosen] = flattened(plan, self._programs.natives, chosen)
-                    flat.natives.of_bodies, flat.natives.bodies = BodyPrograms, BodyPrograms(flat.natives)
-                with self._lock:
-                    while len(self._flats) >= KEPT:
-                        del self._flats[next(iter(self._flats))]
-                    while len(self._chosen) > KEPT:
-                        del self._chosen[next(iter(self._chosen))]
-                    self._flats[shapes] = flat
-                return
         if count > 0 and count % AGAIN == OFTEN:
             self._programs.learn(plan, given, tuple(events))
-
-
-def _shapes(given: Mapping[str, Array]) -> Shapes:
-    """Of one graph these are always given in the same order."""
-    return tuple([(array.shape, array.dtype) for array in given.values()])
 
 
 def _told(events: Iterable[NodeEvent], path: str) -> Iterator[Happening]:
     for event in events:
         assert event.node is not None
         yield f"{path}{event.node.label}", event.node.op, event.duration_ns, event.backend, event.why, 1
-
-
-def _tell(flat: Flat, ran: Run, run: Run, count: int) -> None:
-    """What happened at the nodes of so many runs, and at the Ifs that they stand for."""
-    run.budget.peak = max(run.budget.peak, ran.budget.peak)
-    run.inside.add_later(lambda: _flat_told(flat, ran.inside, run.path, count))
-
-
-def _flat_told(flat: Flat, inside: Inside, path: str, count: int) -> Iterator[Happening]:
-    yield from inside.happenings()
-    spans = {event.path: event.duration_ns for event in inside.events}
-    for label, nodes in flat.labels.items():
-        spent = sum(spans.get(f"{path}{node}", 0) for node in nodes)
-        yield f"{path}{label}", "If", spent, "reference", "its condition follows from shapes", count
 
 
 def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, overload
 
 from qrun.declare.frozen import frozen, replace
 from qrun.errors import TimeLimitError
-from qrun.ir import Array
+from qrun.ir import Array, Node
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent
+from qrun.running.flat import Flat
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
 from qrun.running.steps import placed
-from qrun.running.times import Inside
+from qrun.running.times import Happening, Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.listing import Listing
     from qrun.native.plan.program import Program
     from qrun.native.plan.stamps import StampedResult
+    from qrun.native.plan.turns import Turned
 
 
 @frozen
@@ -31,6 +33,7 @@ class Compiled:
 
     events: of its steps, as they will be in each run but for the times.
     natives: the native kernels; of a program that another process made, only those of graphs inside nodes, None without such.
+    flat: the plan, if branches stand in place of Ifs in it: then `timed` tells of the steps of the plan that it was made of.
     """
 
     plan: Plan
@@ -39,6 +42,7 @@ class Compiled:
     events: Sequence[NodeEvent]
     arith: Arith
     natives: NativeKernels | None = None
+    flat: Flat | None = None
     _elsewhere: dict[int, BoundStep | LooseStep] = field(default_factory=dict)
 
     def run(
@@ -63,7 +67,7 @@ class Compiled:
             try:
                 return step.run(arrays, this_run)
             except TimeLimitError as error:
-                raise placed(error, self.plan.model, step.step.node) from None
+                raise placed(error, self.plan.model, self._node(item)) from None
 
         try:
             ran = self.program.run(feeds, elsewhere, budget, observer, timed)
@@ -72,7 +76,34 @@ class Compiled:
             if late is None:
                 raise
             raise late from None
-        return replace(ran, told=this_run.told) if this_run.told else ran
+        ran = replace(ran, told=this_run.told) if this_run.told else ran
+        if self.flat is not None:
+            inside.add_later(lambda: self._inside(ran, path))
+        return ran
+
+    def _inside(self, ran: StampedResult, path: str) -> Iterator[Happening]:
+        """What happened at nodes of branches that stand in place of Ifs."""
+        from qrun.native.plan.stamps import times
+
+        assert self.flat is not None
+        listing = self.program.listing
+        _, spans = times(ran.stamps, listing.item_of, listing.items)
+        return self.flat.inside(spans, lambda guard: int(guard not in ran.unmet), path)
+
+    def turned(self, made: Turned, path: str) -> Iterator[Happening]:
+        """What happened at the nodes in so many runs in a row."""
+        events, spans, count = self.events, list(made.spans), made.count
+        if self.flat is not None:
+            yield from self.flat.inside(spans, lambda guard: made.met[guard] if guard else count, path)
+            events, spans = self.flat.whole, self.flat.spans(spans)
+        for event, span in zip(events, spans, strict=True):
+            assert event.node is not None
+            yield f"{path}{event.node.label}", event.node.op, span, event.backend, event.why, count
+
+    def _node(self, item: int) -> Node:
+        """The node of an item, or the one that it was made of."""
+        found = self.flat.whole[self.flat.sources[item].number].node if self.flat else None
+        return found or self.plan.steps[item].node
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
         """What is to be raised for a run that took too long, with the node in it."""
@@ -81,7 +112,7 @@ class Compiled:
         if not isinstance(error, Late):
             return None
         assert budget.deadline is not None
-        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self.plan.steps[error.item].node)
+        return placed(out_of_time(budget.deadline.seconds), self.plan.model, self._node(error.item))
 
     def _bound_step(self, item: int) -> BoundStep:
         loose = self.program.listing.steps[item].loose
@@ -96,14 +127,16 @@ class Compiled:
 
     def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""
-        return Timed(self.events, self.program.listing, ran)
+        return Timed(self.events, self.program.listing, ran, self.flat)
 
 
 class Timed(Sequence[NodeEvent]):
     """The events of a run of a program, made of its time stamps when somebody looks at them."""
 
-    def __init__(self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult) -> None:
-        self._known, self._listing, self._ran = events, listing, ran
+    def __init__(
+        self, events: Sequence[NodeEvent], listing: Listing, ran: StampedResult, flat: Flat | None = None
+    ) -> None:
+        self._known, self._listing, self._ran, self._flat = events, listing, ran, flat
 
     @cached_property
     def _events(self) -> tuple[NodeEvent, ...]:
@@ -113,6 +146,8 @@ class Timed(Sequence[NodeEvent]):
         starts, spans = times(self._ran.stamps, listing.item_of, listing.items)
         helpers = helped(self._ran.stamps, listing.item_of) if listing.engine.threads > 1 else {}
         steps = self._steps(listing.joined)
+        if self._flat is not None:
+            return tuple(self._flat.folded(starts, spans, helpers, steps))
         return tuple(
             self._ran.told.get(item, event).at(start, span, helpers.get(item, ()), steps.get(item, ()))
             for item, (event, start, span) in enumerate(zip(self._known, starts, spans, strict=True))
@@ -123,11 +158,12 @@ class Timed(Sequence[NodeEvent]):
         found: dict[int, list[int]] = {}
         for item, doer in sorted(joined.items()):
             found.setdefault(doer, [doer]).append(item)
-        events = self._known
-        return {doer: tuple(sorted({events[item].index for item in items})) for doer, items in found.items()}
+        known, flat = self._known, self._flat
+        index = [flat.whole[s.number].index for s in flat.sources] if flat else [event.index for event in known]
+        return {doer: tuple(sorted({index[item] for item in items})) for doer, items in found.items()}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._flat.whole if self._flat else self._known)
 
     def __iter__(self) -> Iterator[NodeEvent]:
         return iter(self._events)

@@ -73,8 +73,6 @@ class Bodies(Protocol):
         self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Any
     ) -> Turns | None: ...
 
-    def run_flat(self, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
-
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[Any]) -> None: ...
 
 
@@ -83,6 +81,7 @@ class NativeKernels:
 
     literal: why nodes, by index, were left in float by the passes that look for integer operators.
     derived: the tensors that follow from shapes, where that is known.
+    lenders: of nodes, by index, those of another graph that has the node too, and its step there: kernels are made once.
 
     bodies: of the kernels of a graph inside a node, its programs; of_bodies: makes these of kernels. None: it runs step by step.
     """
@@ -100,6 +99,7 @@ class NativeKernels:
         self.arith: Arith = arith
         self.literal = literal or {}
         self.derived = derived_tensors(model) if derived is None else derived
+        self.lenders: dict[int, tuple[NativeKernels, Step]] = {}
         self.of_bodies: Callable[[NativeKernels], Bodies] | None = None
         self.bodies: Bodies | None = None
         self._fixed: dict[int, Fixed] = {}
@@ -114,6 +114,9 @@ class NativeKernels:
 
     def inside(self, step: Step, name: str) -> NativeKernels:
         """Those of a graph inside a step, by the name of its attribute."""
+        if step.node.index in self.lenders:
+            natives, own = self.lenders[step.node.index]
+            return natives.inside(own, name)
         key = step.node.index, name
         with self._lock:
             found = self._inside.get(key)
@@ -148,12 +151,19 @@ class NativeKernels:
             key, kept = _key(args, fixed), self._bound.setdefault(index, {})
             found = kept.get(key) if self._fixed.get(index) == fixed else None
             if found is None:
-                found = self._shared(step, args, fixed, key, budget)
+                found = self._lent(index, args, fixed, budget) or self._shared(step, args, fixed, key, budget)
                 while len(kept) >= VARIANTS:
                     del kept[next(iter(kept))]
                 kept[key] = found
                 self._fixed[index] = fixed
             return found
+
+    def _lent(self, index: int, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> KernelBinding | None:
+        """The binding of the same node in another graph, if the same inputs are constant there."""
+        natives, step = self.lenders.get(index, (None, None))
+        if natives is None or step is None or fixed != tuple(map(natives._how_fixed, step.node.inputs, args)):
+            return None
+        return natives.bind(step, args, budget)
 
     def _how_fixed(self, name: str, array: Array | None) -> How:
         if array is None or self.model.constant(name) is not None:
@@ -212,7 +222,7 @@ class NativeKernels:
 
         definition = step.definition
         if definition.lowering is None:
-            reason = "its nodes run one by one" if definition.graphs else "no native kernel"
+            reason = "the nodes inside have kernels of their own" if definition.graphs else "no native kernel"
             return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, reason)))
         if any(a is not None and a.dtype.names for a in args):
             return KernelBinding(None, "a value that is no tensor")

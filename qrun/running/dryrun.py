@@ -7,37 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import overload
 
 from qrun.declare.collector import uncollected
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array
 from qrun.memory import Budget
-from qrun.ops import Context, Observation
-from qrun.running.derived import SMALL, blank
 from qrun.running.dispatch import KernelBinding
+from qrun.running.drysteps import DryStep, DryValues, dry_step
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.keptprograms import KeptProgram, observing_program
-from qrun.running.plan import Plan, Step
+from qrun.running.plan import Plan
 from qrun.running.programs import Programs
-from qrun.running.steps import REFUSALS, Run, event_of, observe, reference
+from qrun.running.steps import REFUSALS, Run, event_of
 from qrun.running.times import Clock
-from qrun.running.typecheck import check_types
-
-LARGEST = 1 << 26
-"""Bytes of a value that is made without being computed; what binding its readers takes grows with it."""
-
-
-@frozen
-class DryStep:
-    """A step, bound to what it would read. made: shapes of what it would make."""
-
-    step: Step
-    bound: KernelBinding
-    made: tuple[tuple[int, ...], ...]
-    observations: tuple[Observation, ...]
 
 
 class DryEvents(Sequence[NodeEvent]):
@@ -85,12 +70,12 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
 
     Raises what that raises.
     """
-    values = _Values({**plan.model.constants, **feeds})
+    values = DryValues({**plan.model.constants, **feeds})
     hold_feeds(plan.model, feeds, run.budget)
     steps, held = [], []
     for step in plan.steps:
         held.append(run.budget.live)
-        told = _step(step, values, run)
+        told = dry_step(step, values, run)
         if told is None:
             return None
         steps.append(told)
@@ -133,85 +118,3 @@ def program_ahead(
         return None
     engine.kernels.finish(compiled.program.listing.kernels, engine.isa)
     return observing_program(compiled, dry.events, dry.peak_bytes, dry.held_bytes) if observe else None
-
-
-class _Values:
-    """held: arrays that take the memory that values take, or none where that is not counted, by name; known: those that have
-    their elements too."""
-
-    def __init__(self, known: dict[str, Array]) -> None:
-        self.held, self.known = known, set(known)
-
-    def shown(self, name: str) -> Array | None:
-        """The value as kernels are bound to it: zeros in place of elements that are not known."""
-        if not name:
-            return None
-        array = self.held[name]
-        return array if name in self.known else blank(array.shape, array.dtype)
-
-
-def _step(step: Step, values: _Values, run: Run) -> DryStep | None:
-    node, natives = step.node, run.natives
-    assert natives is not None
-    guessed = [name for name in node.inputs if name and name not in values.known]
-    if step.bodies or any(name in natives.derived and values.held[name].size <= SMALL for name in guessed):
-        return None
-    args = [values.held[name] if name in values.known else values.shown(name) for name in node.inputs]
-    check_types(step, args)
-    bound = natives.bind(step, args, run.budget)
-    follows = natives.derived.issuperset(filter(None, node.outputs)) and (
-        step.definition.form == "shape" or (not guessed and all(a is None or a.size <= SMALL for a in args))
-    )
-    if not (follows or bound.kernel is not None):
-        return None
-    made, observations = _made(step, values, args, bound, run, follows)
-    for name, array in zip(node.outputs, made, strict=False):
-        if name:
-            if array.nbytes > LARGEST:
-                return None
-            values.held[name] = array
-            if run.observe:
-                run.budget.hold_made(array, name)
-            if follows:
-                values.known.add(name)
-    run.inform(node, args, made)
-    return DryStep(step, bound, tuple([array.shape for array in made]), observations)
-
-
-def _made(
-    step: Step, values: _Values, args: list[Array | None], bound: KernelBinding, run: Run, follows: bool
-) -> tuple[Sequence[Array], tuple[Observation, ...]]:
-    """What a step makes, with its elements where it `follows` from shapes, and what is observed."""
-    node, kernel = step.node, bound.kernel
-    if not (follows or run.observe or kernel is None):
-        shaped = bound.shaped
-        if shaped:
-            return shaped, ()
-    ctx = Context(run.arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)), run.observe, run.budget)
-    held = [values.held[name] if name else None for name in node.inputs]
-    made = _told(step, bound, args, ctx) if follows else _room(bound, held, ctx)
-    return made if isinstance(made, tuple) else (made,), tuple(ctx.observations)
-
-
-def _room(bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
-    """The memory that a native kernel's results take."""
-    kernel = bound.kernel
-    assert kernel is not None
-    for shape, itemsize, what in bound.claims:
-        ctx.claim(shape, itemsize, what)
-    return (kernel.room or kernel.run)(args)
-
-
-def _told(step: Step, bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
-    """The results of a step that sees shapes and small values only, in the memory that they take."""
-    if bound.kernel is None:
-        return reference(step, args, ctx)
-    made = _room(bound, args, ctx)
-    quiet = Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted, False)
-    found = reference(step, args, quiet)
-    pairs = zip(*(a if isinstance(a, tuple) else (a,) for a in (made, found)), strict=False)
-    for room, values in pairs:
-        if room.flags.writeable:
-            room[...] = values
-    observe(step, args, bound, made, ctx)
-    return made

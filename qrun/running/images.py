@@ -94,7 +94,7 @@ class Images:
         observed, and whether runs do that the program serves besides."""
         observed = first if serves[0] else None
         key = self._program_key(compiled.plan.keep, serves, feeds)
-        if has_bodies(compiled.plan.model.nodes) and self._load(key) is not None:
+        if (compiled.flat or has_bodies(compiled.plan.model.nodes)) and self._load(key) is not None:
             return  # runs that observe do not take it, and would make it each time
         if self._save(key, lambda bundle: packed_program(compiled, observed, held or {}, self._model, bundle)):
             self._store.save(self._key("planned"), b"", _MARK)

@@ -48,6 +48,7 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
             int(listing.scratch),
             int(listing.helpers),
             dict(listing.joined),
+            dict(listing.guards),
         ),
     )
 
@@ -61,7 +62,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     engine.kernels.adopt(kinds, codes)
     held, rechecks, structs, counts, parts = (arrays[number] for number in tables)
     array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
-    items, wanted, doubtful, arena, scratch, helpers, joined = rest
+    items, wanted, doubtful, arena, scratch, helpers, joined, guards = rest
     listing = Listing(
         engine,
         structs,
@@ -84,6 +85,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         scratch,
         helpers,
         joined,
+        guards,
     )
     return Portable(
         listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held, rechecks

@@ -17,6 +17,7 @@ from qrun.ops._native import NativeSection
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.flat import Flat, InnerIf, Origin
 from qrun.running.keptlistings import packed_portable, unpacked_portable
 from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.packed import (
@@ -88,6 +89,7 @@ def packed_program(
         else tuple(_told(bound, event) for bound, event in _pairs(compiled, first)),
         0 if first is None else first.peak_bytes,
         dict(held),
+        compiled.flat and _packed_flat(compiled.flat, bundle),
     )
 
 
@@ -95,7 +97,7 @@ def unpacked_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
     """The program of this index, for the model that it was made of."""
-    packed, constants, events, made, recipes, derived, checks, told, peak, held = index
+    packed, constants, events, made, recipes, derived, checks, told, peak, held, flat = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
     own = replace(model, nodes=nodes, constants=known)
@@ -106,7 +108,8 @@ def unpacked_program(
     program = Program(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
     bodies = has_bodies(nodes[item] for item in portable.listing.steps)
     natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
-    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith, natives)
+    whole = flat and _unpacked_flat(flat, found, arrays)
+    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith, natives, whole)
     if told is None:
         return KeptProgram(compiled, {}, None, peak, held)
     observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
@@ -139,6 +142,8 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
     """Of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe; None if
     something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides it:
     else a run that needs that fails, and goes step by step."""
+    if compiled.flat is not None:
+        return None
     found: dict[int, Complete] = {}
     listing, sight = compiled.program.listing, Sight(schedule)
     there = set(listing.item_of)
@@ -220,6 +225,26 @@ def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...
         )
         for (at, inputs, outputs, macs, backend, why, sections, group), node in zip(events, nodes, strict=True)
     )
+
+
+def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
+    """The nodes without the graphs inside them: what is in these stands in the program."""
+    nodes = [event.node for event in flat.whole if event.node is not None]
+    plain = [replace(node, attributes={}) if has_bodies([node]) else node for node in nodes]
+    return (
+        tuple((source.number, source.path, source.around) for source in flat.sources),
+        dict(flat.guards),
+        tuple(((at := one.source).number, at.path, at.around, one.guard, one.why) for one in flat.inner),
+        tuple(packed_node(node, bundle) for node in plain),
+        _packed_events(flat.whole),
+    )
+
+
+def _unpacked_flat(packed: Any, events: Sequence[NodeEvent], arrays: Sequence[Array]) -> Flat:
+    sources, guards, inner, nodes, whole = packed
+    ifs = [InnerIf(Origin(*source), guard, why) for *source, guard, why in inner]
+    outer = _unpacked_events(whole, [unpacked_node(node, arrays) for node in nodes])
+    return Flat(events, [Origin(*source) for source in sources], guards, ifs, outer)
 
 
 def has_bodies(nodes: Iterable[Node]) -> bool:

@@ -111,11 +111,6 @@ def _body(model: Model, node: Node, name: str) -> Plan:
     return _bound(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))
 
 
-def replanned(plan: Plan, model: Model) -> Plan:
-    """The plan of another graph in place of a body: with the same inputs and outputs."""
-    return _bound(model, plan.keep, frozenset(model.captured))
-
-
 def _known(model: Model) -> set[str]:
     names = {v.name for v in (*model.inputs, *model.defaults)} | set(model.constants)
     return names | {name for node in model.nodes for name in node.outputs if name}

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from qrun.declare.frozen import replace
 from qrun.ir import Array
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.flat import Flat
+from qrun.running.flattened import flattened
 from qrun.running.plan import Plan, Step, moving
 
 if TYPE_CHECKING:
@@ -125,7 +128,13 @@ class Programs:
             infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | _infos(feeds)
             shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
             bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
-            return self._compile(plan, events, infos, feeds, shapes, bounds)
+            other = None if self._varying else flattened(plan, self.natives, events, infos, shapes, bounds)
+            made = None
+            if other is not None:
+                flat = other.flat
+                made = self._compile(other.plan, flat.events, other.infos, feeds, other.shapes, other.bounds, flat)
+                made = made and replace(made, natives=other.natives)
+            return made or self._compile(plan, events, infos, feeds, shapes, bounds)
 
     def _compile(
         self,
@@ -135,8 +144,9 @@ class Programs:
         feeds: Mapping[str, Array],
         shapes: Mapping[str, Array],
         bounds: Sequence[KernelBinding | None],
+        flat: Flat | None = None,
     ) -> Compiled | None:
-        """shapes: values that follow from shapes."""
+        """shapes: values that follow from shapes. flat: what the plan is that of, if it is flat."""
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
         from qrun.native.plan.items import PythonStep
@@ -168,10 +178,11 @@ class Programs:
         given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
         try:
-            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted))
+            guards = flat.guards if flat else {}
+            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, guards))
         except Declined:
             return None
-        return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives)
+        return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives, flat)
 
     def _loose(self, plan: Plan) -> frozenset[str]:
         """The tensors that may have any shape."""

@@ -190,9 +190,7 @@ def run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array],
     """What a body makes of what it is fed with; `outside` has what it takes from around it."""
     model, budget, given = plan.model, run.budget, {**outside, **fed}
     programs = run.natives.bodies if run.natives else None
-    done = programs.run_flat(outside, fed, run) if programs else None
-    if done is None and programs:
-        done = programs.run(plan, given, run)
+    done = programs.run(plan, given, run) if programs else None
     if done is not None:
         return done
     run.infos.clear()

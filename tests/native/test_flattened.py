@@ -26,6 +26,9 @@ BODY = """main (float[N,4] x, int64 n) => (float[M,4] y, float[K,4] s)
   y, s = Loop(n, , r) <body = b (int64 i, bool c, float[P,4] v) => (bool o, float[Q,4] u, float[4] e)
     <float half = {0.5}> { o = Identity(c)  LINES  e = ReduceSum<keepdims = 0>(u, axes) }>
 }"""
+TURN = """f = Cast<to = 1>(i)  h = Mul(f, half)  l = Floor(h)  d = Sub(h, l)  q = Greater(d, quarter)
+    axes = Constant<value_ints = [0]>()  quarter = Constant<value = float {0.25}>()"""
+"""Odd turns."""
 RANK = "d = Shape(v)  l = Gather(d, zero)  q = Equal(l, three)  axes = Constant<value_ints = [0]>()"
 LINES = {
     "one or the other": f"""{RANK}  t = If(q) <
@@ -47,6 +50,20 @@ LINES = {
             g = Loop(two, , k) <body = b2 (int64 j, bool c2, float[P,4] a) => (bool o2, float[P,4] a2)
                 {{ o2 = Identity(c2)  a1 = Mul(a, half)  a2 = Add(a1, k) }}> }},
         else_branch = h () => (float[P,4] g) {{ g = Sigmoid(v) }}>  u = Add(t, r)""",
+    "every other turn": f"""{TURN}  t = If(q) <
+        then_branch = f () => (float[P,4] g) {{ k = Mul(v, half)  g = Tanh(k) }},
+        else_branch = h () => (float[P,4] g) {{ k = Add(v, w)  g = Sigmoid(k) }}>  u = Add(t, r)""",
+    "every other turn, what is from outside, or constant": f"""{TURN}  t, z = If(q) <
+        then_branch = f () => (float[P,4] v, float[4] k) {{ k = Neg(w) }},
+        else_branch = h () => (float[P,4] r, float[4] w) {{ }}>  m = Tanh(t)  u = Mul(m, z)""",
+    "every other turn, one in the other": f"""{TURN}  one = Constant<value = float {{3}}>()  p = Greater(f, one)
+        t = If(p) <
+        then_branch = f () => (float[P,4] g) {{ k = Tanh(v)  n2 = Not(q)
+            g = If(n2) < then_branch = f2 () => (float[P,4] m) {{ m = Mul(k, w) }},
+                         else_branch = h2 () => (float[P,4] m) {{ e2 = Exp(k)  m = Neg(e2) }}> }},
+        else_branch = h () => (float[P,4] g) {{ k = Add(v, w)
+            g = If(q) < then_branch = f2 () => (float[P,4] k) {{ }},
+                        else_branch = h2 () => (float[P,4] m) {{ m = Sin(k) }}> }}>  u = Add(t, r)""",
     "a value decides a shape that decides": """nz = NonZero(v)  d = Shape(nz)  one = Constant<value = int64 {1}>()
         l = Gather(d, one)  lim = Constant<value = int64 {6}>()  q = Less(l, lim)  axes = Constant<value_ints = [0]>()
         t = If(q) < then_branch = f () => (float[P,4] g) { g = Add(v, w) },
@@ -84,7 +101,7 @@ def test_results_are_those_of_the_reference(name: str, threads: int) -> None:
                 assert_equal(got[key], array, f"{name}, {rows} rows, {count} turns: {key}")
 
 
-@pytest.mark.parametrize("name", ["one or the other", "one value twice", "one in the other"])
+@pytest.mark.parametrize("name", [n for n in LINES if "value d" not in n and "loop" not in n and "rank" not in n])
 def test_turns_run_in_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = turns(monkeypatch)
     session = qrun.Session(model(name), backend="native", threads=1)
@@ -95,25 +112,35 @@ def test_turns_run_in_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert max(made, default=0) >= 40, rows
 
 
-def test_shapes_that_choose_the_same_share_kernels() -> None:
-    """What these make of constants is made once."""
+def test_branches_keep_their_kernels() -> None:
+    """What these make of constants is made once, by the branch or by the graph around it."""
     session = qrun.Session(model("one or the other"), backend="native", threads=1)
-    for rows in (5, 3, 4, 2, 3, 1):
-        session.run({"x": RNG.normal(0, 1, (rows, 4)).astype(F32), "n": np.array(3)})
+    for rows in (3, 2):
+        session.run({"x": RNG.normal(0, 1, (rows, 4)).astype(F32), "n": np.array(TURNS)})
     (natives,) = (p.natives for p in session._runs.plans.values() if p.natives is not None)
     (body,) = natives._inside.values()
     assert isinstance(body.bodies, BodyPrograms)
-    assert len(body.bodies._flats) == 5
-    assert len({id(flat) for flat in body.bodies._flats.values()}) == len(body.bodies._chosen) == 2
+    made = [compiled for compiled in body.bodies._programs._made.values() if compiled is not None]
+    assert [compiled.flat is not None for compiled in made] == [True, True]
+    own = [b for n in (body, *body._inside.values()) for kept in n._bound.values() for b in kept.values()]
+    for compiled in made:
+        inner = [b for b, node in zip(compiled.bounds, compiled.plan.model.nodes, strict=True) if "branch" in node.name]
+        assert len(inner) == 2
+        assert all(any(b is one for one in own) for b in inner)
 
 
-def test_what_a_value_decides_is_decided_in_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    flat = []
-    monkeypatch.setattr(BodyPrograms, "_flat_of", lambda self, given: flat.append(self._flats))
-    qrun.Session(model("a value decides a shape that decides"), backend="native").run(
-        {"x": np.ones((3, 4), F32), "n": np.array(TURNS)}
-    )
-    assert not any(value for flats in flat for value in flats.values())
+def test_what_a_value_decides_is_decided_in_each_run() -> None:
+    """Also where it decides by the shape of what no native kernel makes."""
+    text = model("a value decides a shape that decides")
+    session, reference = qrun.Session(text, backend="native"), qrun.Session(text, backend="reference")
+    for zeros in (0, 0, 12, 9, 0, 3, 6):
+        x = np.ones((3, 4), F32)
+        x.reshape(-1)[:zeros] = 0
+        for count in (TURNS, 1):
+            feeds = {"x": x, "n": np.array(count)}
+            want = reference.run(feeds)
+            for key, array in session.run(feeds).items():
+                assert_equal(array, want[key], f"{zeros} zeros: {key}")
 
 
 @pytest.mark.parametrize("name", LINES)

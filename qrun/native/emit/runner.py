@@ -1,7 +1,8 @@
 """The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
 
     segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done.
-             Helpers leave out calls that are the leader's alone, and waits before such calls only
+             Helpers leave out calls that are the leader's alone, and waits before such calls only. A call whose guard, a byte,
+             is 0 is left out by all; the leader counts its tiles as finished
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
     repeat   lead, many times (emit/turns.py)
@@ -31,13 +32,16 @@ seq_cst     Opening, entering, closing. A helper adds itself to those inside, th
 A helper that leaves out the wait before calls of the leader alone does wait after the last of them, if it goes on with
 others. There it reads what the leader has added after it had waited itself: so all before is done, and seen.
 
+A guard is made before a barrier that comes before the calls that it guards, and stays as it is until the run ends: so a
+helper that comes late leaves out what the others did. It reads no guard of calls that are the leader's alone.
+
 A plan is never changed while a helper is inside, so that all else may be plain loads and stores: a helper compares the
 generation again after it has entered, and so does not take a later run for the one that it saw.
 """
 
 from __future__ import annotations
 
-from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
+from qrun.native.emit.spec import DONE, ENTRY, GONE, GUARD, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
 from qrun.native.emit.turns import TURNING
 
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
@@ -67,6 +71,24 @@ run:
   %args.p = getelementptr i8, ptr %e, i64 8
   %args = load ptr, ptr %args.p, align 8
   %counter = getelementptr i8, ptr %args, i64 {NEXT}
+  %guard.p = getelementptr i8, ptr %args, i64 {GUARD}
+  %guard = load ptr, ptr %guard.p, align 8
+  %free = icmp eq ptr %guard, null
+  br i1 %free, label %take, label %ask
+ask:
+  %byte = load i8, ptr %guard, align 1
+  %goes = icmp ne i8 %byte, 0
+  br i1 %goes, label %take, label %leave
+leave:
+  %leads = icmp eq i64 %heeded, 0
+  br i1 %leads, label %count, label %told
+count:
+  %tiles.p = getelementptr i8, ptr %e, i64 16
+  %tiles = load i64, ptr %tiles.p, align 8
+  %left.p = getelementptr i8, ptr %args, i64 {DONE}
+  %before = atomicrmw add ptr %left.p, i64 %tiles release
+  br label %told
+take:
   %did = call i64 %kernel(ptr %args, ptr %counter, ptr %scratch)
   %some = icmp ne i64 %did, 0
   br i1 %some, label %tell, label %told
@@ -100,8 +122,8 @@ wait:
   %f.tiles = load i64, ptr %f.tiles.p, align 8
   br label %spin
 spin:
-  %count = load atomic i64, ptr %f.done acquire, align 8
-  %all = icmp uge i64 %count, %f.tiles
+  %sum = load atomic i64, ptr %f.done acquire, align 8
+  %all = icmp uge i64 %sum, %f.tiles
   br i1 %all, label %waited, label %again
 again:
   <pause>

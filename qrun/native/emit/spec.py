@@ -92,10 +92,11 @@ ENTRY = 64
 helpers leave out."""
 SKIP, PASS = 1, 2
 """Bits of what helpers leave out: the call itself, and the wait after it."""
-DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
+DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
 """In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
-of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all
-threads write them, while they read the arguments."""
+of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
+finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
+with the first one: all threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
 many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""

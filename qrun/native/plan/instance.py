@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -65,6 +66,7 @@ class Instance:
             else frozenset[int]()
         )
         self.lock = threading.Lock()
+        self.guards = frozenset(listing.guards.values())
         self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.structs[...] = listing.structs
         self.move(None, address(self.memory))
@@ -159,15 +161,20 @@ class Instance:
                 budget.release(values.pop(key))
                 if key in copies:
                     budget.release(copies.pop(key))
+        unmet = frozenset(key for key in self.guards if not self._value(key, values).any())
         if self.measuring:
-            self._measure(stamps)
+            self._measure(stamps, unmet)
         lent = not values.keys().isdisjoint(listing.wanted)
-        return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps), lent)
+        wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
+        return StampedResult(wanted, tuple(stamps), lent, unmet=unmet)
 
-    def _measure(self, stamps: Sequence[Stamp]) -> None:
+    def _measure(self, stamps: Sequence[Stamp], unmet: AbstractSet[Key]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
-        and where all of a segment are small none is called."""
+        and where all of a segment are small none is called. unmet: the guards that were false."""
+        left_out = [n for n, item in enumerate(self.listing.item_of) if self.listing.guards.get(item) in unmet]
+        known = self.alone.work[left_out]
         self.alone.measure(stamps)
+        self.alone.work[left_out] = known
         if self.alone.known:
             self.measuring = False
             self.plan[: len(self.listing.counts), 5] = flags = self.alone.flags()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import ENTRY, STRUCT
+from qrun.native.emit.spec import ENTRY, GUARD, STRUCT
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand
@@ -52,6 +53,7 @@ class Listing:
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
     joined:   items whose work another one does, and which one that is.
+    guards:   of items that a value decides on, its key; their calls know where it is.
     keep:     what structs point to.
     """
 
@@ -76,6 +78,7 @@ class Listing:
     scratch: int
     helpers: int
     joined: Mapping[int, int]
+    guards: Mapping[int, Key] = field(default_factory=dict)
     keep: object = None
 
     @property
@@ -120,6 +123,7 @@ class Listing:
             schedule.scratch,
             schedule.helpers,
             schedule.joined,
+            dict(schedule.guards),
             calls,
         )
 
@@ -149,6 +153,8 @@ def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
             storage = call.placed.storages[operand]
             start = int(call.section.arguments[word]) + storage.place
             found.setdefault(storage.root.key, []).append((number, word, start))
+        if (guard := call.placed.guard) is not None:
+            found.setdefault(guard.root.key, []).append((number, GUARD // 8, guard.place))
     return {key: np.array(rows, np.int64) for key, rows in found.items()}
 
 

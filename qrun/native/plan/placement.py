@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -91,17 +92,19 @@ class Storage:
 
 @frozen
 class Placed:
-    """An operation on storages, the result last, done for the item of this number."""
+    """An operation on storages, the result last, done for the item of this number, if its guard is true or it has none."""
 
     operation: Operation
     storages: tuple[Storage, ...]
     item: int
+    guard: Storage | None = None
 
 
 class Placement:
     """Storages for a list of items.
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
+    guards: of items that a value decides on, its key.
     placed: operations in order, conversions among them. forms: of each value by key, the one it is made in first.
     borders: storages whose border is to be filled once. arena: its size in bytes.
     """
@@ -112,8 +115,10 @@ class Placement:
         given: dict[Key, Operand],
         wanted: Sequence[Key],
         convert: Conversion,
+        guards: Mapping[int, Key] = MappingProxyType({}),
     ) -> None:
-        self.convert = convert
+        self.convert, self._guards = convert, guards
+        self._guard_of: dict[Storage, Storage] = {}
         self.placed: list[Placed] = []
         self.forms: dict[Key, list[Storage]] = {}
         self._producers: dict[Storage, Operation] = {}
@@ -127,7 +132,7 @@ class Placement:
             else:
                 for task in item.tasks if isinstance(item, Chain) else (item,):
                     self._task(task, number)
-        for key in wanted:
+        for key in (*wanted, *guards.values()):
             self._keep(key, len(items))
         self._merge()
         self._join()
@@ -164,7 +169,10 @@ class Placement:
             output.become_part(inputs[0], 0, False)
             return
         self._producers[output] = operation
-        self.placed.append(Placed(operation, (*inputs, output), number))
+        guard = self.forms[self._guards[number]][0] if number in self._guards else None
+        if guard is not None:
+            self._guard_of[output] = guard
+        self.placed.append(Placed(operation, (*inputs, output), number, guard))
 
     def _orders(self, task: Task) -> tuple[Order, Order]:
         """The orders in memory in which the operation reads its operands, and in which it writes its result."""
@@ -195,7 +203,10 @@ class Placement:
         operation = self.convert(source.operand, source.order, operand, order)
         source.readers.append((operation, 0))
         self._producers[made] = self._conversions[made] = operation
-        self.placed.append(Placed(operation, (source, made), number))
+        guard = self._guard_of.get(source)
+        if guard is not None:
+            self._guard_of[made] = guard
+        self.placed.append(Placed(operation, (source, made), number, guard))
         forms.append(made)
         return made
 
@@ -215,7 +226,7 @@ class Placement:
                 continue
             made.first = maker.item
             self._producers[made] = direct
-            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item)
+            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item, maker.guard)
             gone.add(number)
         self.placed = [placed for number, placed in enumerate(self.placed) if number not in gone]
 

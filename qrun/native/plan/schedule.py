@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.fusing import fused, made_by
+from qrun.native.plan.fusing import made_by
+from qrun.native.plan.guarded import Guards, fused_apart
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
@@ -116,6 +118,7 @@ class Schedule:
     given:  operands of the values that come as arrays: those fed, constants, and what runs elsewhere makes.
     fixed:  arrays that are the same in each run.
     wanted: keys of the values that a run returns.
+    guards: of items that a value decides on, that value; where it is false, they do nothing.
     """
 
     def __init__(
@@ -125,11 +128,13 @@ class Schedule:
         given: Mapping[Any, Operand],
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
+        guards: Guards = MappingProxyType({}),
     ) -> None:
-        self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
+        self.engine, self.wanted, self.guards = engine, tuple(wanted), guards
+        self.items = tuple(fused_apart(engine, items, wanted, guards))
         self.joined = joined(items, self.items)
         self.given, self.fixed = dict(given), dict(fixed)
-        self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
+        self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine), guards)
         self._spans: dict[Storage, Span] = {}
         self.calls = self._calls()
         self.rows, self.parts = self._rows()
@@ -181,7 +186,8 @@ class Schedule:
             placed = call.placed
             if placed is not before:
                 before = placed
-                inputs = [self._span(s) for s in placed.storages[:-1] if s.root.key is None]
+                read = placed.storages[:-1] if placed.guard is None else (*placed.storages[:-1], placed.guard)
+                inputs = [self._span(s) for s in read if s.root.key is None]
                 output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
                 if number and (clash or self._apart(number)):

@@ -82,12 +82,13 @@ class Stamp:
 @frozen
 class StampedResult:
     """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told: what steps
-    that ran elsewhere said of themselves, by item."""
+    that ran elsewhere said of themselves, by item. unmet: the guards that were false."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
     lent: bool
     told: Mapping[int, Any] = field(default_factory=dict)
+    unmet: frozenset[Key] = frozenset()
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from time import perf_counter_ns
 from typing import Any
 
@@ -32,13 +33,14 @@ class Turned:
 
     count:   how many there were.
     carried: what goes around, after the last one. stacked: what each of them made, along a first axis.
-    spans:   ns, by item.
+    spans:   ns, by item. met: in how many of them each guard was true.
     """
 
     count: int
     carried: tuple[Array, ...]
     stacked: tuple[Array, ...]
     spans: tuple[int, ...]
+    met: Mapping[Key, int] = field(default_factory=dict)
 
 
 class Turning:
@@ -59,7 +61,8 @@ class Turning:
         until: bool,
     ) -> None:
         self.program, self.listing, self.until = program, program.listing, until
-        self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), tuple(stacked)
+        self.guards = tuple(dict.fromkeys(self.listing.guards.values()))
+        self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), (*stacked, *self.guards)
         if len(self.listing.segments) != 1 or self.listing.segments[0].item >= 0:
             raise Declined("a step of the program runs elsewhere")
         self._constants = {key: np.asarray(a, order="C") for key, a in {**self.listing.fixed, **known}.items()}
@@ -70,8 +73,8 @@ class Turning:
                 raise Declined("what goes around changes its shape or type")
         if until and any(dtype != np.bool_ for dtype in (given[carried[0][1]].dtype, self._form(carried[0][0])[1])):
             raise Declined("the condition is no bool")
-        self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *stacked)}
-        self.forms = [self._form(key) for key in stacked]
+        self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *self.stacked)}
+        self.forms = [self._form(key) for key in self.stacked]
         self.element = sum(_nbytes(shape, dtype) for shape, dtype in self.forms)
         self._sizes = {key: _lined(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self._read.items()}
         self._passing = {read: _lined(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
@@ -130,7 +133,9 @@ class Turning:
         carried = tuple(
             buffers[key].view(self._read[key].dtype).reshape(self._read[key].shape).copy() for _, key in self.carried
         )
-        return Turned(count, carried, tuple(block[:count] for block in stacked), spans)
+        kept = len(stacked) - len(self.guards)
+        met = {key: int(np.count_nonzero(b[:count])) for key, b in zip(self.guards, stacked[kept:], strict=True)}
+        return Turned(count, carried, tuple(block[:count] for block in stacked[:kept]), spans, met)
 
     def _buffers(self, values: Mapping[Key, Array], memory: Array) -> dict[Key, Array]:
         """Where each value lies that a turn reads, of its own size; what is carried is there."""
