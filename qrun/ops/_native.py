@@ -16,6 +16,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
+from qrun.ir.types import type_name
 from qrun.ops._complete import Complete
 from qrun.ops._context import Context
 
@@ -227,6 +228,12 @@ def declined(reason: str) -> Exception:
     from qrun.native.errors import Declined
 
     return Declined(reason)
+
+
+def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") -> None:
+    """Declined if the type does not fit. what: what there is none of for it, with {} in its place."""
+    if not fits:
+        raise declined(f"no native {what.format(type_name(dtype))}")
 
 
 def quiet(site: LoweringContext) -> Context:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, kernel_of, require_type, staged_kernel
 
 
 def arg_kernel(site: LoweringContext, what: str, axis: int) -> NativeKernel:
@@ -14,8 +13,7 @@ def arg_kernel(site: LoweringContext, what: str, axis: int) -> NativeKernel:
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    if x.dtype.name not in KINDS:
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    require_type(x.dtype.name in KINDS, x.dtype)
     word = what + ("_last" if site.attributes["select_last_index"] else "")
     made = Arg(site.engine, Operand(x.shape, x.dtype), axis, word, "any" if 2 < x.ndim <= 5 else "plain")
     if site.attributes["keepdims"]:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_type
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
@@ -29,8 +28,7 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
     x = site.inputs[0]
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
-    if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:
-        raise declined(f"no native copies of {type_name(x.dtype)}")
+    require_type(x.dtype.itemsize in _SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
 
     def run(inputs: Inputs) -> Array:
         return np.asarray(site.reference(inputs, Context(site.ctx.arith, site.ctx.version)))
@@ -82,8 +80,7 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:
-        raise declined(f"no native copies of {type_name(x.dtype)}")
+    require_type(x.dtype.itemsize in _SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
 
     def made(order: Order) -> Indexed:
         return Indexed(site.engine, Operand(x.shape, x.dtype), [places.get(a) for a in range(x.ndim)], order)

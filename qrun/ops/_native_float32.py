@@ -24,6 +24,7 @@ from qrun.ops._native import (
     Stage,
     declined,
     kernel_of,
+    require_type,
     staged_kernel,
 )
 from qrun.ops._native_narrow import NARROW
@@ -192,8 +193,7 @@ def reduction_kernel(
 
 def _rows(site: LoweringContext) -> Array:
     x = site.inputs[0]
-    if x.dtype != FLOAT:
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    require_type(x.dtype == FLOAT, x.dtype)
     if not x.size:
         raise declined("no elements")
     return np.asarray(x)

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._window import SlidingWindow
 
@@ -120,8 +120,7 @@ def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale
 
 
 def _number(scale: Array) -> np.float32:
-    if scale.dtype != np.float32:
-        raise declined(f"no native {type_name(scale.dtype)} scales")
+    require_type(scale.dtype == np.float32, scale.dtype, "{} scales")
     return np.float32(scale)
 
 

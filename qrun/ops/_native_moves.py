@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, quiet
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, quiet, require_type
 from qrun.ops._native_copies import moving_kernel
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
     x = site.inputs[0]
     parts: tuple[Array, ...] = site.reference(site.inputs, site.ctx)
     site.require_constants()
-    if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
-        raise declined(f"no native copies of {type_name(x.dtype)}")
+    require_type(x.dtype.itemsize in SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
     if len(parts) > _PARTS:
         raise declined(f"more than {_PARTS} parts")
     stages, first = [], 0

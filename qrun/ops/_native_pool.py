@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
 
@@ -48,8 +47,7 @@ def largest_kernel(
     """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
     from qrun.native.kernels.pool import MaxPool
 
-    if x.dtype not in (*EIGHT, np.dtype(np.float32)):
-        raise declined(f"no native pools of {type_name(x.dtype)}")
+    require_type(x.dtype in (*EIGHT, np.dtype(np.float32)), x.dtype, "pools of {}")
     if site.ctx.wants(1):
         raise declined("Indices are asked for")
     pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
@@ -63,8 +61,7 @@ def average_kernel(
     windows [count, taps] and their divisors."""
     from qrun.native.kernels.pool import AveragePool
 
-    if x.dtype != np.float32:
-        raise declined(f"no native means of {type_name(x.dtype)}")
+    require_type(x.dtype == np.float32, x.dtype, "means of {}")
     pool = AveragePool(site.engine, x.shape, taps_of(site, x.shape[2:], win), divisors, means)
     return kernel_of(site, pool, (0,), ALWAYS)
 

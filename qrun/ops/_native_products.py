@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, require_type, staged_kernel
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
@@ -38,8 +37,7 @@ def matmul_kernel(
     from qrun.native.kernels.float_dot import serves
     from qrun.native.kernels.float_matmul import FloatMatmul
 
-    if a.dtype != _FLOAT:
-        raise declined(f"no native {type_name(a.dtype)} products")
+    require_type(a.dtype == _FLOAT, a.dtype, "{} products")
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
@@ -102,8 +100,7 @@ def float_conv_kernel(
     """The kernel of a checked convolution."""
     from qrun.native.kernels.float_conv import FloatConv
 
-    if x.dtype != _FLOAT:
-        raise declined(f"no native {type_name(x.dtype)} convolutions")
+    require_type(x.dtype == _FLOAT, x.dtype, "{} convolutions")
     rows, taps = math.prod(win.out), math.prod(win.kernel)
     site.afford(rows * taps * (16 if x.ndim <= 4 else 24) + w.nbytes)
     if not (site.fixed[1] and site.fixed[2]):
@@ -169,8 +166,7 @@ def float_conv_transpose_kernel(
     """The kernel of a checked transposed convolution; geometry: of FloatConvTranspose."""
     from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
 
-    if x.dtype != _FLOAT:
-        raise declined(f"no native {type_name(x.dtype)} convolutions")
+    require_type(x.dtype == _FLOAT, x.dtype, "{} convolutions")
     site.require_constants()
     if not np.isfinite(w).all():
         raise declined("a weight is not finite")

@@ -10,11 +10,10 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._activations import Activation
 from qrun.ops._complete import Settled
 from qrun.ops._float import single
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 from qrun.ops._native_dynamic import DynamicProduct, Given
 from qrun.ops._native_floats import quantizing, scaled_stages
 from qrun.ops._native_products import exact_sums
@@ -37,8 +36,7 @@ def recurrent_kernel(
     site.require_constant(2)
     site.require_constant(3)
     x, w, b = site.inputs[0], site.inputs[1], site.inputs[3]
-    if x.dtype != np.float32:
-        raise declined(f"no native {type_name(x.dtype)} recurrences")
+    require_type(x.dtype == np.float32, x.dtype, "{} recurrences")
     if not x.size or not sequences.hidden:
         raise declined("an empty tensor")
     form = _form(site, kind, functions, sequences.directions)

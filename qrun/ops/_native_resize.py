@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 from qrun.ops._native_copies import INDICES, indexed_kernel
 from qrun.ops._native_narrow import NARROW, narrow_kernel
 from qrun.ops._resample import ResampledAxis, ResizeAttributes, axis_table, in_order, resampled_shape
@@ -54,8 +53,7 @@ def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarra
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    if x.dtype not in _SUMMED:
-        raise declined(f"no native sums of {type_name(x.dtype)}")
+    require_type(x.dtype in _SUMMED, x.dtype, "sums of {}")
     taps = {}
     for axis, (index, weights) in tables.items():
         if weights is None or not in_order(weights):

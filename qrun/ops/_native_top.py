@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, require_type, staged_kernel
 from qrun.ops._native_turned import turning
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
     from qrun.native.machine.operation import Operand
 
     x, engine = site.inputs[0], site.engine
-    if x.dtype.name not in KINDS:
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    require_type(x.dtype.name in KINDS, x.dtype)
     perm = [*(place for place in range(x.ndim) if place != axis), axis]
     turned = axis != x.ndim - 1
     back = [perm.index(place) for place in range(x.ndim)]

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import one_of
 from qrun.ops._ml import rows_of, transformed
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of, require_type
 from qrun.ops._trees import AGGREGATES, LEAF, MODES, Forest, based, check_base, check_targets, leaves, votes
 
 _TURNED = ("BRANCH_GTE", "BRANCH_GT")
@@ -56,8 +55,7 @@ def forest_kernel(
 
     x = site.inputs[0]
     votes(forest, leaves(forest, rows_of(x)[:0], site.ctx), targets, "SUM", np.zeros(0), site.ctx)
-    if x.dtype != np.float32:
-        raise declined(f"no native trees of {type_name(x.dtype)}")
+    require_type(x.dtype == np.float32, x.dtype, "trees of {}")
     unknown = next((MODES[mode] for mode in np.unique(forest.modes) if MODES[mode] not in _PLAIN), None)
     if unknown is not None:
         raise declined(f"no native trees with {unknown}")

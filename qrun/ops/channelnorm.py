@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import shape_text
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import single, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, misfit, op, require
 from qrun.ops._standardized import affine, standardized
 
@@ -68,8 +68,7 @@ def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
     _grouped(x, groups, site.names[0])
     scale, bias = (_per_channel(p, x, name) for name, p in zip(site.names[1:], params, strict=True))
     site.require_constants()
-    if x.dtype != np.float32:
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    require_type(x.dtype == np.float32, x.dtype)
     if not x.size:
         raise declined("no elements")
     epsilon, channels = site.attributes["epsilon"], x.shape[1] // groups

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._elementwise import binary
 from qrun.ops._functions import gelu, gelu_by_tanh, swish
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, require_type, staged_kernel
 from qrun.ops._native_float32 import FLOAT, function, function_kernel
 from qrun.ops._op import Array, Context, misfit, op
 
@@ -57,8 +56,7 @@ def _gelu_of_sum(site: LoweringContext, name: str, bias: str, reference: Callabl
 
     a, b = site.inputs
     _check(a, b, bias, site.ctx)
-    if a.dtype != FLOAT:
-        raise declined(f"no native kernel for {type_name(a.dtype)}")
+    require_type(a.dtype == FLOAT, a.dtype)
     x, added = (Operand(x.shape, x.dtype) for x in (a, b))
     first, last = Elementwise(site.engine, "add", [x, added]), Elementwise(site.engine, name, [x], (), reference)
     return staged_kernel(site, [Stage(first, (0, 1), "sum"), Stage(last, ("sum",))], [first, last], ALWAYS)

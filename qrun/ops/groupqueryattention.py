@@ -7,12 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from qrun.ir.types import type_name
 from qrun.ops._attention import attend, check_bias, default_scale, hidden, merged_heads
 from qrun.ops._body import node
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined, require_type
 from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
 from qrun.ops._op import Array, Context, Shape, both_or_none, op, refuse, with_shape
 from qrun.shapes import broadcasts_to
@@ -102,8 +101,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     q, k, _ = heads_of(given, attributes)
     check_modes(attributes)
     check_pasts(k, given, attributes.kept)
-    if q.dtype != np.float32:
-        raise declined(f"no native attention of {type_name(q.dtype)}")
+    require_type(q.dtype == np.float32, q.dtype, "attention of {}")
     site.require_constant(_TOTAL)
     total, (batch, heads, length, size) = number(given.total_sequence_length), q.shape
     _decline_others(site, given, attributes, total)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ir.types import type_name
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import (
     check_matmul,
@@ -17,7 +16,7 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
+from qrun.ops._native import LoweringContext, NativeKernel, quiet, require_type
 from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
 from qrun.ops._native_floats import dynamic_kernel, float_kernel, plain_scales
 from qrun.ops._native_integers import gemm_kernel
@@ -116,8 +115,7 @@ def _lower_to_float(site: LoweringContext) -> NativeKernel:
     scalar(a_zero, "a_zero_point", _TO_FLOAT)
     check_product(a, a_scale.reshape(()), b, b_scale, b_zero, bias, _TO_FLOAT, quiet(site))
     claim_product(a, b, site.ctx)
-    if a_scale.dtype != np.float32:
-        raise declined(f"no native {type_name(a_scale.dtype)} results")
+    require_type(a_scale.dtype == np.float32, a_scale.dtype, "{} results")
     product = DynamicProduct(site, a, b, (0, 1, 4, 5))
     return float_kernel(product, (2, 3), 6, plain_scales(site, 2, 3))
 

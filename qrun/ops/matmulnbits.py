@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._native_products import exact_sums, matmul_kernel
 from qrun.ops._op import Array, Context, Shape, misfit, one_of, op, refuse, require
 from qrun.ops._quantize import note_scale
@@ -81,8 +81,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     site.ctx.claim((*a.shape[:-1], columns), 8)
     site.require_constants()
     note_scale(site.ctx, rest[1], "scales", signed=True)
-    if a.dtype != np.float32:
-        raise declined(f"no native {type_name(a.dtype)} products")
+    require_type(a.dtype == np.float32, a.dtype, "{} products")
     if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):
         raise declined("no native kernels for accuracy_level 4 in ort arithmetic")
     bias = rest[4]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import shape_text
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, bad_shape, misfit, op, refuse, require
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import scalar
@@ -126,8 +126,7 @@ def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
         raise declined("statistics of the batch are asked for")
     _features(x, params, bool(attributes.get("spatial", 1)), statistics)
     site.require_constants()
-    if x.dtype != np.float32:
-        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    require_type(x.dtype == np.float32, x.dtype)
     if x.ndim < 2 or not x.size or not attributes.get("spatial", 1):
         raise declined("no channels")
     scale, bias, mean, var = (widen(param) for param in params)

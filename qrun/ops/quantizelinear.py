@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import LoweringContext, NativeKernel, require_type
 from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Array, Context, Real, first_place, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, largest, limits, narrow, note_scale, same_type
@@ -134,8 +134,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     if contrib:
         attributes = replace(attributes, axis=assumed_axis(site.attributes["axis"], scale, "y_scale", site.ctx))
     target, division, form = _check(x, scale, zero, attributes, contrib, site.ctx)
-    if division != SINGLE:
-        raise declined(f"no native division in {type_name(division)}")
+    require_type(division == SINGLE, division, "division in {}")
     return quantize_kernel(site, x, scale, zero, target, form)
 
 
