@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native import Lowering, LoweringContext, NativeKernel
 from qrun.ops._native_float32 import shares_kernel
 from qrun.ops._native_turned import between_turns
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._reduce import sum_over
 
 
-@op("Softmax", since=1)
+def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
+    """Softmax of x along an axis, or its logarithms."""
+    if not x.size:
+        return x
+    rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
+    with np.errstate(all="ignore"):
+        made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
+        if logarithms:
+            made -= np.log(np.exp(made).sum(axis=-1, keepdims=True))
+        else:
+            np.exp(made, out=made)
+            made /= made.sum(axis=-1, keepdims=True)
+    return np.ascontiguousarray(np.moveaxis(narrow(made, x.dtype), -1, axis))
+
+
+def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
+    """The same over all axes from `axis` on."""
+    first = axis_in(axis, x.ndim)
+    matrix = x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
+    return _shares(matrix, 1, logarithms).reshape(x.shape)
+
+
+def _lowering(rest: bool, logarithms: bool = False) -> Lowering:
+    """The lowering of Softmax or LogSoftmax along an axis, or over the rest of the axes from it on."""
+    rows = partial(_shares, logarithms=logarithms)
+
+    def lower(site: LoweringContext) -> NativeKernel:
+        x = site.inputs[0]
+        axis = axis_in(site.attributes["axis"], x.ndim)
+        if rest or axis == x.ndim - 1 or x.shape[axis] == x.size:
+            return shares_kernel(site, axis, rows, logarithms)
+        perm = [*(place for place in range(x.ndim) if place != axis), axis]
+        turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
+        return between_turns(site, shares_kernel(turned, x.ndim - 1, rows, logarithms), perm)
+
+    return lower
+
+
+@op("Softmax", since=1, native=_lowering(rest=True))
 def softmax_1(input: Array, *, axis: int = 1) -> Array:
     """exp(x) / sum(exp(x)) over all axes from `axis` on: the input is taken as a matrix [axes before, axes from axis].
 
@@ -25,100 +63,33 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
     Raises OperatorError for an axis outside [-r, r-1].
     Source: ONNX operators, Softmax-1 and Softmax-11.
     """
-    return _softmax(_matrix(input, axis), 1).reshape(input.shape)
+    return _of_rest(input, axis)
 
 
-@softmax_1.native
-def _lower_softmax_1(site: LoweringContext) -> NativeKernel:
-    x = site.inputs[0]
-    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _rows)
-
-
-@op("Softmax", since=13)
+@op("Softmax", since=13, native=_lowering(rest=False))
 def softmax(input: Array, *, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along one axis.
 
     In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
     Raises OperatorError for an axis outside [-r, r-1].
     """
-    return _softmax(input, axis_in(axis, input.ndim))
+    return _shares(input, axis_in(axis, input.ndim))
 
 
-@softmax.native
-def _lower_softmax(site: LoweringContext) -> NativeKernel:
-    return _along_axis(site, _rows, False)
-
-
-def _along_axis(site: LoweringContext, rows: Callable[[Array], Array], logarithms: bool) -> NativeKernel:
-    """The kernel along one axis. rows: the reference on rows [count, length]."""
-    x = site.inputs[0]
-    axis = axis_in(site.attributes["axis"], x.ndim)
-    if axis == x.ndim - 1 or x.shape[axis] == x.size:
-        return shares_kernel(site, axis, rows, logarithms)
-    perm = [*(place for place in range(x.ndim) if place != axis), axis]
-    turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
-    return between_turns(site, shares_kernel(turned, x.ndim - 1, rows, logarithms), perm)
-
-
-def _rows(x: Array) -> Array:
-    return _softmax(x, 1)
-
-
-def _softmax(x: Array, axis: int) -> Array:
-    if not x.size:
-        return x
-    rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
-    with np.errstate(all="ignore"):
-        e = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
-        np.exp(e, out=e)
-        e /= e.sum(axis=-1, keepdims=True)
-    return np.ascontiguousarray(np.moveaxis(narrow(e, x.dtype), -1, axis))
-
-
-@op("LogSoftmax", since=1)
+@op("LogSoftmax", since=1, native=_lowering(rest=True, logarithms=True))
 def log_softmax_1(input: Array, *, axis: int = 1) -> Array:
     """x - log(sum(exp(x))) over all axes from `axis` on, as in Softmax-1. Source: ONNX operators, LogSoftmax-11."""
-    return _log_softmax(_matrix(input, axis), 1).reshape(input.shape)
+    return _of_rest(input, axis, logarithms=True)
 
 
-@log_softmax_1.native
-def _lower_log_softmax_1(site: LoweringContext) -> NativeKernel:
-    x = site.inputs[0]
-    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _log_rows, logarithms=True)
-
-
-@op("LogSoftmax", since=13)
+@op("LogSoftmax", since=13, native=_lowering(rest=False, logarithms=True))
 def log_softmax(input: Array, *, axis: int = -1) -> Array:
     """x - log(sum(exp(x))) along one axis.
 
     In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
     Raises OperatorError for an axis outside [-r, r-1].
     """
-    return _log_softmax(input, axis_in(axis, input.ndim))
-
-
-@log_softmax.native
-def _lower_log_softmax(site: LoweringContext) -> NativeKernel:
-    return _along_axis(site, _log_rows, True)
-
-
-def _log_rows(x: Array) -> Array:
-    return _log_softmax(x, 1)
-
-
-def _log_softmax(x: Array, axis: int) -> Array:
-    if not x.size:
-        return x
-    rows = np.moveaxis(x, axis, -1)  # as in _softmax
-    with np.errstate(all="ignore"):
-        made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
-        made -= np.log(np.exp(made).sum(axis=-1, keepdims=True))
-    return np.ascontiguousarray(np.moveaxis(narrow(made, x.dtype), -1, axis))
-
-
-def _matrix(x: Array, axis: int) -> Array:
-    first = axis_in(axis, x.ndim)
-    return x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))
+    return _shares(input, axis_in(axis, input.ndim), logarithms=True)
 
 
 @op("NegativeLogLikelihoodLoss", since=12)
