@@ -1,4 +1,4 @@
-"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet."""
+"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet; and biases."""
 
 from __future__ import annotations
 
@@ -212,3 +212,61 @@ def leads_to_quantize(model: Model, names: Sequence[str], through: tuple[str, ..
             return True
         names = [name for node in readers if through is None or node.op_type in through for name in node.outputs]
     return False
+
+
+@frozen(eq=False)
+class StoredBias:
+    """A stored bias. scale: its real unit, in float64, flat; None if that is not stored. node: that which adds it."""
+
+    scope: Scope
+    node: Node
+    slot: Slot
+    value: Array
+    scale: Array | None
+
+
+def biases(model: Model) -> Iterator[StoredBias]:
+    """Every stored int32 bias, with the node that adds it."""
+    for scope, node in parametrized(model, "Gemm"):
+        found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
+        found = found or _of_integer(scope, node)
+        if found is not None:
+            yield found
+
+
+def _of_integer(scope: Scope, node: Node) -> StoredBias | None:
+    b = bias(node)
+    value = scope.value(b.bias.tensor) if b and b.integer else None
+    if b is None or value is None or value.dtype != np.int32:
+        return None
+    scales = [q.scale and scope.value(q.scale.tensor) for q in quantizers(node) if not q.is_output]
+    stored = [s for s in scales if isinstance(s, np.ndarray) and s.size and s.ndim < 2 and s.dtype.kind not in "Oc"]
+    unit = None
+    if len(scales) == 2 and len(stored) == 2 and 1 in (stored[0].size, stored[1].size):
+        with np.errstate(all="ignore"):
+            unit = (stored[0].astype(np.float64).reshape(-1) * stored[1].astype(np.float64).reshape(-1)).reshape(-1)
+    return StoredBias(scope, node, b.bias, value, unit)
+
+
+def _of_float(scope: Scope, node: Node) -> StoredBias | None:
+    behind = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
+    value = behind.scope.value(behind.tensor) if behind else None
+    if behind is None or value is None or value.dtype != np.int32:
+        return None
+    scale = behind.scale
+    unit = scale.astype(np.float64).reshape(-1) if scale is not None and scale.dtype.kind not in "Oc" else None
+    return StoredBias(scope, node, Slot("B" if node.op_type == "Conv" else "C", 2, behind.tensor), value, unit)
+
+
+_TOLERANCE = 1e-5
+
+
+def differs(one: Array, other: Array, bias: Array) -> int | None:
+    """Where two scales of a bias differ, at a value that is not 0."""
+    flat = bias.reshape(-1)
+    if any(s.size not in (1, flat.size) for s in (one, other)) or not np.all(one > 0) or not np.all(np.isfinite(one)):
+        return None
+    with np.errstate(all="ignore"):
+        off = np.abs(one - other) > _TOLERANCE * one
+    places = np.flatnonzero(np.broadcast_to(off, flat.shape) & (flat != 0))
+    return int(places[0]) if places.size else None

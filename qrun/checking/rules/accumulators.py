@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from math import log2
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from qrun.checking.rules._observed import tensors
+from qrun.checking.rules._observed import seen
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import number
-from qrun.checking.rules._weights import PRODUCTS, Weight, is_quantized, weights
-from qrun.checking.rules._words import listed, several
-from qrun.declare.frozen import frozen
+from qrun.checking.rules._sums import LIMIT, saturating, unsafe_pairs, worst_sums
 from qrun.ir import Array, Model
-from qrun.ops import Context, find
-from qrun.ops._conv import ConvGeometry, conv_window
-from qrun.ops._window import padded, patches
-from qrun.shapes import broadcast_shapes
+
+if TYPE_CHECKING:
+    from qrun.running.session import RunResult
+
+from collections.abc import Mapping
+
+from qrun.checking.rules._weights import PRODUCTS
+from qrun.checking.rules._words import several
 
 
 @rule(
@@ -53,7 +50,7 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, s, wz, s, z, b)
         }
     """
-    for w, worst, bias in _bounds(model, LIMIT - 1):
+    for w, worst, bias in worst_sums(model, LIMIT - 1):
         if worst.wraps:
             behind = ", if it is run in integers" if w.float else ""
             yield Finding(
@@ -94,7 +91,7 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, s, wz, s, z, b)
         }
     """
-    for w, worst, bias in _bounds(model, LIMIT // 4):
+    for w, worst, bias in worst_sums(model, LIMIT // 4):
         if not worst.wraps and worst.headroom < 2:
             yield Finding(
                 f"the int32 accumulator has {worst.headroom:.2f} bits of headroom",
@@ -151,18 +148,10 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
             y = QLinearMatMul(x, s, z, w, s, wz, s, z)
         }
     """
-    unsafe = []
-    for w in weights(model):
-        if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
-            continue
-        if w.float and w.node.op_type == "Conv" and not is_quantized(w.scope.model, w.node):
-            continue
-        found = _worst(w)
-        if found is not None:
-            unsafe.append((found, w))
+    unsafe = list(unsafe_pairs(model))
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
-        met = _met(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
+        met = saturating(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
         others = f", and {several(len(unsafe) - 1, 'more node')} like it" if len(unsafe) > 1 else ""
         yield Finding(
             f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
@@ -173,187 +162,44 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         )
 
 
-def _worst(w: Weight) -> tuple[int, str, str] | None:
-    """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
-    if int(w.codes.min()) >= -64 and int(w.codes.max()) <= 64:
-        return None
-    codes = by_pairs(w)
-    first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
-    sums = np.add(first, second, dtype=np.int16)
-    high, low = int(sums.max(initial=0)), int(sums.min(initial=0))
-    if high <= SAFE and -low <= SAFE:
-        return None
-    place = np.unravel_index(int(sums.argmax() if high >= -low else sums.argmin()), sums.shape)
-    a, b = int(first[place]), int(second[place])
-    bad = int(np.count_nonzero(np.abs(sums) > SAFE))
-    channel = int(place[0]) if w.is_conv else int(place[-1])
-    return a + b, f"255 * {a} + 255 * {b} = {255 * (a + b)}", f"in output channel {channel}; {bad} of {sums.size} pairs"
+@rule(
+    "QR403",
+    "warning",
+    spec="MatMulInteger",
+    fix="split the sum, or shrink the bias; 8-bit products need more than 33 000 terms to get here",
+    replaces=("QR406",),
+)
+def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
+    """An integer sum left the range of int32 and wrapped round.
 
+    QR406 tells, without a run, that it can; at a node where it did, this is reported instead.
 
-def _met(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
-    """How many sums saturate with these inputs, with the nodes that have most of them first."""
-    counts = saturated(model, unsafe, feeds)
-    if counts is None:
-        return ""
-    count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
-    if not count:
-        return f"; with the recorded inputs none of {total} sums leaves int16"
-    ordered = sorted(zip(unsafe, counts, strict=True), key=lambda one: -one[1][0])
-    names = [f"{w.node.label} {c}" for w, (c, _) in ordered if c]
-    return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
+    Why is this bad?
+        The specification lets the 32-bit accumulator overflow, so the result is defined but has nothing to do with
+        the real value. Runtimes that accumulate in 64 bits or in float differ.
 
+    Bad
+        main () => (uint8[1,1,1,1] y)
+        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] stored = {255},
+         int32[1] top = {2147480000}, uint8 one = {128}, float ys = {1.0}>
+        {
+            w = Identity(stored)
+            y = QLinearConv(x, s, z, w, s, z, ys, one, top)
+        }
 
-def _is_depthwise(w: Weight) -> bool:
-    return w.is_conv and w.codes.shape[1] == 1 and number(w.node, "group", 1) == len(w.codes) > 1
-
-
-LIMIT = 2**31
-
-
-@frozen
-class AccumulatorBound:
-    """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
-
-    row: int
-    sum: int
-    bias: int
-    terms: int
-
-    @property
-    def wraps(self) -> bool:
-        return not -LIMIT <= self.sum < LIMIT
-
-    @property
-    def headroom(self) -> float:
-        """Bits between this sum and the end of int32; below 0 if it does not fit."""
-        return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
-
-
-def _bounds(model: Model, enough: int) -> Iterator[tuple[Weight, AccumulatorBound, str]]:
-    """Each weight whose sums may be larger than `enough`, its worst sum, and the bias in it, in words."""
-    for w in weights(model):
-        worst = None if w.float and w.dtype.itemsize > 1 else bound(w, enough)
-        if worst is not None:
-            yield w, worst, f" with bias {worst.bias}" if worst.bias else ""
-
-
-def bound(w: Weight, enough: int) -> AccumulatorBound | None:
-    """The worst sum, or None if it is surely at most `enough`, or the other operand's type is not known."""
-    x = w.x.dtype
-    if x is None or x.kind not in "iu" or x.itemsize > 2:
-        return None
-    limits, wide = np.iinfo(x), np.iinfo(w.codes.dtype)
-    rows = w.rows()
-    bias = _bias(w, len(rows))
-    terms = rows.shape[1]
-    span_x, span_w = int(limits.max) - int(limits.min), int(wide.max) - int(wide.min)
-    if terms * span_x * span_w + int(np.abs(bias).max(initial=0)) <= enough:
-        return None
-    zero = w.x.zero.astype(np.int64) if w.x.zero is not None else np.array([limits.min, limits.max], np.int64)
-    if not zero.size:
-        return None
-    high, low = int(limits.max) - int(zero.min()), int(limits.min) - int(zero.max())
-    up, down = _parts(rows, w.zeros(rows))
-    top, bottom = up * high - down * low + bias, up * low - down * high + bias
-    best, worst = int(np.argmax(top)), int(np.argmin(bottom))
-    if int(top[best]) >= -int(bottom[worst]) - 1:
-        return AccumulatorBound(best, int(top[best]), int(bias[best]), terms)
-    return AccumulatorBound(worst, int(bottom[worst]), int(bias[worst]), terms)
-
-
-def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:
-    """For each row the sum of its weights above 0, and of those below, without sign."""
-    if not zero.any():
-        total = rows.sum(1, dtype=np.int64)
-        up = np.maximum(rows, rows.dtype.type(0)).sum(1, dtype=np.int64)
-    else:
-        real = rows - zero
-        total, up = real.sum(1), np.maximum(real, 0).sum(1)
-    return up, up - total
-
-
-def _bias(w: Weight, rows: int) -> Array:
-    """The bias of each row; none where it does not fit, which QR305 tells, or was clipped, which QR312 tells."""
-    if w.b is None or w.b.dtype != np.int32 or w.b.size not in (1, rows):
-        return np.zeros(rows, np.int64)
-    bias = w.b.reshape(-1).astype(np.int64)
-    clipped = (bias == LIMIT - 1) | (bias == -LIMIT)
-    return np.broadcast_to(np.where(clipped, 0, bias), (rows,))
-
-
-SAFE = 128
-"""255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
-_INT16 = np.iinfo(np.int16)
-
-
-def by_pairs(w: Weight) -> Array:
-    """The weights with the axis of the sum second, in the order in which the kernels walk it."""
-    codes = w.codes
-    if not w.is_conv:
-        summed = codes.ndim - 2 if w.axis == codes.ndim - 1 else codes.ndim - 1
-        moved = np.moveaxis(codes, (summed, w.axis), (-2, -1))
-        return moved.reshape(-1, *moved.shape[-2:])
-    if codes.shape[1] % 2 == 0:
-        return codes
-    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1)
-
-
-def saturated(model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]) -> list[tuple[int, int]] | None:
-    """For each node, how many sums of two products leave int16 with these inputs, of how many.
-
-    The model is run once. None if it cannot be, or if an operand is not known.
+    Good
+        main () => (uint8[1,1,1,1] y)
+        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] w = {255},
+         int32[1] b = {1000}, uint8 one = {128}, float ys = {1.0}>
+        {
+            y = QLinearConv(x, s, z, w, s, z, ys, one, b)
+        }
     """
-    if any(w.scope.outer is not None for w in weights):
-        return None
-    values = tensors(model, feeds, [w.x.tensor for w in weights])
-    return [_count(w, values[w.x.tensor]) for w in weights] if values else None
-
-
-def _count(w: Weight, x: Array) -> tuple[int, int]:
-    count = total = 0
-    for columns, codes in _products(w, x):
-        first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
-        unsafe = np.abs(first + second) > SAFE
-        total += unsafe.size * columns.shape[1]
-        for pair in np.flatnonzero(unsafe.any(1)):
-            a, b = (part[pair, unsafe[pair], None] for part in (first, second))
-            sums = a * columns[2 * pair].astype(np.int32) + b * columns[2 * pair + 1].astype(np.int32)
-            count += int(np.count_nonzero((sums > _INT16.max) | (sums < _INT16.min)))
-    return count, total
-
-
-def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
-    """The matrix products of a node: columns of x [terms, positions] and weights [terms, channels], in kernel order."""
-    if w.is_conv:
-        yield from _convolutions(w, x)
-        return
-    if x.dtype == np.float32:
-        dynamic: Any = find("", "DynamicQuantizeLinear", 11)
-        x = dynamic(x, ctx=Context())[0]
-    x = x.T if number(w.node, "transA") else np.atleast_2d(x)
-    matrices = by_pairs(w)
-    if len(matrices) == 1:
-        yield x.reshape(-1, x.shape[-1]).T, matrices[0]
-        return
-    lead = broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
-    rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
-    placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
-    for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):
-        yield one.T, matrix
-
-
-def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
-    geometry = ConvGeometry.of(w.node.attributes)
-    window = conv_window(x, w.codes, geometry)
-    fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
-    rank, depth = len(window.kernel), w.codes.shape[1]
-    for image in x:
-        seen = patches(padded(image, window, fill, Context()), window)
-        for g, codes in enumerate(np.split(w.codes, geometry.group)):
-            part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
-            yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)
-
-
-def _terms(codes: Array) -> Array:
-    """[channels, depth, kernel...] as [kernel... * depth, channels]."""
-    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1).T
+    for s in seen(model, result, "accumulator-wrap"):
+        yield Finding(
+            f"the int32 accumulator of {s.node.op_type} wraps in {s.share}",
+            **s.where,
+            expected="sums from -2147483648 to 2147483647",
+            got=f"overflow in {s.share}",
+            why=f"{s.node.op}-{s.node.version} accumulates in 32 bits and may overflow.",
+        )

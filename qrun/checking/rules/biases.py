@@ -9,12 +9,11 @@ import numpy as np
 from qrun.checking.rules._forms import expected_bias, mistyped, shaped
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes, parametrized
-from qrun.checking.rules._weights import QuantizedOperand, dequantized
+from qrun.checking.rules._weights import QuantizedOperand, StoredBias, biases, dequantized, differs
 from qrun.checking.rules._words import digits, tolerance
-from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model, Node
+from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
-from qrun.ops import Bias, Slot, bias, quantizers
+from qrun.ops import Bias, bias
 
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
 ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
@@ -234,9 +233,6 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
             )
 
 
-TOLERANCE = 1e-5
-
-
 @rule(
     "QR313",
     "warning",
@@ -278,7 +274,7 @@ def shared_bias(model: Model) -> Iterator[Finding]:
         other = first.setdefault(id(b.value), b)
         if other is b or other.scale is None or id(b.value) in told:
             continue
-        place = _differs(other.scale, b.scale, b.value)
+        place = differs(other.scale, b.scale, b.value)
         if place is None:
             continue
         told.add(id(b.value))
@@ -290,58 +286,3 @@ def shared_bias(model: Model) -> Iterator[Finding]:
             got=f"{here:.6g} for {b.slot.tensor}[{place}]",
             why=f"{b.node.op}-{b.node.version}: the integers of a bias count steps of x_scale * w_scale.",
         )
-
-
-def _differs(one: Array, other: Array, bias: Array) -> int | None:
-    """Where two scales of a bias differ, at a value that is not 0."""
-    flat = bias.reshape(-1)
-    if any(s.size not in (1, flat.size) for s in (one, other)) or not np.all(one > 0) or not np.all(np.isfinite(one)):
-        return None
-    with np.errstate(all="ignore"):
-        off = np.abs(one - other) > TOLERANCE * one
-    places = np.flatnonzero(np.broadcast_to(off, flat.shape) & (flat != 0))
-    return int(places[0]) if places.size else None
-
-
-@frozen(eq=False)
-class StoredBias:
-    """A stored bias. scale: its real unit, in float64, flat; None if that is not stored. node: that which adds it."""
-
-    scope: Scope
-    node: Node
-    slot: Slot
-    value: Array
-    scale: Array | None
-
-
-def biases(model: Model) -> Iterator[StoredBias]:
-    """Every stored int32 bias, with the node that adds it."""
-    for scope, node in parametrized(model, "Gemm"):
-        found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
-        found = found or _of_integer(scope, node)
-        if found is not None:
-            yield found
-
-
-def _of_integer(scope: Scope, node: Node) -> StoredBias | None:
-    b = bias(node)
-    value = scope.value(b.bias.tensor) if b and b.integer else None
-    if b is None or value is None or value.dtype != np.int32:
-        return None
-    scales = [q.scale and scope.value(q.scale.tensor) for q in quantizers(node) if not q.is_output]
-    stored = [s for s in scales if isinstance(s, np.ndarray) and s.size and s.ndim < 2 and s.dtype.kind not in "Oc"]
-    unit = None
-    if len(scales) == 2 and len(stored) == 2 and 1 in (stored[0].size, stored[1].size):
-        with np.errstate(all="ignore"):
-            unit = (stored[0].astype(np.float64).reshape(-1) * stored[1].astype(np.float64).reshape(-1)).reshape(-1)
-    return StoredBias(scope, node, b.bias, value, unit)
-
-
-def _of_float(scope: Scope, node: Node) -> StoredBias | None:
-    behind = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
-    value = behind.scope.value(behind.tensor) if behind else None
-    if behind is None or value is None or value.dtype != np.int32:
-        return None
-    scale = behind.scale
-    unit = scale.astype(np.float64).reshape(-1) if scale is not None and scale.dtype.kind not in "Oc" else None
-    return StoredBias(scope, node, Slot("B" if node.op_type == "Conv" else "C", 2, behind.tensor), value, unit)

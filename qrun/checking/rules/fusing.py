@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from math import prod
 
 from qrun.checking.rules._forms import misfit
+from qrun.checking.rules._groups import dequantized_inputs, refused
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, ints, known, names_read, nodes, scopes
-from qrun.checking.rules._weights import dequantized, is_quantized, leads_to_quantize
+from qrun.checking.rules._scope import Scope, scopes
+from qrun.checking.rules._weights import is_quantized, leads_to_quantize
 from qrun.checking.rules._words import listed
-from qrun.errors import QrunError
-from qrun.ir import Array, Model, Node, once_per_model
-from qrun.passes import optimize
+from qrun.ir import Model, Node
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that have an integer form, in qrun and in onnxruntime."""
 _HOPS = 4
-_Refused = tuple[tuple[Scope, Node, str], ...]
 _TOLD = (
     "the product of the operands' scales",
     "or one scale per row",
@@ -268,120 +264,3 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
                 got=f"{len(names)} readers of {first.outputs[0]}{also if len(found) > 1 else ''}",
                 why="legal ONNX, but some compilers only fuse a group whose inner tensors have one reader.",
             )
-
-
-_POOLS = ("AveragePool", "GlobalAveragePool")
-
-
-@rule(
-    "QR605",
-    "note",
-    spec="QuantizeLinear",
-    fix="nothing; when outputs are compared between runtimes, allow a difference of 1 here",
-    applies=_POOLS,
-)
-def fused_differs(model: Model) -> Iterator[Finding]:
-    """An average pool whose exact results often lie halfway between two codes.
-
-    x_scale / (elements * y_scale) times a whole number is then a whole number and a half for many sums, as with equal
-    scales and windows of 4 elements.
-
-    Why is this bad?
-        The model is not wrong. But run as written, the average and the quotient are rounded to float32 before the tie is
-        rounded; fused to one integer operator they are not, and onnxruntime's integer operator adds the zero point
-        before it rounds. So runtimes, and optimization levels of one runtime, differ by 1 in many elements.
-
-    Bad
-        main (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y)
-        <float s = {0.3}, uint8 z = {127}>
-        {
-            xf = DequantizeLinear(x, s, z)
-            p = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(xf)
-            y = QuantizeLinear(p, s, z)
-        }
-
-    Good
-        main (uint8[1,1,3,3] x) => (uint8[1,1,1,1] y)
-        <float s = {0.3}, uint8 z = {127}>
-        {
-            xf = DequantizeLinear(x, s, z)
-            p = AveragePool<kernel_shape = [3, 3]>(xf)
-            y = QuantizeLinear(p, s, z)
-        }
-    """
-    for scope, node in nodes(model, (("", name) for name in _POOLS)):
-        if node.inputs and is_quantized(scope.model, node):
-            yield from _ties(scope, node)
-
-
-def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
-    x, count, y_scale = dequantized(scope, node.inputs[0]), _elements(scope, node), _result_scale(scope, node)
-    if x is None or x.scale is None or x.scale.size != 1 or not count or y_scale is None:
-        return
-    x_scale = float(x.scale.reshape(-1)[0])
-    if not (0 < x_scale < float("inf") and 0 < y_scale < float("inf")):
-        return
-    from fractions import Fraction
-
-    step = Fraction(x_scale) / (count * Fraction(y_scale))
-    if step.denominator % 2 == 0 and step.denominator <= 4 * count:
-        yield Finding(
-            f"averages of {count} elements are ties in about 1 of {step.denominator} cases",
-            **scope.at(node, f"{node.outputs[0]} (output 0)"),
-            expected="scales for which averages are no ties",
-            got=f"steps of {step} of a code: x_scale {x_scale:.6g}, y_scale {y_scale:.6g}, {count} elements",
-            why=f"{node.op}-{node.version} in float rounds the average before QuantizeLinear rounds the tie.",
-        )
-
-
-def _elements(scope: Scope, node: Node) -> int:
-    """How many elements are averaged, or 0 if that is not known."""
-    if node.op_type == "GlobalAveragePool":
-        shape = known(scope.shape(node.inputs[0]))
-        return prod(shape[2:]) if shape and len(shape) > 2 else 0
-    kernel = ints(node, "kernel_shape")
-    return prod(kernel) if kernel and min(kernel) > 0 else 0
-
-
-def _result_scale(scope: Scope, node: Node) -> float | None:
-    readers = scope.model.consumers.get(node.outputs[0], ()) if node.outputs else ()
-    found = next((r for r in readers if r.op_type == "QuantizeLinear" and len(r.inputs) > 1), None)
-    scale = scope.value(found.inputs[1]) if found else None
-    return float(scale.reshape(-1)[0]) if scale is not None and scale.size == 1 and scale.dtype.kind in "fV" else None
-
-
-@once_per_model
-def refused(model: Model) -> _Refused:
-    """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
-
-    The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
-    """
-    return tuple(entry for scope in scopes(model) for entry in _refused(scope))
-
-
-def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
-    graph = scope.model
-    if not {"DequantizeLinear", "QuantizeLinear"} <= {node.op_type for node in graph.nodes}:
-        return
-    if scope.outer is not None:
-        graph = replace(graph, constants={**_around(scope.outer, names_read(graph)), **graph.constants})
-    try:
-        done = optimize(graph, frozenset(), "exact").refused
-    except (QrunError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
-        return  # a model that contradicts itself; other rules say where
-    inside = scope if graph is scope.model else replace(scope, model=graph)
-    for refusal in done:
-        if refusal.index < len(graph.nodes):
-            yield inside, graph.nodes[refusal.index], refusal.reason
-
-
-def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
-    """Those of the names that are constants for a graph inside this one."""
-    found = _around(scope.outer, names) if scope.outer else {}
-    return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
-
-
-def dequantized_inputs(model: Model, node: Node) -> int:
-    """How many inputs come from DequantizeLinear of a tensor that is not stored."""
-    made = [model.producers[name] for name in node.inputs if name in model.producers]
-    return sum(m.op_type == "DequantizeLinear" and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)

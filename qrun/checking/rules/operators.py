@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from qrun.checking.rules._forms import older
 from qrun.checking.rules._ort import contrib, is_unknown, known_schema, runtime
@@ -45,18 +45,14 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
-    missing: dict[str, list[tuple[Scope, Node]]] = {}
-    for scope, node in nodes(model):
-        if find(node.domain, node.op_type, node.version) is None and not is_unknown(node):
-            missing.setdefault(node.op, []).append((scope, node))
-    for op, places in missing.items():
-        scope, node = places[0]
-        count = several(len(places), "node")
+    for scope, node, count in _first_of_each(
+        model, lambda node: find(node.domain, node.op_type, node.version) is None and not is_unknown(node)
+    ):
         yield Finding(
-            f"qrun cannot run {op} ({count})",
+            f"qrun cannot run {node.op} ({count})",
             **scope.at(node),
             expected="an operator that qrun ops lists",
-            got=f"{op}-{node.version}, {count}, first {scope.at(node)['node']}",
+            got=f"{node.op}-{node.version}, {count}, first {scope.at(node)['node']}",
             why=f"domain {node.domain!r} is not one that qrun knows."
             if node.domain not in DOMAINS
             else "it is a known operator; qrun does not implement it yet.",
@@ -139,22 +135,26 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
-    missing: dict[str, list[tuple[Scope, Node]]] = {}
-    for scope, node in nodes(model):
-        if is_unknown(node):
-            missing.setdefault(node.op, []).append((scope, node))
-    for op, places in missing.items():
-        scope, node = places[0]
-        count = several(len(places), "node")
+    for scope, node, count in _first_of_each(model, is_unknown):
         why, fix = _why_unknown(node)
         yield Finding(
-            f"there is no operator {op} ({count})",
+            f"there is no operator {node.op} ({count})",
             **scope.at(node),
             expected="an operator of the domain, at the opset that the model imports",
-            got=f"{op}, {count}",
+            got=f"{node.op}, {count}",
             why=why,
             fix=fix,
         )
+
+
+def _first_of_each(model: Model, meant: Callable[[Node], bool]) -> Iterator[tuple[Scope, Node, str]]:
+    """Of the nodes that are meant the first one of each operator, and how many there are of it, in words."""
+    found: dict[str, list[tuple[Scope, Node]]] = {}
+    for scope, node in nodes(model):
+        if meant(node):
+            found.setdefault(node.op, []).append((scope, node))
+    for places in found.values():
+        yield (*places[0], several(len(places), "node"))
 
 
 def _why_unknown(node: Node) -> tuple[str, str]:
@@ -251,12 +251,8 @@ def _cause(node: Node, error: OperatorError) -> str:
     """Attributes that one version of an operator does not have come from one exporter; QR301 tells what axis was for."""
     if error.code != "QR204":
         return ""
-    quantizes = node.op_type in ("QuantizeLinear", "DequantizeLinear") and older(node)
-    return (
-        PER_AXIS_SINCE
-        if quantizes and error.message.endswith(" 'axis'")
-        else f"{node.op}-{node.version} {error.message}"
-    )
+    of_axis = node.op_type in ("QuantizeLinear", "DequantizeLinear") and error.message.endswith(" 'axis'")
+    return PER_AXIS_SINCE if of_axis and older(node) else f"{node.op}-{node.version} {error.message}"
 
 
 @once_per_model
@@ -290,9 +286,7 @@ def _by_schema(node: Node) -> OperatorError | None:
             got=stranger,
             code="QR204",
         )
-    given = len(node.inputs)
-    while given and not node.inputs[given - 1]:
-        given -= 1
+    given = max((place for place, name in enumerate(node.inputs, 1) if name), default=0)
     if not known.min_inputs <= given <= known.max_inputs:
         most = known.max_inputs if known.max_inputs < 2**31 - 1 else "any number of"
         least = known.min_inputs
