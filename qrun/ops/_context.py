@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
+from qrun.declare.memo import Memo
 from qrun.errors import OperatorError
 from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text
@@ -88,6 +89,7 @@ class Context:
     observing: False while profiling: observations cost time.
     claims:    what is claimed, in order, if it is to be known: shape, bytes an element, what for.
     bodies:    the graphs inside the node, by attribute.
+    memo:      what the node's runs share: it follows from attributes alone.
     """
 
     arith: Arith = "exact"
@@ -99,6 +101,7 @@ class Context:
     observations: list[Observation] = field(default_factory=list)
     claims: list[Claim] | None = None
     bodies: Mapping[str, Body] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, misfit, one_of, refuse
@@ -21,6 +22,17 @@ Floats = tuple[float, ...]
 def singles(values: Sequence[float] | None) -> Array:
     """A list of floats, which are float32 numbers, in float64."""
     return np.asarray(values or (), np.float32).astype(np.float64)
+
+
+def kept_singles(name: str, values: Sequence[float] | None, memo: Memo) -> Array:
+    """As `singles`, of the attribute of this name: made once, not to be written to."""
+
+    def made() -> Array:
+        found = singles(values)
+        found.flags.writeable = False
+        return found
+
+    return memo.once(name, made)
 
 
 def rows_of(x: Array) -> Array:
@@ -80,8 +92,12 @@ def _probit(share: float) -> float:
     return float("-inf") if share == 0 else float("inf") if share == 1 else float("nan")
 
 
-def labels_of(strings: Sequence[str] | None, ints: Sequence[int] | None) -> Array:
-    """The labels of the classes, string or int64; refuses both lists, and none."""
+def labels_of(strings: Sequence[str] | None, ints: Sequence[int] | None, memo: Memo) -> Array:
+    """The labels of the classes, string or int64, made once; refuses both lists, and none."""
+    return memo.once("labels", lambda: _labels(strings, ints))
+
+
+def _labels(strings: Sequence[str] | None, ints: Sequence[int] | None) -> Array:
     if bool(strings) == bool(ints):
         got = "both" if strings else "neither"
         raise refuse(

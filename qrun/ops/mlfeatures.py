@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import is_integer, single
-from qrun.ops._ml import ML, NUMBERS, Floats, per_feature, rows_of, single_results, singles
+from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, per_feature, rows_of, single_results
 from qrun.ops._op import Array, Context, check_range, misfit, one_of, op, refuse
 from qrun.ops._shape import claim
 
@@ -20,9 +22,8 @@ def scaler(X: Array, *, offset: Floats | None = None, scale: Floats | None = Non
     In float64 and rounded once. Raises OperatorError for other numbers of them.
     """
     count = X.shape[-1] if X.ndim else 1
-    parts = [
-        per_feature(singles(v), count, name) for name, v in (("offset", offset or (0.0,)), ("scale", scale or (1.0,)))
-    ]
+    given = (("offset", offset or (0.0,)), ("scale", scale or (1.0,)))
+    parts = [per_feature(kept_singles(name, v, ctx.memo), count, name) for name, v in given]
     ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
         return single_results((np.asarray(X, np.float64) - parts[0]) * parts[1], ctx)
@@ -98,11 +99,12 @@ def label_encoder_1(
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
-    names = list(classes_strings or ())
+    names, text = list(classes_strings or ()), X.dtype == np.dtype(object)
     places = list(range(len(names)))
-    if X.dtype == np.dtype(object):
-        return _encoded(X, names, places, default_int64, np.dtype(np.int64), ctx)
-    return _encoded(X, places, names, default_string, np.dtype(object), ctx)
+    default: Any = default_int64 if text else default_string
+    keys, values = (names, places) if text else (places, names)
+    codes = ctx.memo.once(("codes", text), lambda: _Codes.of(keys, values, default))
+    return codes.of_elements(X, np.dtype(np.int64 if text else object), ctx)
 
 
 @op("LabelEncoder", since=2, domain=ML, types={"T": (_KINDS, "X")})
@@ -129,20 +131,24 @@ def label_encoder(
     Raises OperatorError for no keys or values, both forms of them, and lists of different length.
     Source: ONNX-ML operators, LabelEncoder-4.
     """
-    keys = _chosen("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
-    values = _chosen("values", values_tensor, values_strings, values_int64s, values_floats)
-    if len(keys) != len(values):
-        raise refuse(
-            "keys and values differ in number", "keys_tensor", f"{len(keys)}, as keys", str(len(values)), code="QR204"
-        )
-    if keys.dtype != X.dtype:
-        raise refuse("keys have another type than X", "X", type_name(keys.dtype), type_name(X.dtype), code="QR203")
-    default: Any = default_string if values.dtype == np.dtype(object) else default_int64
-    if values.dtype.kind == "f":
-        default = default_float
-    if default_tensor is not None:
-        default = default_tensor.reshape(-1)[0]
-    return _encoded(X, keys.tolist(), values.tolist(), default, values.dtype, ctx)
+
+    def codes() -> tuple[_Codes, np.dtype[Any], np.dtype[Any]]:
+        keys = _chosen("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
+        values = _chosen("values", values_tensor, values_strings, values_int64s, values_floats)
+        if len(keys) != len(values):
+            expected = f"{len(keys)}, as keys"
+            raise refuse("keys and values differ in number", "keys_tensor", expected, str(len(values)), code="QR204")
+        default: Any = default_string if values.dtype == np.dtype(object) else default_int64
+        if values.dtype.kind == "f":
+            default = default_float
+        if default_tensor is not None:
+            default = default_tensor.reshape(-1)[0]
+        return _Codes.of(keys.tolist(), values.tolist(), default), keys.dtype, values.dtype
+
+    made, kind, dtype = ctx.memo.once("codes", codes)
+    if kind != X.dtype:
+        raise refuse("keys have another type than X", "X", type_name(kind), type_name(X.dtype), code="QR203")
+    return made.of_elements(X, dtype, ctx)
 
 
 def _chosen(name: str, tensor: Array | None, *lists: Any) -> Array:
@@ -164,13 +170,25 @@ def _chosen(name: str, tensor: Array | None, *lists: Any) -> Array:
     return made
 
 
-def _encoded(x: Array, keys: list[Any], values: list[Any], default: Any, dtype: np.dtype[Any], ctx: Context) -> Array:
-    table = dict(zip(keys, values, strict=True))
-    missing = next((v for k, v in reversed(list(zip(keys, values, strict=True))) if k != k), default)
-    made = np.empty(claim(ctx, x.shape, dtype, "X"), dtype).reshape(-1)
-    for place, key in enumerate(x.reshape(-1).tolist()):
-        made[place] = table.get(key, default) if key == key else missing
-    return made.reshape(x.shape)
+@frozen
+class _Codes:
+    """What stands for keys: by key; for NaN; for all others."""
+
+    table: Mapping[Any, Any]
+    missing: Any
+    default: Any
+
+    @classmethod
+    def of(cls, keys: Sequence[Any], values: Sequence[Any], default: Any) -> _Codes:
+        pairs = list(zip(keys, values, strict=True))
+        return cls(dict(pairs), next((v for k, v in reversed(pairs) if k != k), default), default)
+
+    def of_elements(self, x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+        """What stands for each element, of this type."""
+        made = np.empty(claim(ctx, x.shape, dtype, "X"), dtype).reshape(-1)
+        for place, key in enumerate(x.reshape(-1).tolist()):
+            made[place] = self.table.get(key, self.default) if key == key else self.missing
+        return made.reshape(x.shape)
 
 
 @op("OneHotEncoder", since=1, domain=ML, types={"T": ("string int64 int32 float double", "X")})
@@ -192,7 +210,7 @@ def one_hot_encoder(
         expected = f"{'cats_strings' if text else 'cats_int64s'}, as X is {type_name(X.dtype)}"
         raise refuse("the categories do not fit X", "cats_strings", expected, "others", code="QR204")
     names: Any = cats_strings or cats_int64s
-    table = {name: place for place, name in reversed(list(enumerate(names)))}
+    table = ctx.memo.once("places", lambda: {name: at for at, name in reversed(list(enumerate(names)))})
     made = np.zeros(claim(ctx, (*X.shape, len(names)), np.dtype(np.float32), "X"), np.float32)
     rows = made.reshape(X.size, len(names))
     if not text and X.dtype.kind == "f" and not np.isfinite(X).all():

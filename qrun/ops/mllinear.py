@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.ops._ml import ML, NUMBERS, Floats, labels_of, one_of_two, rows_of, single_results, singles, transformed
+from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, one_of_two, rows_of, single_results, transformed
 from qrun.ops._op import Array, Context, op, refuse
 
 
@@ -44,7 +44,7 @@ def linear_classifier(
     logistic(s); no other post_transform is done then. multi_class changes nothing. In float64 and rounded once.
     Raises OperatorError for labels and numbers that do not fit.
     """
-    labels = labels_of(classlabels_strings, classlabels_ints)
+    labels = labels_of(classlabels_strings, classlabels_ints, ctx.memo)
     width = rows_of(X).shape[1]
     rows = len(coefficients) // width if width else len(labels)
     if rows not in (len(labels), 1) or (rows == 1 and len(labels) not in (1, 2)):
@@ -62,7 +62,8 @@ def linear_classifier(
 
 
 def _scores(x: Array, coefficients: Floats | None, intercepts: Floats | None, rows: int, ctx: Context) -> Array:
-    table, weights, added = rows_of(x), singles(coefficients), singles(intercepts)
+    weights = kept_singles("coefficients", coefficients, ctx.memo)
+    table, added = rows_of(x), kept_singles("intercepts", intercepts, ctx.memo)
     if rows < 1 or weights.size != rows * table.shape[1]:
         raise refuse(
             "coefficients do not fit", "coefficients", str(rows * table.shape[1]), str(weights.size), code="QR204"

@@ -23,21 +23,23 @@ def zip_map(
     *,
     classlabels_int64s: tuple[int, ...] | None = None,
     classlabels_strings: tuple[str, ...] | None = None,
+    ctx: Context,
 ) -> Array:
     """A sequence of maps, one for each row of X [N,C] or [C]: from the C labels to the row's numbers.
 
     Exactly one list of labels is given. Raises OperatorError for another number of them, for labels that come twice and for
     another rank.
     """
-    keys = _keys(classlabels_int64s, classlabels_strings, ("classlabels_int64s", "classlabels_strings"))
+    names = "classlabels_int64s", "classlabels_strings"
+    keys = ctx.memo.once("keys", lambda: _keys(classlabels_int64s, classlabels_strings, names))
     if X.ndim not in (1, 2):
         raise misfit("X has another rank", "X", "[N,C] or [C]", X)
     if X.shape[-1] != keys.size:
         what = f"{keys.size} labels for rows of {X.shape[-1]}"
         raise misfit(what, "X", f"{keys.size} columns", shape_text(X.shape))
-    if len(set(keys.tolist())) < keys.size:
+    if ctx.memo.once("different", lambda: len(set(keys.tolist()))) < keys.size:
         raise refuse("a label comes twice", "classlabels", "different labels", f"{keys.size} labels", code="QR204")
-    return maps(keys, X.reshape(-1, keys.size) if X.ndim == 2 else X[None])
+    return maps(keys.copy(), X.reshape(-1, keys.size) if X.ndim == 2 else X[None])
 
 
 def _keys(numbers: Sequence[int] | None, words: Sequence[str] | None, names: tuple[str, str]) -> Array:
@@ -62,7 +64,8 @@ def dict_vectorizer(
     Exactly one vocabulary is given, of the keys' type. Raises OperatorError where it is not.
     """
     keys, values = _map(X)
-    words = _keys(int64_vocabulary, string_vocabulary, ("int64_vocabulary", "string_vocabulary"))
+    names = "int64_vocabulary", "string_vocabulary"
+    words = ctx.memo.once("words", lambda: _keys(int64_vocabulary, string_vocabulary, names))
     if words.dtype != keys.dtype:
         name = "int64_vocabulary" if words.dtype == np.int64 else "string_vocabulary"
         raise refuse(f"the keys are {type_name(keys.dtype)}", name, f"{type_name(keys.dtype)} keys", name, code="QR203")
@@ -138,13 +141,14 @@ def category_mapper(
 
     The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
     """
-    numbers, words = list(cats_int64s or ()), list(cats_strings or ())
+    numbers, words = cats_int64s or (), cats_strings or ()
     if len(numbers) != len(words):
         got = f"{len(numbers)} and {len(words)}"
         raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
     text = X.dtype == _TEXT
     ctx.claim(X.shape, 8)
-    found: dict[Any, Any] = dict(zip(words, numbers, strict=True) if text else zip(numbers, words, strict=True))
+    pairs = (words, numbers) if text else (numbers, words)
+    found: dict[Any, Any] = ctx.memo.once(("found", text), lambda: dict(zip(*pairs, strict=True)))
     default: Any = default_int64 if text else default_string
     made = np.empty(X.size, np.int64 if text else object)
     made[:] = [found.get(value, default) for value in X.reshape(-1).tolist()]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ops._ml import ML, NUMBERS, Floats, labels_of, logistic, rows_of, single_results, singles, transformed
+from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, logistic, rows_of, single_results, transformed
 from qrun.ops._op import Array, Context, one_of, op, require, require_count
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
@@ -35,7 +35,8 @@ def svm_regressor(
     and degree; k: LINEAR x.v, POLY (gamma x.v + coef0)**degree, RBF exp(-gamma |x - v|**2), SIGMOID tanh(gamma x.v + coef0).
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
-    table, weights, added = rows_of(X), singles(coefficients), singles(rho)
+    table, memo = rows_of(X), ctx.memo
+    weights, added = kept_singles("coefficients", coefficients, memo), kept_singles("rho", rho, memo)
     require_count("rho", added.size > 0, "1 number", added.size)
     wanted = n_supports or table.shape[1]
     require_count("coefficients", weights.size == wanted, str(wanted), weights.size)
@@ -75,9 +76,11 @@ def svm_classifier(
     Without vectors the scores are x @ coefficients' + rho[0], coefficients [C,F], and the greatest wins.
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
-    labels = labels_of(classlabels_strings, classlabels_ints)
-    table, weights, added = rows_of(X), singles(coefficients), singles(rho)
-    counts, shares = vectors_per_class or (), [singles(given) for given in (prob_a, prob_b)]
+    labels = labels_of(classlabels_strings, classlabels_ints, ctx.memo)
+    table, memo = rows_of(X), ctx.memo
+    weights, added = kept_singles("coefficients", coefficients, memo), kept_singles("rho", rho, memo)
+    shares = [kept_singles(name, given, memo) for name, given in (("prob_a", prob_a), ("prob_b", prob_b))]
+    counts = vectors_per_class or ()
     supports, classes = sum(counts), len(labels)
     pairs = classes * (classes - 1) // 2 if counts else 1
     wanted = (classes - 1) * supports if counts else classes * table.shape[1]
@@ -113,7 +116,7 @@ def _kernel(
     x: Array, count: int, supports: Floats | None, kind: str, kernel_params: Floats | None, ctx: Context
 ) -> Array:
     """k of each row of x and each of `count` support vectors, float64 [N,count]; x itself where there are none."""
-    parameters = singles(kernel_params or (0.0, 0.0, 0.0))
+    parameters = kept_singles("kernel_params", kernel_params or (0.0, 0.0, 0.0), ctx.memo)
     wanted = count * x.shape[1]
     one_of("kernel_type", kind, _KERNELS)
     require_count("kernel_params", parameters.size == 3, "gamma, coef0 and degree", parameters.size)
@@ -121,7 +124,7 @@ def _kernel(
     ctx.claim((len(x), max(count, 1), x.shape[1] if kind == "RBF" else 2), 8)
     if not count:
         return x
-    vectors = singles(supports).reshape(count, -1)
+    vectors = kept_singles("support_vectors", supports, ctx.memo).reshape(count, -1)
     gamma, shift, degree = parameters.tolist()
     with np.errstate(all="ignore"):
         if kind == "RBF":

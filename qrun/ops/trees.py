@@ -44,7 +44,7 @@ def tree_ensemble_regressor(
     Source: ONNX-ML operators, TreeEnsembleRegressor-3.
     """
     one_of("aggregate_function", aggregate_function, AGGREGATES)
-    forest = trees.forest(targets.votes)
+    forest = ctx.memo.once("forest", lambda: trees.forest(targets.votes))
     scores = votes(forest, leaves(forest, rows_of(X), ctx), n_targets, aggregate_function, trees.base, ctx)
     return single_results(transformed(scores, trees.post_transform), ctx)
 
@@ -75,8 +75,8 @@ def tree_ensemble_classifier(
     In float64 and rounded once. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleClassifier-3.
     """
-    labels = labels_of(classlabels_strings, classlabels_int64s)
-    forest, base = trees.forest(classes.votes), trees.base
+    labels = labels_of(classlabels_strings, classlabels_int64s, ctx.memo)
+    forest, base = ctx.memo.once("forest", lambda: trees.forest(classes.votes)), trees.base
     at = leaves(forest, rows_of(X), ctx)
     voted = np.unique(forest.targets)
     if len(labels) == 2 and len(voted) == 1:
@@ -88,7 +88,7 @@ def tree_ensemble_classifier(
 @tree_ensemble_classifier.native
 def _lower_classifier(site: LoweringContext) -> NativeKernel:
     given = site.attributes
-    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"])
+    labels = labels_of(given["classlabels_strings"], given["classlabels_int64s"], site.memo)
     trees = Trees.of(given)
     forest = site.memo.once("forest", lambda: trees.forest(Classes.of(given).votes))
     base, post = trees.base, trees.post_transform
@@ -145,7 +145,7 @@ def tree_ensemble(
     """
     _check_number("aggregate_function", aggregate_function, 3)
     _check_number("post_transform", post_transform, 4)
-    forest = nodes.forest
+    forest = ctx.memo.once("forest", lambda: nodes.forest)
     at = leaves(forest, rows_of(X), ctx)
     scores = votes(forest, at, n_targets, AGGREGATES[aggregate_function], np.zeros(0), ctx)
     return narrow(transformed(scores, TRANSFORMS[post_transform]), X.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
@@ -25,6 +26,7 @@ class Step:
     frees:    names of the values that no later step reads.
     accepted: element types of inputs that the operator takes, as far as they were looked at; shared by its steps.
     bodies:   plans of the graphs inside the node, by attribute.
+    memo:     what its kernel makes of the attributes alone.
     """
 
     node: Node
@@ -34,6 +36,7 @@ class Step:
     frees: tuple[str, ...]
     accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
     bodies: Mapping[str, Plan] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ class BoundStep:
 
     def _reference(self, args: Sequence[Array | None], given: Sequence[Array], of: ProgramRun) -> Any:
         step, wanted, observer = self.step, self._wanted, of.observer
-        ctx = Context(self._arith, step.node.version, len(wanted), wanted, observer is not None, of.budget)
+        observing = observer is not None
+        ctx = Context(self._arith, step.node.version, len(wanted), wanted, observing, of.budget, memo=step.memo)
         if step.bodies:
             run = Run(self._arith, of.budget, False, self._natives, Clock(), {}, inside=of.inside, path=of.path)
             ctx.bodies = run.bodies(step, self._around(given))

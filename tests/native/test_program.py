@@ -147,6 +147,48 @@ def test_results_do_not_change_with_the_next_run() -> None:
     assert np.array_equal(first, kept)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results_are_made_in_arrays_of_their_own(threads: int) -> None:
+    """Not in the arena: a cache goes into the array that is returned, from where later nodes read it. Who has the array may
+    write to it. Where two results are the same bytes, one is a copy; one that lies otherwise is copied too."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["a"]),
+        helper.make_node("Reshape", ["a", "flat"], ["b"]),
+        helper.make_node("Concat", ["cache", "a"], ["c"], axis=1),
+        helper.make_node("Transpose", ["c"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["c", "t"], ["d"]),
+        helper.make_node("LpNormalization", ["c"], ["e"]),
+        helper.make_node("Relu", ["e"], ["f"]),
+    ]
+    model = make_model(nodes, {"x": [64, 3], "cache": [64, 200]}, "c a b d e f", {"flat": np.array([-1])})
+    session = qrun.Session(model, backend="native", cache=OBJECTS, threads=threads)
+    reference, rng = qrun.Session(model, backend="reference"), np.random.default_rng(0)
+    for names in (None, list("cadef"), list("tb")):
+        for _ in range(6):
+            feeds = {name: rng.normal(0, 1, shape).astype(F) for name, shape in (("x", (64, 3)), ("cache", (64, 200)))}
+            got, want = session.run(feeds, names), reference.run(feeds, names)
+            for name, array in got.items():
+                assert np.array_equal(array, want[name]), name
+                assert array.flags.writeable
+                array[...] = 9
+            arrays = [*got.values(), *feeds.values()]
+            assert not any(np.may_share_memory(a, b) for n, a in enumerate(arrays) for b in arrays[:n])
+    listing = program_of(session).program.listing
+    assert {"c", "d", "f"} <= listing.returned.keys()
+    assert listing.arena == 64 * 203 * 4  # t
+
+
+def test_barriers_are_the_same_wherever_results_lie() -> None:
+    """Calls that read what others wrote wait for them, in the arena and outside."""
+    found = []
+    for names in (None, ["y0", "y1", "y2", "y3"]):
+        session = qrun.Session(chain(rows=700), backend="native", cache=OBJECTS, threads=2)
+        for seed in range(2):
+            session.run({"x": codes(seed, 700)}, names)
+        found.append(program_of(session).program.listing.counts[:, 1].tolist())
+    assert found[0] == found[1] == [1] * 4
+
+
 def test_arrays_of_any_strides_are_taken() -> None:
     native = qrun.Session(chain(), backend="native", cache=OBJECTS)
     x = codes(3)

@@ -537,3 +537,20 @@ def test_svm_classifier_without_vectors() -> None:
         label, made = ml_node("SVMClassifier", [x[:0]], given, [I64, F])
         assert label.shape == (0,)
         assert made.shape == (0, len(given["classlabels_ints"]))
+
+
+def test_numbers_of_attributes_become_arrays_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A classifier of 7,840 coefficients took longer to read them than to multiply."""
+    made = []
+    monkeypatch.setattr("qrun.ops._ml.singles", lambda values: made.append(values) or np.asarray(values, D))
+    attributes = {"coefficients": [1.0, -1.0], "intercepts": [0.5, 0.0], "classlabels_ints": [4, 7]}
+    model, feeds = node_model("LinearClassifier", [np.ones((1, 1), F)], attributes, domain=ML, outputs=(I64, F))
+    for backend in ("native", "reference"):
+        made.clear()
+        session = qrun.Session(model, backend=backend)
+        for _ in range(4):
+            label, scores = session.run(feeds).values()
+            assert label.tolist() == [4]
+            assert scores.tolist() == [[1.5, -1.0]]
+            label[...] = 0
+        assert len(made) == 2

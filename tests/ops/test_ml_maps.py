@@ -157,3 +157,13 @@ def test_maps_on_the_command_line(text: str, code: int, tmp_path: Path) -> None:
         assert json.loads(ended.out)["outputs"][0]["values"] == [want]
     else:
         assert "QR003" in ended.out + ended.err
+
+
+def test_what_a_map_returns_is_the_callers() -> None:
+    kind = helper.make_sequence_type_proto(mapping(TensorProto.INT64, TensorProto.FLOAT))
+    zips = helper.make_node("ZipMap", ["x"], ["y"], domain=ML, classlabels_int64s=[3, 5])
+    session = qrun.Session(make_model([zips], {"x": tensor(TensorProto.FLOAT)}, {"y": kind}, opset=17))
+    for _ in range(4):
+        (made,) = session.values({"x": np.ones((1, 2), F)}).values()
+        assert made.elements[0].tolist() == [3, 5]
+        made.elements[0][...] = 0

@@ -35,6 +35,15 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -
     return array
 
 
+def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
+    """An uninitialised array on a 64-byte boundary, in memory of at least so many bytes from there on; and its address."""
+    raw = np.empty(nbytes + 64, np.uint8)
+    forget(raw)
+    start = address(raw)
+    ahead = -start % 64
+    return np.ndarray(shape, dtype, raw, ahead), start + ahead
+
+
 def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:
     """A contiguous copy on a 64-byte boundary, of the type `dtype` if it is given."""
     made = aligned(values.shape, values.dtype if dtype is None else dtype)
@@ -44,11 +53,11 @@ def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:
 
 def address(array: np.ndarray[Any, Any]) -> int:
     """Where the array's first element is."""
-    flags = array.flags
-    if flags.writeable and flags.c_contiguous and array.nbytes and array.dtype.isbuiltin == 1:  # it has a buffer
-        buffer: Any = array
+    buffer: Any = array
+    try:
         return addressof(c_char.from_buffer(buffer))
-    return int(array.__array_interface__["data"][0])
+    except (TypeError, ValueError):  # it has no buffer that can be written to, or nothing in it
+        return int(array.__array_interface__["data"][0])
 
 
 def forget(array: np.ndarray[Any, Any]) -> None:

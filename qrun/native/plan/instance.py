@@ -15,7 +15,7 @@ from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
-from qrun.native.machine.memory import Array, Ints, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -67,7 +67,11 @@ class Instance:
         )
         self.lock = threading.Lock()
         self.guards = frozenset(listing.guards.values())
-        self.words = {key: rows.tolist() for key, rows in listing.pointers.items() if len(rows) <= _FEW}
+        rows = {key: rows for key, rows in listing.pointers.items() if len(rows) <= _FEW}
+        self.words = {
+            key: [(call * STRUCT // 8 + word, at) for call, word, at in r.tolist()] for key, r in rows.items()
+        }
+        self.cells: Any = self.structs.reshape(-1).data
         self.structs[...] = listing.structs
         self.move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
@@ -84,13 +88,15 @@ class Instance:
         forms = [(key, form) for key, form in listing.given.items() if key not in loose]
         self.forms = {key: (form.shape, form.dtype, room.get(key)) for key, form in forms}
         self.known = {**listing.fixed}
+        self.returned = listing.returned
+        self.lendable = frozenset(listing.wanted).difference(self.returned)
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
     def move(self, key: Key | None, start: int) -> None:
         """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
         if (words := self.words.get(key)) is not None:
-            for call, word, offset in words:
-                self.structs[call, word] = offset + start
+            for cell, offset in words:
+                self.cells[cell] = offset + start
         elif (rows := self.listing.pointers.get(key)) is not None:
             self.structs[rows[:, 0], rows[:, 1]] = rows[:, 2] + start
 
@@ -106,7 +112,7 @@ class Instance:
         if form is None:
             return array
         shape, dtype, room = form
-        if array.shape != shape or array.dtype != dtype:
+        if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
             raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {dtype}{list(shape)}")
         if room is None:
             return array
@@ -122,18 +128,18 @@ class Instance:
         self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
-        values, copies, stamps = dict[Key, Array](), dict[Key, Array](), list[Stamp]()
+        values, copies, stamps = self.results(budget), dict[Key, Array](), list[Stamp]()
         timed = timed or self.measuring
 
-        def take(key: Key, array: Array) -> None:
-            values[key] = array
-            pointed = self.point(key, array)
-            if pointed is not array:
-                copies[key] = pointed
-                budget.hold(pointed, str(key))
+        def take(arrays: Mapping[Any, Array]) -> None:
+            values.update(arrays)
+            for key, array in arrays.items():
+                pointed = self.point(key, array)
+                if pointed is not array:
+                    copies[key] = pointed
+                    budget.hold(pointed, str(key))
 
-        for key, array in arrays.items():
-            take(key, array)
+        take(arrays)
         for segment in listing.segments:
             self._in_time(segment, budget)
             begin = now() if timed else 0
@@ -154,7 +160,7 @@ class Instance:
                     seen = array.base is not None and np.may_share_memory(array, self.memory)
                     own = array.copy() if seen else array
                     budget.hold_made(own, str(key))
-                    take(key, own)
+                    take({key: own})
                 if timed:
                     stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
             for key in segment.frees:
@@ -164,9 +170,18 @@ class Instance:
         unmet = frozenset(key for key in self.guards if not self._value(key, values).any())
         if self.measuring:
             self._measure(stamps, unmet)
-        lent = not values.keys().isdisjoint(listing.wanted)
+        lent = not values.keys().isdisjoint(self.lendable)
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
         return StampedResult(wanted, tuple(stamps), lent, unmet=unmet)
+
+    def results(self, budget: Budget) -> dict[Key, Array]:
+        """New arrays for what a run returns, to which its calls write."""
+        made: dict[Key, Array] = {}
+        for key, (view, nbytes) in self.returned.items():
+            budget.reserve(nbytes, str(key))
+            made[key], start = new_aligned(view.shape, view.dtype, nbytes)
+            self.move(key, start)
+        return made
 
     def _measure(self, stamps: Sequence[Stamp], unmet: AbstractSet[Key]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,

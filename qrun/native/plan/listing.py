@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,8 @@ class Listing:
     counts:   [calls, 4], of all but these: tiles; whether all threads wait after it; the first call since the wait before; item.
     parts:    [calls, 4], of each call with parts: its number, the word that points to them, the first one, how many they are.
     pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
-    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside.
+    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside; those of an
+              array of their own key are returned, and each run makes the array.
     given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
@@ -87,6 +89,12 @@ class Listing:
         return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
 
     @property
+    def returned(self) -> dict[Key, tuple[View, int]]:
+        """The values that each run makes arrays for, and of how many bytes."""
+        own = {key: view for key, view in self.views.items() if view.key is not None and view.key == key}
+        return {key: (v, max(prod(v.shape) * v.dtype.itemsize, self.room.get(key, 0))) for key, v in own.items()}
+
+    @property
     def item_of(self) -> list[int]:
         """Each call's item."""
         found: list[int] = self.counts[:, 3].tolist()
@@ -109,7 +117,11 @@ class Listing:
             schedule.parts,
             _pointers(schedule),
             [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
-            {key: _shown(forms[0]) for key, forms in schedule.placement.forms.items() if _is_seen(key, forms[0])},
+            {
+                key: _shown(forms[0])
+                for key, forms in schedule.placement.forms.items()
+                if forms[0].shown and key not in schedule.given
+            },
             schedule.given,
             {key: room for key, room in schedule.room.items() if key is not None},
             schedule.fixed,
@@ -139,7 +151,7 @@ class Sight:
         """A form of the value that is made by then, and whose memory holds nothing else yet; None if there is none."""
         for storage in self._forms.get(key, ()):
             outer: Storage | None = storage
-            while outer is not None and self._made.get(id(outer), item + 1) > item and outer.key is None:
+            while outer is not None and self._made.get(id(outer), item + 1) > item and outer.is_written:
                 outer = outer.parent
             if outer is not None and (storage.root.key is not None or storage.root.lifetime()[1] >= item):
                 return _shown(storage)
@@ -156,11 +168,6 @@ def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
         if (guard := call.placed.guard) is not None:
             found.setdefault(guard.root.key, []).append((number, GUARD // 8, guard.place))
     return {key: np.array(rows, np.int64) for key, rows in found.items()}
-
-
-def _is_seen(key: Key, storage: Storage) -> bool:
-    """Whether the value is read from outside, and is no array itself."""
-    return storage.shown and (storage.root.key is None or storage.root.key != key)
 
 
 def _whole(storage: Storage) -> View:

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
 from qrun.native.machine.operation import Operand, Operation, Order, size
-from qrun.native.plan.arena import Need, arrange
+from qrun.native.plan.arena import Need, aligned_up, arrange
 from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
 
 Conversion = Callable[[Operand, Order, Operand, Order], Operation]
@@ -22,6 +22,8 @@ class Storage:
 
     order:  ``channels`` or ``plain``.
     key:    of the array that holds it, which is C-contiguous; None if it lies in the arena.
+    beyond: of one in an array that each run makes, for a value that it returns: bytes from the arena's start at which barriers
+            take it to lie, behind all that lie there. None of others.
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
@@ -41,6 +43,7 @@ class Storage:
     readers: list[tuple[Operation, int]] = field(default_factory=list)
     offset: int = 0
     shown: bool = False
+    beyond: int | None = None
     home: Storage | None = None
     ahead: int = 0
     stride: int = 0
@@ -61,6 +64,11 @@ class Storage:
     @property
     def nbytes(self) -> int:
         return size(self.operand.stored(self.order)) * self.operand.dtype.itemsize
+
+    @property
+    def is_written(self) -> bool:
+        """Whether calls may write to the memory in which it lies."""
+        return self.root.key is None or self.root.beyond is not None
 
     def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
         while parent.parent is not None and not parent.gaps:
@@ -136,7 +144,7 @@ class Placement:
             self._keep(key, len(items))
         self._merge()
         self._join()
-        self._allocate(len(items))
+        self._allocate(len(items), wanted)
 
     def _python_step(self, item: PythonStep, number: int, given: dict[Key, Operand]) -> None:
         for key in item.inputs:
@@ -253,10 +261,11 @@ class Placement:
             return False
         return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
 
-    def _allocate(self, end: int) -> None:
+    def _allocate(self, end: int, wanted: Sequence[Key]) -> None:
         for forms in self.forms.values():
             for storage in forms:
                 storage.settle()
+        returned = [root for key in wanted if (root := self._returned(key)) is not None]
         roots = list(dict.fromkeys(s.root for placed in self.placed for s in placed.storages if s.root.key is None))
         needs = []
         for root in roots:
@@ -268,6 +277,22 @@ class Placement:
         for root, offset in zip(roots, offsets, strict=True):
             root.offset = offset
         self.borders = [root for root in roots if any(root.operand.border)]
+        beyond = self.arena
+        for root in returned:
+            root.beyond = beyond
+            beyond += aligned_up(root.nbytes)
+
+    def _returned(self, key: Key) -> Storage | None:
+        """The memory of a value that a run returns, if it is that value's alone, as its user sees it: a run may return it as an
+        array instead of copying it out of the arena."""
+        storage = self.forms[key][0]
+        root, packed = storage.root, storage.order == "plain" or _same_memory(storage.operand.shape)
+        if root.key is not None or any(root.operand.border) or storage.stride or not packed:
+            return None
+        if storage.ahead or storage.nbytes != root.nbytes:
+            return None
+        root.key = key
+        return root
 
 
 def _memory(order: Order, shape: Sequence[int]) -> Order:

@@ -26,7 +26,7 @@ from qrun.native.plan.stamps import Segment
 
 @frozen
 class Span:
-    """Bytes of the arena that a call touches; columns: of each row, where rows are `stride` bytes apart."""
+    """Bytes of the arena, or beyond it, that a call touches; columns: of each row, where rows are `stride` bytes apart."""
 
     root: Storage
     first: int
@@ -38,8 +38,8 @@ class Span:
     def of(cls, storage: Storage) -> Span:
         root, row = storage.root, storage.row_bytes
         rows = size(storage.operand.shape) * storage.operand.dtype.itemsize // max(row, 1)
-        place, stride = storage.place, storage.stride
-        column = (place - root.place) % stride if stride else 0
+        place, stride = storage.place + (root.beyond or 0), storage.stride
+        column = storage.ahead % stride if stride else 0
         end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
         return cls(root, place, end, stride, (column, column + row))
 
@@ -163,7 +163,7 @@ class Schedule:
             skip = frozenset(joined)
             made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
             if not skip and not any(whole.operand.border):
-                must_reach(made, self._span(whole).end - whole.place)
+                must_reach(made, self._span(whole).end - self._span(whole).first)
             calls += [PlannedCall(section, placed) for section in made]
         return tuple(calls)
 
@@ -187,7 +187,7 @@ class Schedule:
             if placed is not before:
                 before = placed
                 read = placed.storages[:-1] if placed.guard is None else (*placed.storages[:-1], placed.guard)
-                inputs = [self._span(s) for s in read if s.root.key is None]
+                inputs = [self._span(s) for s in read if s.is_written]
                 output = self._span(placed.storages[-1])
                 clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
                 if number and (clash or self._apart(number)):
@@ -222,10 +222,12 @@ class Schedule:
         return tuple(self._freeing(plain))
 
     def _freeing(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """The segments with the arrays that are last needed in each."""
+        """The segments with the arrays that are last needed in each, but for the last one where nothing is made after it."""
         ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in segments]
         frees: dict[int, list[Key]] = {}
         wanted = set(self.wanted)
+        if all(self.placement.forms[key][0].root.key is not None for key in wanted):
+            ends = ends[:-1]
         for key in self.given.keys() - self.fixed.keys():
             forms = self.placement.forms.get(key)
             if forms and key not in wanted:

@@ -126,7 +126,8 @@ class Turning:
             held = {key: instance.point(key, array) for key, array in values.items() if key not in self._read}
             for key in self._read:
                 instance.move(key, address(buffers[key]))
-            moves, before = self._moves(instance, {**values, **held}, buffers, stacked)
+            made = instance.results(budget)
+            moves, before = self._moves(instance, {**values, **held, **made}, buffers, stacked)
             count, spans = self._repeat(instance, moves, before, most, buffers, budget.deadline)
         finally:
             self.program.give(instance)
