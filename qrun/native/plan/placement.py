@@ -267,12 +267,8 @@ class Placement:
                 storage.settle()
         returned = [root for key in wanted if (root := self._returned(key)) is not None]
         roots = list(dict.fromkeys(s.root for placed in self.placed for s in placed.storages if s.root.key is None))
-        needs = []
-        for root in roots:
-            first, last = root.lifetime()
-            if any(root.operand.border):
-                first, last = 0, end
-            needs.append(Need(root.nbytes, first, last))
+        lives = [(0, end) if any(root.operand.border) else root.lifetime() for root in roots]
+        needs = [Need(root.nbytes, first, last) for root, (first, last) in zip(roots, lives, strict=True)]
         offsets, self.arena = arrange(needs)
         for root, offset in zip(roots, offsets, strict=True):
             root.offset = offset
@@ -283,13 +279,11 @@ class Placement:
             beyond += aligned_up(root.nbytes)
 
     def _returned(self, key: Key) -> Storage | None:
-        """The memory of a value that a run returns, if it is that value's alone, as its user sees it: a run may return it as an
-        array instead of copying it out of the arena."""
+        """The memory of a value that a run returns, if it is that value's alone, as its user sees it: it can be what is returned."""
         storage = self.forms[key][0]
         root, packed = storage.root, storage.order == "plain" or _same_memory(storage.operand.shape)
-        if root.key is not None or any(root.operand.border) or storage.stride or not packed:
-            return None
-        if storage.ahead or storage.nbytes != root.nbytes:
+        apart = storage.stride or storage.ahead or storage.nbytes != root.nbytes
+        if root.key is not None or any(root.operand.border) or apart or not packed:
             return None
         root.key = key
         return root
