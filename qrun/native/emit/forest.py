@@ -10,7 +10,7 @@ from __future__ import annotations
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 from qrun.native.emit.values import every
 
-NAMES = names("x* y* nodes* roots* depths* first* targets* weights* numbers* x_row y_row groups rows share tiles")
+NAMES = names("x* y* nodes* roots* depths* first* targets* weights* numbers* x_row y_row groups rows chunk tiles")
 """One 8-byte word each.
 
 nodes    int32 [nodes][NODE]: the bits of the threshold; twice the feature, and 1 more if NaN is at most the threshold; the
@@ -19,7 +19,7 @@ roots    int32 [groups][lanes], of as many trees; depths: int64 [groups], the st
 weights  float64: of each node (one), or of votes (votes), of which a node has those from first (int32 [nodes + 1]) on, for
          these targets (int32)
 numbers  float64: what the sum is divided by, and what is then added (one)
-x_row, y_row  bytes from row to row; share: rows of a tile
+x_row, y_row  bytes from row to row; chunk: rows of a tile
 """
 NODE = 3
 
@@ -32,7 +32,7 @@ class ForestEmitter(KernelEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        with w.part(tile, a.share, a.rows) as row:
+        with w.part(tile, a.chunk, a.rows) as row:
             x, y, zero = a.x + row * a.x_row, a.y + row * a.y_row, w.value("double", 0.0)
             if self.spec.form == "votes":
                 with w.loop(0, a.y_row, 8) as target:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 
-NAMES = names("x* y* rows share tiles inner depth least on off")
+NAMES = names("x* y* rows chunk tiles inner depth least on off")
 """One 8-byte word each.
 
-rows, share  rows of the result, each of `depth` times `inner` elements, and those of a tile
+rows, chunk  rows of the result, each of `depth` times `inner` elements, and those of a tile
 inner        indices of a row
 least        the least index that exists; those below 0 count from the end
 on, off      the two values' bits
@@ -31,12 +31,12 @@ class OneHotEmitter(KernelEmitter):
     def tile(self, tile: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
         total = a.depth * a.inner
-        with w.loop(*tile.part(a.share, a.rows), 1) as row:
-            y = a.y + row.index * total * spec.unroll
+        with w.part(tile, a.chunk, a.rows) as row:
+            y = a.y + row * total * spec.unroll
             for at, n in w.runs(w.value("i64", 0), total, (spec.rows, 1)):
                 (y + at * spec.unroll).store(self.off.splat(n), spec.unroll)
             with w.loop(0, a.inner, 1) as turn:
-                index = self._index((row.index * a.inner + turn.index) * self.size)
+                index = self._index((row * a.inner + turn.index) * self.size)
                 place = index + index.test("slt", 0).select(a.depth, 0)
                 with w.when(index.test("sge", a.least) & index.test("slt", a.depth)):
                     (y + (place * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from qrun.native.emit.arg import key_of
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 
-TOP = names("x* y* rows share length count levels tiles")
-ALONG = names("x* at* y* rows share length count tiles")
+TOP = names("x* y* rows chunk length count levels tiles")
+ALONG = names("x* at* y* rows chunk length count tiles")
 """One 8-byte word each.
 
-rows, share     rows, and those of a tile
+rows, chunk     rows, and those of a tile
 length, count   elements of a row, and of them those that are wanted
 levels          of a heap of so many
 at              int64 [rows][count]: places in each row
@@ -34,8 +34,8 @@ class TopEmitter(KernelEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        with w.loop(*tile.part(a.share, a.rows), 1) as row:
-            self._row(a.x + row.index * (a.length * 4), a.y + row.index * (a.count * 8))
+        with w.part(tile, a.chunk, a.rows) as row:
+            self._row(a.x + row * (a.length * 4), a.y + row * (a.count * 8))
 
     def _row(self, x: Value, y: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows
@@ -100,8 +100,8 @@ class AlongEmitter(KernelEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a, size = self.w, self.a, self.spec.unroll
-        with w.loop(*tile.part(a.share, a.rows), 1) as row:
-            x, first = a.x + row.index * (a.length * size), row.index * a.count
+        with w.part(tile, a.chunk, a.rows) as row:
+            x, first = a.x + row * (a.length * size), row * a.count
             with w.loop(0, a.count, 1) as turn:
                 place = (a.at + (first + turn.index) * 8).load("i64", 8)
                 (a.y + (first + turn.index) * size).store((x + place * size).load(f"i{8 * size}", size), size)

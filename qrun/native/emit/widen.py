@@ -12,11 +12,11 @@ from qrun.native.emit.flow import Flow, Turn
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter
 from qrun.native.emit.values import constants
 
-NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "share", "tiles")
+NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "chunk", "tiles")
 """One 8-byte word each.
 
 x_row, y_row  bytes from pixel to pixel; squares_at: from a pixel of y to the sums of its groups of `depth` channels
-share         pixels of a tile
+chunk         pixels of a tile
 """
 
 
@@ -27,7 +27,7 @@ class WidenEmitter(KernelEmitter):
     def tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes // 2
         zeros = [w.zero(f"<{lanes} x double>")] * 4
-        with w.part(tile, a.share, a.rows) as row:
+        with w.part(tile, a.chunk, a.rows) as row:
             source, target = a.x + row * a.x_row, a.y + row * a.y_row
             with w.loop(0, a.groups, 1) as group:
                 first = group.index * a.depth

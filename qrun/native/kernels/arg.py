@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned
 from qrun.native.machine.operation import TILE_BYTES
 
 KINDS = {"float32": "f", "int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
@@ -23,28 +22,20 @@ class Arg(Planned):
     what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of KINDS.
     """
 
+    narrows = True
+
     def __init__(self, engine: Engine, x: Operand, axis: int, what: str, lies: Order = "plain") -> None:
-        super().__init__()
         if x.dtype.name not in KINDS or x.shape[axis] >= 1 << 31:
             raise Declined(f"no native places of {x.dtype.name}")
-        self.engine, self.axis, self.what, self.lies = engine, axis, what, lies
+        self.engine, self.axis, self.what, self.order = engine, axis, what, lies
         shape = tuple(1 if place == axis else n for place, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, np.dtype(np.int64)))
 
-    @property
-    def order(self) -> Order:  # type: ignore[override]
-        return self.lies
-
     def lying(self, order: Order) -> Arg:
-        return Arg(self.engine, self.operands[0], self.axis, self.what, order)
-
-    def narrowed(self, dtype: np.dtype[Any]) -> Arg:
-        return self
+        return self.again(order=order)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
-        x, y = (OperandStrides.of(o, self.lies, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
         source = self.operands[0]
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
         loops = merged(

@@ -38,7 +38,6 @@ class Attention(Planned):
     def __init__(
         self, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
     ) -> None:
-        super().__init__()
         self.engine, self.scores, self.softmax, self.values, self.place = engine, scores, softmax, values, place
         others = [operand for number, operand in enumerate(softmax.operands[:-1]) if number != place]
         self.operands: tuple[Operand, ...] = (*scores.operands[:2], *others, *values.operands[1:])

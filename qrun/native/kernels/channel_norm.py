@@ -63,9 +63,7 @@ class ChannelNorm(LayerNorm):
         def function(rows: Array, numbers: Ints) -> Array:
             return self.function(rows.astype(dtype), numbers).astype(np.float32)
 
-        made = self.again()
-        made.out, made.recheck = NARROW[dtype.name], GroupRecheck(self.length, self.groups, function)
-        return made
+        return self.again(out=NARROW[dtype.name], recheck=GroupRecheck(self.length, self.groups, function))
 
 
 def _never(rows: Array) -> Array:

@@ -29,6 +29,8 @@ class Concat(Planned):
     them. Raises Declined for other types, and for very many tensors.
     """
 
+    narrows = True
+
     def __init__(
         self,
         engine: Engine,
@@ -39,7 +41,6 @@ class Concat(Planned):
         x_types: Sequence[np.dtype[Any]],
         y_type: np.dtype[Any],
     ) -> None:
-        super().__init__()
         self.engine = engine
         places = [tuple(int(n) for n in shape) for shape in shapes]
         rank = len(places[0])
@@ -67,9 +68,6 @@ class Concat(Planned):
             None if copied or table is None else Function.of(engine.isa, table, np.dtype(x))
             for copied, table, x in zip(self.copied, tables, x_types, strict=True)
         )
-
-    def narrowed(self, dtype: np.dtype[Any]) -> Concat:
-        return self
 
     def moving(self, dtype: np.dtype[Any]) -> Concat:
         *parts, _ = self.operands

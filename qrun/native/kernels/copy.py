@@ -55,6 +55,8 @@ class Copy(Planned):
     view: both are the same bytes.
     """
 
+    narrows = True
+
     def __init__(
         self,
         engine: Engine,
@@ -67,7 +69,6 @@ class Copy(Planned):
         value: Array | None = None,
         view: bool = False,
     ) -> None:
-        super().__init__()
         self.view = view
         self.engine, self.operands, self.orders = engine, operands, orders
         if operands[0].dtype.itemsize not in SIZES or operands[0].dtype.hasobject:
@@ -87,9 +88,6 @@ class Copy(Planned):
     def lying(self, order: Order) -> Copy:
         x, y = self.operands
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
-
-    def narrowed(self, dtype: np.dtype[Any]) -> Copy:
-        return self
 
     def moving(self, dtype: np.dtype[Any]) -> Copy | None:
         if self.orders not in (("plain", "plain"), ("any", "any")):

@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import FACTOR_BYTES
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
 from qrun.native.machine.memory import aligned_copy
+from qrun.native.machine.operation import row_tiles
 
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 _BLOCK = 64
@@ -33,12 +34,10 @@ class _Step(Planned):
     decides = True
 
     def __init__(self, engine: Engine, operands: Sequence[Operand], spec: KernelSpec, words: Mapping[str, int]) -> None:
-        super().__init__()
         self.engine, self.operands, self.spec, self.words = engine, tuple(operands), spec, dict(words)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        extents = [size(o.shape) * o.dtype.itemsize for o in self.operands]
-        return (self.engine.kernels.call(self.spec, self.places, self.words, extents, decides=self.decides),)
+        return (self._whole(self.spec, self.places, self.words, decides=self.decides),)
 
 
 def _tiles(engine: Engine, count: int) -> dict[str, int]:
@@ -140,7 +139,6 @@ class Factors(Planned):
     order: Order = "plain"
 
     def __init__(self, engine: Engine, scaling: Scaling) -> None:
-        super().__init__()
         self.engine, self.scaling = engine, scaling
         self.panels = -(-scaling.columns // engine.isa.lanes)
         nbytes = self.panels * engine.isa.lanes * FACTOR_BYTES[scaling.form]
@@ -156,8 +154,7 @@ class Factors(Planned):
         words = {"columns": scaling.columns, "panels": self.panels, "tiles": 1}
         words |= {"most!": scaling.most, "slope!": int(slope.view(np.int32))}
         names = [*(name for name, _ in scaling.given()), "y*"]
-        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
-        return (self.engine.kernels.call(spec, names, words, extents, arrays, sparse=True),)
+        return (self._whole(spec, names, words, arrays=arrays, sparse=True),)
 
 
 class Scaled(Planned):
@@ -166,20 +163,16 @@ class Scaled(Planned):
     order: Order = "plain"
 
     def __init__(self, factors: Factors, sums: Sequence[int], y_shape: Sequence[int]) -> None:
-        super().__init__()
         self.factors = factors
         self.operands = (Operand(tuple(sums), _INT32), factors.result, Operand(tuple(y_shape), _FLOAT))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, columns, panels = self.factors.engine, self.factors.scaling.columns, self.factors.panels
         count, lanes = size(self.operands[0].shape), engine.isa.lanes
-        if not count:
-            return ()
-        rows = count // columns
         spec = KernelSpec("scale", engine.isa.name, 1, 1, 1, self.factors.scaling.form, "f32", False)
-        chunk = share(rows, 8 * columns, engine.threads)
-        words = {"rows": rows, "panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns, "chunk": chunk}
-        words |= {"tiles": -(-rows // chunk), "mask": (1 << (columns - 1) % lanes + 1) - 1}
+        words = row_tiles(count // columns, 8 * columns, engine.threads)
+        words |= {"panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns}
+        words["mask"] = (1 << (columns - 1) % lanes + 1) - 1
         read = 4 * (count + panels * lanes - columns)
         extents = read, self.factors.result.shape[0], 4 * count
         return (engine.kernels.call(spec, ("acc*", "factors*", "y*"), words, extents, sparse=True),)

@@ -25,7 +25,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.call import Recheck
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
@@ -79,7 +79,6 @@ class Expression(Planned):
         rechecks: Sequence[Recheck] = (),
         order: Order | None = None,
     ) -> None:
-        super().__init__()
         self.engine, self.operands, self.kinds, self.steps = engine, tuple(operands), kinds, tuple(steps)
         self.constants, self.rechecks = tuple(constants), tuple(rechecks)
         either = all(_lies_alike(operand.shape, self.result.shape) for operand in operands)
@@ -94,8 +93,9 @@ class Expression(Planned):
         return ("plain", "channels") if self.order == "any" else (self.order,)
 
     def narrowed(self, dtype: np.dtype[Any]) -> Expression:
-        narrow, made = NARROW[dtype.name], self.again()
-        made.steps = tuple(replace(s, narrow=narrow if s.function in NARROWED else "") for s in self.steps)
+        narrow = NARROW[dtype.name]
+        steps = tuple(replace(s, narrow=narrow if s.function in NARROWED else "") for s in self.steps)
+        made = self.again(steps=steps)
         if any(step.function == "clip" for step in self.steps):
             made.constants = tuple(np.array(self.constants, _FLOAT).astype(dtype).astype(_FLOAT).tolist())
         return made
@@ -126,8 +126,6 @@ class Expression(Planned):
         return loops
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         loops = self._loops(self.order, strides)
         *outer, row = loops
         sources = "".join(kind if step else kind.upper() for kind, step in zip(self.kinds, row.steps[:-1], strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatProduct, FloatStack, FloatTerms, product_call
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.taps import Taps, out_of, read_places
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
@@ -78,7 +77,6 @@ class FloatConv(FloatProduct):
         reads: Taps | None = None,
         memo: Memo | None = None,
     ) -> None:
-        super().__init__()
         self._memo = memo or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
         places: Window | Taps = reads or read_places(x_shape[2:], w.shape[2:], strides, dilations, pads)
@@ -118,8 +116,6 @@ class FloatConv(FloatProduct):
         self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         if self.geometry.lines and strides[0]:
             raise ValueError("an operand that is read line by line has no gaps")
         x, outputs = self.operands[0], self.result.shape[1]
@@ -183,9 +179,9 @@ class WideImage(Planned):
 
     order: Order = "channels"
     gaps = False
+    narrows = True
 
     def __init__(self, engine: Engine, shape: Sequence[int], group: int) -> None:
-        super().__init__()
         self.engine, self.group = engine, group
         images, channels, *spatial = (int(n) for n in shape)
         numbers = -(-(channels + group) // _LINE) * _LINE
@@ -194,17 +190,11 @@ class WideImage(Planned):
             Operand((images, numbers, *spatial), np.dtype(np.float64), tight=True),
         )
 
-    def narrowed(self, dtype: np.dtype[Any]) -> WideImage:
-        return self
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         (images, channels, *spatial), numbers = self.operands[0].shape, self.result.shape[1]
         pixels, x_row = images * size(spatial), strides[0] or 4 * channels
-        if not pixels:
-            return ()
-        each = share(pixels, 8 * numbers, self.engine.threads)
         spec = KernelSpec("widen", self.engine.isa.name, 1, 4, 1, "cast", "f64", False)
-        words = {"x_row": x_row, "y_row": 8 * numbers, "rows": pixels, "share": each, "tiles": -(-pixels // each)}
+        words = row_tiles(pixels, 8 * numbers, self.engine.threads) | {"x_row": x_row, "y_row": 8 * numbers}
         words |= {"depth": channels // self.group, "groups": self.group, "squares_at": 8 * channels}
         extents = (pixels - 1) * x_row + 4 * channels, 8 * numbers * pixels
         return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)
@@ -232,7 +222,6 @@ class FloatConvOfRun(FloatProduct):
         dilations: Sequence[int],
         pads: Sequence[int],
     ) -> None:
-        super().__init__()
         self.engine, self.exact, self.group = engine, exact, group
         self.places = read_places(x_shape[2:], w_shape[2:], strides, dilations, pads)
         outputs, self.depth = (int(n) for n in w_shape[:2])
@@ -253,8 +242,6 @@ class FloatConvOfRun(FloatProduct):
         return view(self.engine, w_shape, apart, _FLOAT), turned, last
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         (images, channels, *spatial), outputs = self.operands[0].shape, self.result.shape[1]
         pixel, row = strides[0] or 4 * channels, strides[-1] or 4 * outputs
         offsets = self.places.offsets(pixel)

@@ -80,7 +80,6 @@ class FloatConvTranspose(Planned):
         dilations: Sequence[int],
         begin: Sequence[int],
     ) -> None:
-        super().__init__()
         self.engine, self.exact, self.group = engine, exact, group
         spatial = len(x_shape) - 2
         if spatial not in (1, 2):
@@ -101,15 +100,12 @@ class FloatConvTranspose(Planned):
         self.terms = FloatTerms("sum" if bias is None else "bias")
 
     def narrowed(self, dtype: np.dtype[Any]) -> FloatConvTranspose:
-        made = self.again()
-        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
-        return made
+        terms = replace(self.terms, out=NARROW[dtype.name])
+        return self.again(terms=terms, exact=narrower(self.exact, dtype))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if any(strides):
             raise ValueError("rows of a transposed convolution have no gaps")
-        if not size(self.result.shape):
-            return ()
         firsts = itertools.product(*(range(min(axis.stride, axis.out)) for axis in self.axes))
         return tuple(self._phase(first) for first in firsts)
 

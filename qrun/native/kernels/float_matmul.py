@@ -48,7 +48,6 @@ class FloatMatmul(FloatProduct):
         memo: Memo | None = None,
         turned: bool = False,
     ) -> None:
-        super().__init__()
         left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
         right = right[::-1] if turned else right
         lead, k = broadcast_shapes(left[:-2], right[:-2]), left[-1]
@@ -91,13 +90,10 @@ class FloatMatmul(FloatProduct):
         for axis, step in enumerate(steps[:-2]):
             begin += step * np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
         starts[:, name] = np.broadcast_to(begin, self.lead).reshape(-1)
-        made, row = self.again(), steps[-2]
-        operands = list(self.operands)
+        operands, row = list(self.operands), steps[-2]
         operands[place] = operand
-        made.operands = tuple(operands)
         rows = {"left": replace(self.stack.left, row=row)} if name == 0 else {"b_row" if name == 1 else "y_row": row}
-        made.stack = replace(self.stack, starts=starts, **rows)
-        return made
+        return self.again(operands=tuple(operands), stack=replace(self.stack, starts=starts, **rows))
 
     def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
         m, k, n = left[-2], left[-1], right[-1]
@@ -112,9 +108,7 @@ class FloatMatmul(FloatProduct):
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, b_row, addend_row, 4 * n, b_column=b_column)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
-        extents = [4 * size(operand.shape) for operand in self.operands]
+        extents = [operand.nbytes for operand in self.operands]
         given = (self.stack, self.terms, self.exact, self.arrays, self.names, extents)
         if self.turned:
             return (dot_call(self.engine, *given),)

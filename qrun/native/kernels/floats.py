@@ -128,14 +128,11 @@ class FloatProduct(Planned):
     exact: Exact
 
     def limited(self, low: float, high: float, zero: float) -> Self:
-        made = self.again()
-        made.terms = replace(self.terms, limits=(low, high, zero))
-        return made
+        return self.again(terms=replace(self.terms, limits=(low, high, zero)))
 
     def narrowed(self, dtype: np.dtype[Any]) -> Self:
-        made = self.again()
-        made.terms, made.exact = replace(self.terms, out=NARROW[dtype.name]), narrower(self.exact, dtype)
-        return made
+        terms = replace(self.terms, out=NARROW[dtype.name])
+        return self.again(terms=terms, exact=narrower(self.exact, dtype))
 
 
 class ElementRecheck(Rechecker):

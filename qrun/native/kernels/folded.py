@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.native.emit.expression import KINDS
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 _NAMES = {
     "int8": "b",
@@ -44,7 +44,6 @@ class IntegerReduction(Planned):
         length: int,
         y_shape: Sequence[int],
     ) -> None:
-        super().__init__()
         extreme = kind in ("greatest", "least")
         self.element = "t" if dtype == np.bool_ and extreme else _NAMES.get(dtype.name, "")
         if kind not in _FORMS or not self.element or (kind == "mean" and dtype.itemsize == 8):
@@ -54,12 +53,8 @@ class IntegerReduction(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, rows, item = self.engine, size(self.result.shape), KINDS[self.element][1]
-        if not rows:
-            return ()
         lanes = 4 * engine.isa.lanes // item
-        chunk = share(rows, self.length * item, engine.threads)
-        words = {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length}
-        words["whole"] = self.length - self.length % lanes
+        words = row_tiles(rows, self.length * item, engine.threads)
+        words |= {"length": self.length, "whole": self.length - self.length % lanes}
         spec = KernelSpec("folded", engine.isa.name, lanes, 1, 1, self.kind, "bytes", False, operands=self.element)
-        extents = rows * self.length * item, rows * item
-        return (engine.kernels.call(spec, ("x*", "y*"), words, extents),)
+        return (self._whole(spec, ("x*", "y*"), words),)

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.forest import NODE
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT = np.dtype(np.float32)
@@ -65,7 +65,6 @@ class TreeWalk(Planned):
         targets: int,
         numbers: tuple[float, float] | None,
     ) -> None:
-        super().__init__()
         self.engine, self.packed, self.numbers = engine, packed, numbers
         made = Operand((rows, targets), _FLOAT if numbers else np.dtype(np.float64))
         self.operands = (Operand((rows, features), _FLOAT), made)
@@ -73,19 +72,15 @@ class TreeWalk(Planned):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         (rows, features), (_, targets) = (operand.shape for operand in self.operands)
         packed, lanes = self.packed, self.engine.isa.lanes
-        if not rows:
-            return ()
         one = self.numbers is not None
         form, out = ("one", "f32") if one else ("votes", "f64")
         spec = KernelSpec("forest", self.engine.isa.name, lanes, 1, 1, form, out, False)
-        each = share(rows, len(packed.depths) * lanes * 64, self.engine.threads)
-        words = {"x_row": 4 * features, "y_row": (4 if one else 8) * targets, "groups": len(packed.depths)}
-        words |= {"rows": rows, "share": each, "tiles": -(-rows // each)}
+        words = row_tiles(rows, len(packed.depths) * lanes * 64, self.engine.threads)
+        words |= {"x_row": 4 * features, "y_row": (4 if one else 8) * targets, "groups": len(packed.depths)}
         held = {"nodes*": packed.nodes, "roots*": packed.roots, "depths*": packed.depths, "first*": packed.first}
         held |= {"targets*": packed.targets, "weights*": packed.weights}
         held["numbers*"] = np.array(self.numbers or (1.0, 0.0))
-        extents = rows * words["x_row"], rows * words["y_row"]
-        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents, held),)
+        return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
 
 
 def packed_forest(trees: TreeNodes, lanes: int, single: bool) -> PackedForest:

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 _KINDS = {np.dtype(np.int32): "i", np.dtype(np.int64): "l"}
 _UNROLL = 4
@@ -47,6 +47,7 @@ class Gathered(Planned):
     """
 
     order: Order = "plain"
+    narrows = True
 
     def __init__(
         self,
@@ -57,7 +58,6 @@ class Gathered(Planned):
         places: NamedRows,
         y_shape: tuple[int, ...],
     ) -> None:
-        super().__init__()
         if index_type not in _KINDS or dtype.itemsize not in SIZES or dtype.hasobject:
             raise Declined(f"no native copies of {dtype.name} by {index_type.name}")
         data, indices = shapes
@@ -71,14 +71,9 @@ class Gathered(Planned):
         self.engine, self.places = engine, places
         self.operands = Operand(data, dtype), Operand(indices, index_type), Operand(y_shape, dtype)
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Gathered:
-        return self
-
     def moving(self, dtype: np.dtype[Any]) -> Gathered:
-        made = self.again()
         x, indices, y = self.operands
-        made.operands = replace(x, dtype=dtype), indices, replace(y, dtype=dtype)
-        return made
+        return self.again(operands=(replace(x, dtype=dtype), indices, replace(y, dtype=dtype)))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, (x, indices, y) = self.places, self.engine, self.operands
@@ -89,17 +84,13 @@ class Gathered(Planned):
         form = "block" if run == vectors * vector else "run"
         count = rows // places.before
         steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]
-        chunk = share(rows, run + 16, engine.threads)
-        words = {
+        words = row_tiles(rows, run + 16, engine.threads) | {
             "depth": depth, "count": count, "outer_step": size(places.named) * places.step * item,
             "lines": places.lines, "line_step": run, "index_outer": count * depth * number if places.own else 0,
             "index_row": depth * number, "run": run, "last": run - vectors * vector,
-            "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk),
         }  # fmt: skip
         spec = KernelSpec(
             "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=_KINDS[indices.dtype]
         )
         arrays = {"sizes*": np.array(list(zip(places.named, steps, strict=True)), np.int64)}
-        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
-        given = spec, ("x*", "indices*", "y*"), words, extents, arrays
-        return (engine.kernels.call(*given, decides=False),)
+        return (self._whole(spec, ("x*", "indices*", "y*"), words, arrays=arrays, decides=False),)

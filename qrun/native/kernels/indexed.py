@@ -12,7 +12,7 @@ from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import SIZES, Loop, outer_words
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned
 from qrun.native.machine.operation import TILE_BYTES
 
 _JOINED = 1 << 16
@@ -50,11 +50,12 @@ class Indexed(Planned):
     Raises Declined for types without copies, and more axes than the kernel has.
     """
 
+    narrows = True
+
     def __init__(
         self, engine: Engine, x: Operand, places: Sequence[Ints | None], lies: Order = "any", dtype: Any = None
     ) -> None:
-        super().__init__()
-        self.engine, self.places, self.lies = engine, tuple(places), lies
+        self.engine, self.places, self.order = engine, tuple(places), lies
         if x.dtype.itemsize not in SIZES or x.dtype.hasobject:
             raise Declined(f"elements of {x.dtype.itemsize} bytes")
         for place, n in zip(self.places, x.shape, strict=True):
@@ -63,22 +64,15 @@ class Indexed(Planned):
         shape = tuple(n if p is None else len(p) for n, p in zip(x.shape, self.places, strict=True))
         self.operands = (x, Operand(shape, x.dtype))
 
-    @property
-    def order(self) -> Order:  # type: ignore[override]
-        return self.lies
-
     def lying(self, order: Order) -> Indexed:
-        return Indexed(self.engine, self.operands[0], self.places, order)
-
-    def narrowed(self, dtype: np.dtype[Any]) -> Indexed:
-        return self
+        return self.again(order=order)
 
     def moving(self, dtype: np.dtype[Any]) -> Indexed:
-        return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.lies)
+        return Indexed(self.engine, Operand(self.operands[0].shape, np.dtype(dtype)), self.places, self.order)
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
         """The loops, outermost in the result first, neighbours that walk on evenly as one."""
-        x, y = (OperandStrides.of(o, self.lies, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
         found: list[_Axis] = []
         shape = self.result.shape
         for axis in sorted(range(len(shape)), key=lambda axis: -y.steps[axis]):
@@ -96,8 +90,6 @@ class Indexed(Planned):
         return found
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         itemsize = self.result.dtype.itemsize
         axes, run, start = self._axes(strides), itemsize, 0
         if axes and axes[-1].step == axes[-1].y == itemsize:

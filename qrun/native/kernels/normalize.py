@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import Recheck, Rechecker
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, size
 from qrun.native.machine.memory import Array, aligned_copy
+from qrun.native.machine.operation import row_tiles
 
 _FLOAT = np.dtype(np.float32)
 UNIT = 2.0**-53
@@ -52,7 +52,6 @@ class FloatRows(Planned):
         reference: Callable[[Array], Array],
         y_shape: Sequence[int] | None = None,
     ) -> None:
-        super().__init__()
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length = engine, length
@@ -66,16 +65,14 @@ class FloatRows(Planned):
         raise NotImplementedError
 
     def narrowed(self, dtype: np.dtype[Any]) -> FloatRows:
-        made, reference = self.again(), self.reference
-        made.out, made.recheck = NARROW[dtype.name], Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
-        return made
+        reference = self.reference
+        recheck = Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
+        return self.again(out=NARROW[dtype.name], recheck=recheck)
 
     def reading(self, source: Operation) -> Operation | None:
         if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
             return None
-        made = copy(self)
-        made._made, made.source = {}, source
-        made.operands = (*source.operands[:-1], self.result)
+        made = self.again(source=source, operands=(*source.operands[:-1], self.result))
         return made if made._loops() else None
 
     def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
@@ -134,9 +131,8 @@ class FloatRows(Planned):
     ) -> KernelCall:
         """pointers: which operand each word points to, if not all do to theirs."""
         isa = engine.isa
-        chunk = share(rows, 32 * self.length, engine.threads)
-        words = {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length}
-        words |= {"recheck*": self.recheck.address, **self.words}
+        words = row_tiles(rows, 32 * self.length, engine.threads)
+        words |= {"length": self.length, "recheck*": self.recheck.address, **self.words}
         arrays = {"numbers*": self.numbers, **self.arrays}
         form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
         if found and self.source:
@@ -197,9 +193,7 @@ class LayerNorm(FloatRows):
             return None
         if other.source is not None or self.source is not None:
             return None
-        made = self.again()
-        made.operands = other.operands
-        return made
+        return self.again(operands=other.operands)
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 KINDS = {"int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
 
@@ -20,7 +20,6 @@ class OneHot(Planned):
     order: Order = "plain"
 
     def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:
-        super().__init__()
         if x.dtype.name not in KINDS or values.dtype.itemsize not in SIZES or values.dtype.hasobject:
             raise Declined(f"no native choice of {values.dtype.name} by {x.dtype.name}")
         if values.shape != (2,) or not -depth <= least <= 0:
@@ -29,17 +28,13 @@ class OneHot(Planned):
         self.operands = (x, Operand((*x.shape[:axis], depth, *x.shape[axis:]), values.dtype))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        (x, y), bytes_each = self.operands, self.values.dtype.itemsize
-        if not size(y.shape):
-            return ()
+        x, bytes_each = self.operands[0], self.values.dtype.itemsize
         rows, inner = size(x.shape[: self.axis]), size(x.shape[self.axis :])
         off, on = (int(bits) for bits in self.values.view(f"i{bytes_each}"))
-        each = share(rows, self.depth * inner * bytes_each, self.engine.threads)
-        words = {"rows": rows, "share": each, "tiles": -(-rows // each), "inner": inner}
-        words |= {"depth": self.depth, "least": self.least, "on": on, "off": off}
+        words = row_tiles(rows, self.depth * inner * bytes_each, self.engine.threads)
+        words |= {"inner": inner, "depth": self.depth, "least": self.least, "on": on, "off": off}
         isa, kind = self.engine.isa, KINDS[x.dtype.name]
         spec = KernelSpec(
             "one_hot", isa.name, 4 * isa.lanes // bytes_each, 0, bytes_each, "choose", "bytes", False, operands=kind
         )
-        extents = tuple(operand.dtype.itemsize * size(operand.shape) for operand in (x, y))
-        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)
+        return (self._whole(spec, ("x*", "y*"), words),)

@@ -39,7 +39,6 @@ class PairLookup(Planned):
         near: CodeSum | CodeProduct | None = None,
         memo: Memo | None = None,
     ) -> None:
-        super().__init__()
         self.engine = engine
         if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:
             raise Declined("not a table from 8-bit codes to 8-bit codes")
@@ -76,8 +75,6 @@ class PairLookup(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
-        if not size(result.shape):
-            return ()
         columns = result.columns("channels" if self.order == "any" else self.order)
         grid = (
             RowGrid.of(result.shape, columns, strides) if self.order == "any" else self.overlay.grid(columns, strides)

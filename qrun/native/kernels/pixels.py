@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import NARROW
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import Array
 
 _FLOAT = np.dtype(np.float32)
@@ -35,28 +35,22 @@ class _Pixels(Planned):
         words: Mapping[str, int] | None = None,
         scratch: int = 0,
     ) -> None:
-        super().__init__()
         operand = Operand(tuple(int(n) for n in shape), _FLOAT)
         self.engine, self.operands, self.block, self.scratch = engine, (operand, operand), block, scratch
         self.arrays = {name: np.ascontiguousarray(values, np.float64) for name, values in arrays.items()}
         self.words, self.out = words or {}, "f32"
 
     def narrowed(self, dtype: np.dtype[Any]) -> _Pixels:
-        made = self.again()
-        made.out = NARROW[dtype.name]
-        return made
+        return self.again(out=NARROW[dtype.name])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         channels, engine = self.result.shape[1], self.engine
-        rows = size(self.result.shape) // channels if channels else 0
-        if not rows:
-            return ()
+        rows = size(self.result.shape) // channels
         block = self.block if channels >= self.block else 1
         spec = KernelSpec(self.kind, engine.isa.name, block, 1, 1, self.form, self.out, False)
         steps = [stride or 4 * channels for stride in strides]
-        chunk = share(rows, self.unit_bytes * channels, engine.threads)
-        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
-        words |= {"channels": channels, "last": channels - block, **self.words}
+        words = row_tiles(rows, self.unit_bytes * channels, engine.threads)
+        words |= {"x_row": steps[0], "y_row": steps[1], "channels": channels, "last": channels - block, **self.words}
         given = spec, ("x*", "y*"), words, [(rows - 1) * step + 4 * channels for step in steps], self.arrays
         return (engine.kernels.call(*given, channels=channels, scratch=self.scratch),)
 

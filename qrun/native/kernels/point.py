@@ -45,7 +45,6 @@ class Point(Planned):
         memo: Memo | None = None,
         likely: Expected | None = None,
     ) -> None:
-        super().__init__()
         self.engine = engine
         shape = tuple(int(n) for n in shape)
         if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:

@@ -34,7 +34,6 @@ class Pool(Planned):
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
     ) -> None:
-        super().__init__()
         shape = tuple(int(n) for n in x_shape)
         if np.dtype(dtype) not in self.types:
             raise Declined("not 8-bit values")
@@ -60,8 +59,6 @@ class Pool(Planned):
         raise NotImplementedError
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         x_row, y_row = (s or self.columns for s in strides)
         unroll, offsets = _unrolled(self.taps.offsets(x_row), self.kind)
         width, vectors = self._panel()
@@ -133,12 +130,10 @@ class MaxPool(Pool):
 
     kind = "max_pool"
     types = tuple(_OUT)
+    narrows = True
 
     def _padding(self) -> float:
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
-
-    def narrowed(self, dtype: np.dtype[Any]) -> MaxPool:
-        return self
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         return "max", {}, {}
@@ -285,9 +280,8 @@ class AveragePool(Pool):
         def means(windows: Array, divisors: Array) -> Array:
             return self.means(windows.astype(dtype), divisors).astype(_FLOAT)
 
-        made = self.again()
-        made.out, made.rechecks = NARROW[dtype.name], (WindowRecheck(self.taps, self.constants[:, 0], means),)
-        return made
+        recheck = WindowRecheck(self.taps, self.constants[:, 0], means)
+        return self.again(out=NARROW[dtype.name], rechecks=(recheck,))
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         return "mean", {"recheck*": self.rechecks[0].address}, {"constants*": self.constants}

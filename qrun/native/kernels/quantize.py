@@ -65,7 +65,6 @@ class _Elementwise(Planned):
     why = ""
 
     def __init__(self, engine: Engine, shape: Sequence[int], types: tuple[Any, Any], axis: int | None) -> None:
-        super().__init__()
         self.engine, self.axis = engine, axis
         shape = tuple(int(n) for n in shape)
         self.operands = (Operand(shape, np.dtype(types[0])), Operand(shape, np.dtype(types[1])))
@@ -146,8 +145,6 @@ class Quantize(_Elementwise):
             self.constants[:, :columns] = [*fields, zero]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         grid = self._grid(strides)
         block = _block(grid.columns, 4 * self.engine.isa.lanes)
         zero = int(self.zero_point) if self.axis is None else 0
@@ -170,7 +167,6 @@ class QuantizeImage(Planned):
     gaps = False
 
     def __init__(self, plain: Quantize, result: Operand) -> None:
-        super().__init__()
         self.plain, self.operands = plain, (plain.operands[0], result)
 
     @property
@@ -179,8 +175,6 @@ class QuantizeImage(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self.operands
-        if not size(y.shape):
-            return ()
         engine, planes = self.plain.engine, y.shape[1]
         images, width = y.shape[0], y.shape[-1]
         lines = size(y.shape[2:-1])
@@ -240,8 +234,6 @@ class Dequantize(_Elementwise):
         self.constants = np.asarray([scale, zero_point], np.float32)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
         grid, lanes = self._grid(strides), self.engine.isa.lanes
         width = next(n for n in (4 * lanes, lanes, 4, 1) if n <= grid.columns)
         form = "mul" if self.axis is None else "mul-axis"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.native.kernels.rotary import Heads
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
@@ -23,21 +23,16 @@ class _Ragged(Planned):
     kind = ""
 
     def __init__(self, engine: Engine, ends: Sequence[int], batch: int, bounds: tuple[int, int]) -> None:
-        super().__init__()
         self.engine, self.bounds = engine, bounds
         if size(ends) != batch or not 0 <= bounds[0] <= bounds[1]:
             raise ValueError(f"{list(ends)} ends from {bounds[0]} to {bounds[1]} for {batch} sequences")
 
     def _called(self, names: Sequence[str], rows: int, width: int, words: dict[str, int]) -> tuple[KernelCall, ...]:
         """A call that makes so many rows of so many elements."""
-        isa = self.engine.isa
-        if not rows * width:
-            return ()
-        chunk, (least, last) = share(rows, 8 * width, self.engine.threads), self.bounds
-        words = words | {"least": least, "span": last - least, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
+        isa, (least, last) = self.engine.isa, self.bounds
+        words |= row_tiles(rows, 8 * width, self.engine.threads) | {"least": least, "span": last - least}
         spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, "", "f32", False)
-        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
-        return (self.engine.kernels.call(spec, names, words, extents, decides=False),)
+        return (self._whole(spec, names, words, decides=False),)
 
 
 class RaggedPresent(_Ragged):

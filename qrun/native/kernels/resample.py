@@ -70,7 +70,6 @@ class Resample(Planned):
         lies: Order = "plain",
         cut: bool = False,
     ) -> None:
-        super().__init__()
         dtype = np.dtype(dtype)
         if x.dtype.name not in _KINDS or dtype.name not in _OUT:
             raise Declined(f"no native sums of {x.dtype.name}")
@@ -81,30 +80,19 @@ class Resample(Planned):
             index = taps[axis].index
             if index.size and not 0 <= int(index.min()) <= int(index.max()) < x.shape[axis]:
                 raise ValueError(f"indices from {index.min()} to {index.max()} of {x.shape[axis]}")
-        self.engine, self.taps, self.lies, self.cut = engine, dict(taps), lies, cut
+        self.engine, self.taps, self.order, self.cut = engine, dict(taps), lies, cut
         self.out = _OUT[dtype.name]
         shape = tuple(len(taps[axis].index) if axis in taps else n for axis, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, dtype))
 
-    @property
-    def order(self) -> Order:  # type: ignore[override]
-        return self.lies
-
     def lying(self, order: Order) -> Resample:
-        made = Resample(self.engine, self.operands[0], self.taps, self.result.dtype, order, self.cut)
-        made.out = self.out
-        return made
+        return self.again(order=order)
 
     def narrowed(self, dtype: np.dtype[Any]) -> Resample:
-        made = self.again()
-        if self.out == "f32":
-            made.out = NARROW[dtype.name]
-        return made
+        return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
-        x, y = (OperandStrides.of(o, self.lies, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
         axes = sorted(self.taps)

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT = np.dtype(np.float32)
@@ -67,7 +67,6 @@ class Rotary(Planned):
         pairs: bool,
         shape: Sequence[int],
     ) -> None:
-        super().__init__()
         self.engine, self.heads, self.bounds, self.position = engine, heads, bounds, position
         self.form = "copy" if angles is None else "pairs" if pairs else "halves"
         self.half = angles[1] if angles else 0
@@ -89,20 +88,16 @@ class Rotary(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         heads, isa = self.heads, self.engine.isa
-        if not size(heads.shape):
-            return ()
         batch, count, places, length = heads.shape
         rows, first = batch * count * places, 4 * self.position * self.half
-        chunk = share(rows, 8 * length, self.engine.threads)
-        words = {
+        words = row_tiles(rows, 8 * length, self.engine.threads) | {
             "x*": heads.start, "cos*": first, "sin*": first, "heads": count, "places": places, "size": length,
-            "half": self.half, "least": self.bounds[0], "span": self.bounds[1] - self.bounds[0], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk),
+            "half": self.half, "least": self.bounds[0], "span": self.bounds[1] - self.bounds[0],
             **dict(zip(("batch_step", "head_step", "place_step"), heads.steps, strict=True)),
         }  # fmt: skip
         names = ("x*", "ends*", *(("cos*", "sin*") if self.half else ()), "y*")
         spec = KernelSpec("rotary", isa.name, isa.lanes, 1, 1, self.form, "f32", False)
-        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
-        return (self.engine.kernels.call(spec, names, words, extents, decides=False),)
+        return (self._whole(spec, names, words, decides=False),)
 
 
 class Present(Planned):
@@ -114,7 +109,6 @@ class Present(Planned):
     order: Order = "plain"
 
     def __init__(self, engine: Engine, past: Sequence[int] | None, kept: int, new: Heads, room: int) -> None:
-        super().__init__()
         self.engine, self.new, self.kept, self.room = engine, new, kept, room
         batch, count, places, length = new.shape
         rows = past[2] if past else 0
@@ -153,7 +147,6 @@ class Constant(Planned):
     order: Order = "plain"
 
     def __init__(self, engine: Engine, array: Array) -> None:
-        super().__init__()
         self.engine, self.array = engine, aligned_copy(array)
         self.operands = (Operand(array.shape, array.dtype),)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.kernels.point import table_forms
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
 _LONG = 128
@@ -43,7 +43,6 @@ class Softmax(Planned):
         zero_point: Any,
         equal: int,
     ) -> None:
-        super().__init__()
         operand = Operand(tuple(shape), zero_point.dtype)
         self.engine, self.operands, self.length = engine, (operand, operand), length
         self.zero_point, self.equal = int(zero_point), equal
@@ -53,9 +52,7 @@ class Softmax(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         operand, length = self.result, self.length
-        rows = size(operand.shape) // length if length else 0
-        if not rows:
-            return ()
+        rows = size(operand.shape) // length
         isa, signed = self.engine.isa, operand.dtype == np.int8
         block = 4 * isa.lanes
         form = "table" if length >= _LONG else "each"
@@ -64,21 +61,16 @@ class Softmax(Planned):
         spec = KernelSpec(
             "softmax", isa.name, block if length >= block else 0, 1, 1, form, "s8" if signed else "u8", bool(signed)
         )
-        chunk = share(rows, 16 * length, self.engine.threads)
-        words = {
-            "rows": rows,
-            "chunk": chunk,
+        words = row_tiles(rows, 16 * length, self.engine.threads) | {
             "length": length,
             "last": length - block,
-            "tiles": -(-rows // chunk),
             "equal": self.equal,
             "zero": self.zero_point,
             "high": int(np.iinfo(operand.dtype).max) - self.zero_point,
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
         }
         arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True)) | self._singles()
-        given = spec, ("x*", "y*"), words, (rows * length,) * 2, arrays
-        return (self.engine.kernels.call(*given, channels=1, decides=False),)
+        return (self._whole(spec, ("x*", "y*"), words, arrays=arrays, channels=1, decides=False),)
 
     def _singles(self) -> dict[str, Array]:
         """What the forms need that begin in float32.

@@ -18,7 +18,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
 from qrun.native.kernels.results import Results
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import Array, address, aligned
 from qrun.native.proof.fold import wrapped
 from qrun.shapes import broadcast_shapes
@@ -133,7 +133,6 @@ class Pack(Planned):
     order: Order = "plain"
 
     def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
-        super().__init__()
         self.stack, self.zero, self.addend = stack, zero, addend
         self.operands = (stack.b, *_zero(zero, "")[2], Operand((stack.packed,), np.dtype(np.uint8)))
 
@@ -182,22 +181,19 @@ class RowTerms(Planned):
     order: Order = "plain"
 
     def __init__(self, stack: Stack, a_zero: Zero, b_zero: Zero) -> None:
-        super().__init__()
-        self.stack, self.zeros = stack, (a_zero, b_zero)
+        self.engine, self.stack, self.zeros = stack.engine, stack, (a_zero, b_zero)
         given = tuple(operand for zero in self.zeros for operand in _zero(zero, "")[2])
         self.operands = (stack.a, *given, Operand((stack.rows,), _INT32))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        stack, engine = self.stack, self.stack.engine
+        stack = self.stack
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
         signed, b_type = bool(stack.a.dtype == np.int8), _TYPES[stack.b.dtype]
-        spec = KernelSpec("row_terms", engine.isa.name, 1, 1, 1, b_type, "i32", signed, operands=a + b)
-        chunk = share(stack.rows, stack.k, engine.threads)
-        words = {"rows": stack.rows, "depth": stack.k, "chunk": chunk, "tiles": -(-stack.rows // chunk)}
+        spec = KernelSpec("row_terms", self.engine.isa.name, 1, 1, 1, b_type, "i32", signed, operands=a + b)
+        words = row_tiles(stack.rows, stack.k, self.engine.threads) | {"depth": stack.k}
         words |= {"a_value!": a_value, "b_value!": b_value, "shift!": stack.shift}
         names = ["a*", *["a_zero*"] * len(a_given), *["b_zero*"] * len(b_given), "y*"]
-        extents = stack.rows * stack.k, *[1] * (len(names) - 2), 4 * stack.rows
-        return (engine.kernels.call(spec, names, words, extents, sparse=True),)
+        return (self._whole(spec, names, words, sparse=True),)
 
 
 class StackProduct(Planned):
@@ -206,7 +202,6 @@ class StackProduct(Planned):
     order: Order = "plain"
 
     def __init__(self, stack: Stack, terms: bool, y_shape: Sequence[int] | None = None) -> None:
-        super().__init__()
         self.stack, self.terms = stack, terms
         y = stack.result if y_shape is None else Operand(tuple(y_shape), stack.result.dtype)
         packed, rows = Operand((stack.packed,), np.dtype(np.uint8)), Operand((stack.rows,), _INT32)

@@ -163,7 +163,6 @@ class Prepare(Planned):
     order: Order = "plain"
 
     def __init__(self, plan: SumsPlan) -> None:
-        super().__init__()
         self.plan = plan
         self.operands = (plan.zero, *plan.tail.operands, plan.prepared)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 
 KINDS = {"float32": "f", "int32": "i"}
 _PLACES = np.dtype(np.int64)
@@ -21,9 +20,9 @@ class TopPlaces(Planned):
     """
 
     order: Order = "plain"
+    narrows = True
 
     def __init__(self, engine: Engine, x: Operand, count: int, what: str) -> None:
-        super().__init__()
         if x.dtype.name not in KINDS or x.shape[-1] >= 1 << 31:
             raise Declined(f"no native order of {x.dtype.name}")
         if not 0 <= count <= x.shape[-1]:
@@ -31,50 +30,34 @@ class TopPlaces(Planned):
         self.engine, self.count, self.what = engine, count, what
         self.operands = (x, Operand((*x.shape[:-1], count), _PLACES))
 
-    def narrowed(self, dtype: np.dtype[Any]) -> TopPlaces:
-        return self
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x = self.operands[0]
         words = _words(self.engine, x.shape, self.count, 16 * x.shape[-1])
-        if not words:
-            return ()
         words["levels"] = self.count.bit_length()
         lanes, kind = self.engine.isa.lanes, KINDS[x.dtype.name]
         spec = KernelSpec("top", self.engine.isa.name, lanes, 1, 1, self.what, "i64", False, operands=kind)
-        extents = (4 * size(x.shape), 8 * size(self.result.shape))
-        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents, scratch=8 * self.count),)
+        return (self._whole(spec, ("x*", "y*"), words, scratch=8 * self.count),)
 
 
 class Along(Planned):
     """x [..., length] at places [..., count] of each row, which must be 0 to length - 1."""
 
     order: Order = "plain"
+    narrows = True
 
     def __init__(self, engine: Engine, x: Operand, places: Operand) -> None:
-        super().__init__()
         if x.shape[:-1] != places.shape[:-1] or places.dtype != _PLACES:
             raise ValueError(f"places {list(places.shape)} of {list(x.shape)}")
         self.engine = engine
         self.operands = (x, places, Operand(places.shape, x.dtype))
 
-    def narrowed(self, dtype: np.dtype[Any]) -> Along:
-        return self
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        (x, places, y), count = self.operands, self.result.shape[-1]
+        x, count = self.operands[0], self.result.shape[-1]
         words = _words(self.engine, x.shape, count, 16 * count)
-        if not words:
-            return ()
         spec = KernelSpec("along", self.engine.isa.name, 0, 0, x.dtype.itemsize, "copy", "bytes", False)
-        extents = [o.dtype.itemsize * size(o.shape) for o in (x, places, y)]
-        return (self.engine.kernels.call(spec, ("x*", "at*", "y*"), words, extents),)
+        return (self._whole(spec, ("x*", "at*", "y*"), words),)
 
 
 def _words(engine: Engine, shape: Sequence[int], count: int, row_bytes: int) -> dict[str, int]:
-    """Of rows along the last axis; none where there is nothing to do."""
-    rows = size(shape[:-1])
-    if not rows or not count:
-        return {}
-    each = share(rows, row_bytes, engine.threads)
-    return {"rows": rows, "share": each, "tiles": -(-rows // each), "length": shape[-1], "count": count}
+    """Of rows along the last axis."""
+    return row_tiles(size(shape[:-1]), row_bytes, engine.threads) | {"length": shape[-1], "count": count}

@@ -16,7 +16,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
 from qrun.native.machine.helpers import HelperCall, Helpers
 from qrun.native.machine.memory import Array, Ints, address, aligned, keep_freed_memory
-from qrun.native.machine.operation import Operand, Operation, Order, Planned, share, size
+from qrun.native.machine.operation import Operand, Operation, Order, Planned, row_tiles, share, size
 
 
 @changeable
@@ -133,6 +133,7 @@ __all__ = [
     "Order",
     "Planned",
     "aligned",
+    "row_tiles",
     "share",
     "size",
     "stage",

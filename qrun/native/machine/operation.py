@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from math import prod
@@ -17,7 +17,8 @@ from qrun.native.machine.call import KernelCall
 if TYPE_CHECKING:
     from qrun.declare.memo import Memo
     from qrun.native.emit.expression import FunctionStep
-    from qrun.native.machine.call import KernelCall
+    from qrun.native.emit.spec import KernelSpec
+    from qrun.native.machine.engine import Engine
 
 Order = Literal["channels", "rows", "any", "plain"]
 
@@ -46,6 +47,11 @@ class Operand:
         if order in ("any", "plain") or not self.shape:
             return size(self.shape)
         return self.shape[1 if order == "channels" and len(self.shape) > 1 else -1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its elements."""
+        return size(self.shape) * self.dtype.itemsize
 
     def row_bytes(self, order: Order) -> int:
         return self.columns(order) * self.dtype.itemsize
@@ -91,6 +97,8 @@ class Operation(ABC):
     """Of an elementwise operation: its functions."""
     between: tuple[float, float, float] | None = None
     """Of Relu and Clip of float32: what `limited` is given for the same of a result."""
+    narrows = False
+    """Whether it does the same to numbers of any narrower type: it moves elements, or says where some of them are."""
     attends = False
     """Whether it may be the middle of an attention (plan/attention.py)."""
     parts: tuple[int, ...] = ()
@@ -136,7 +144,7 @@ class Operation(ABC):
     def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
         """The operation on float32 that are numbers of this narrower type, whose results are rounded to it, once, and kept as
         float32, if there is one."""
-        return None
+        return self if self.narrows else None
 
     def moving(self, dtype: np.dtype[Any]) -> Operation | None:
         """The operation that moves elements of this type instead, if that is all it does."""
@@ -178,16 +186,20 @@ _TILES_PER_THREAD = 8
 
 
 class Planned(Operation):
-    """Keeps its kernel calls for each set of strides."""
+    """Keeps its kernel calls for each set of strides. A result without elements takes none."""
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], tuple[KernelCall, ...]] = {}
+    engine: Engine
 
-    def again(self) -> Self:
-        """A copy that is to have kernel calls of its own."""
+    @cached_property
+    def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
+        return {}
+
+    def again(self, **changes: Any) -> Self:
+        """A copy with these attributes, and kernel calls of its own."""
         made = copy(self)
-        made._made = {}
-        made.__dict__.pop("tight", None)
+        for name in ("_made", "tight"):
+            made.__dict__.pop(name, None)
+        made.__dict__.update(changes)
         return made
 
     def resized(self, other: Operation) -> Self | None:
@@ -200,13 +212,15 @@ class Planned(Operation):
                 return None
             if self.order != "any" and own.columns(_rows(self.order)) != operand.columns(_rows(self.order)):
                 return None
-        made = self.again()
-        made.operands = other.operands
-        return made
+        return self.again(operands=other.operands)
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps."""
+        """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps; the result has elements."""
+
+    def _whole(self, spec: KernelSpec, names: Sequence[str], words: Mapping[str, int], **fields: Any) -> KernelCall:
+        """The call on whole operands, to which the words of these names point. fields: as those of Kernels.call."""
+        return self.engine.kernels.call(spec, names, words, [operand.nbytes for operand in self.operands], **fields)
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         key = tuple(strides)
@@ -217,7 +231,7 @@ class Planned(Operation):
                 raise ValueError(f"rows of {list(operand.shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = self._plan(key)
+            found = self._made[key] = self._plan(key) if size(self.result.shape) else ()
         return found
 
     def _orders(self) -> tuple[Order, ...]:
@@ -226,6 +240,12 @@ class Planned(Operation):
 
 def _rows(order: Order) -> Order:
     return "channels" if order == "any" else order
+
+
+def row_tiles(rows: int, row_bytes: int, threads: int) -> dict[str, int]:
+    """Words of a kernel whose tiles are rows: how many rows there are, rows of a tile, and tiles."""
+    chunk = share(rows, row_bytes, threads)
+    return {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
 
 
 def share(units: int, unit_bytes: int, threads: int) -> int:
