@@ -29,10 +29,10 @@ class ArgEmitter(StridedEmitter):
     """
 
     names = NAMES
+    frozen = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.w.frozen = True
         self.what, self.how = spec.form.split(":")
         self.element, self.whole = _LOADED[spec.operands]
         self.last = self.what.endswith("_last")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qrun.native.emit.bytes import unpacking
 from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
 from qrun.native.emit.flow import Carry
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import WIDE, taps_per_turn
 
@@ -79,14 +79,9 @@ class DepthwiseEmitter(KernelEmitter):
             sums = dict(zip(self.cells, held, strict=True))
             weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
             for unit in range(self.units):
-                rows = (self._row(x, here + 4 * (tap * self.units + unit)) for tap in range(self.step))
+                rows = (row_at(x, here + 4 * (tap * self.units + unit), self.a.padding) for tap in range(self.step))
                 self._multiply(unit, rows, weights, sums)
         return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
-
-    def _row(self, x: Value, place: Value) -> Value:
-        """The address of the channels that a tap reads, for the pixels of a unit."""
-        offset = place.load("i32", 4)
-        return offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
         """Add the products of a unit's pixels to the sums; rows: where they have their channels, tap by tap."""

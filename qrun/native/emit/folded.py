@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qrun.native.emit.expression import KINDS, UNSIGNED
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.rowwise import folded
+from qrun.native.emit.widen import folded
 
 NAMES = names("x* y* rows chunk tiles length whole")
 """One 8-byte word each.

@@ -26,6 +26,7 @@ class IndexedEmitter(StridedEmitter):
     """
 
     names = NAMES
+    frozen = True
 
     def offset(self, name: str, axis: int, index: Value) -> Value:
         if name == "x":
@@ -34,7 +35,6 @@ class IndexedEmitter(StridedEmitter):
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
-        w.frozen = True
         end = end.least(a.count)
         if spec.form == "repeats":
             self._repeats(first, end)

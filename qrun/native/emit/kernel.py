@@ -35,17 +35,19 @@ class KernelEmitter:
     """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
-    named: whether the loop over tiles is `Flow.named_tiles`.
+    named: whether the loop over tiles is `Flow.named_tiles`. frozen: what `Flow.frozen` is.
     feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
     """
 
     names: tuple[str, ...]
     own_memory = False
     named = False
+    frozen = False
     feature = ""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.spec, self.isa, self.w = spec, isa, Flow(isa.fma, isa.permutes)
+        self.w.frozen = self.frozen
         if spec.out in FORMATS:
             self.w.narrowing = partial(rounded, form=FORMATS[spec.out])
         self.w.label("entry")

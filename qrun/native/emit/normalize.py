@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import decay, divided, product_error, rounded_to_odd, rounds_apart, two_sum
-from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter, folded
+from qrun.native.emit.rowwise import ROWS, RowwiseEmitter
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
 """One 8-byte word each.
@@ -181,22 +180,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
 
     def _greatest(self, x: Value) -> Value:
         """The greatest element of a row, float; elements that are NaN count only where all are."""
-        w, n = self.w, self.n
-        least = w.value(f"<{n} x float>", -math.inf)
-        block = self.a.length & -(SUMS * n)
-        with w.loop(0, block, SUMS * n, [least] * SUMS) as turns:
-            blocks = [(x + (turns.index + number * n) * 4).load(least.kind, 4) for number in range(SUMS)]
-            turns.next(*(more.where("ogt", so_far) for more, so_far in zip(blocks, turns.carried, strict=True)))
-        with w.loop(block, self.whole, n, [reduce(_greater, turns.carried)]) as turn:
-            turn.next((x + turn.index * 4).load(least.kind, 4).where("ogt", turn.carried[0]))
-        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], _greater)]) as rest:
-            value = (x + rest.index * 4).load("float", 4)
-            rest.next(value.where("ogt", rest.carried[0]))
-        return rest.carried[0]
-
-
-def _greater(a: Value, b: Value) -> Value:
-    return a.where("ogt", b)
+        return self.extreme(x, -math.inf, lambda more, so_far: more.where("ogt", so_far))
 
 
 LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")

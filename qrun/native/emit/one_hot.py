@@ -20,10 +20,10 @@ class OneHotEmitter(KernelEmitter):
     """Elements of `unroll` bytes, `rows` of them at once; operands: the kind of the indices."""
 
     names = NAMES
+    frozen = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.w.frozen = True
         self.element, self.size = _KINDS[spec.operands]
         kind = f"i{8 * spec.unroll}"
         self.on, self.off = (value if kind == "i64" else value.trunc(kind) for value in (self.a.on, self.a.off))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from qrun.native.emit.bytes import Bytes, flipped, store_first
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.numbers import RecheckEmitter, finer, rounds_apart
 from qrun.native.emit.spec import LIMITS
 from qrun.native.emit.values import MAGIC64, constants, every
@@ -73,8 +73,7 @@ class PoolEmitter(KernelEmitter):
         """Vectors of codes of `unroll` taps, from number `tap` on; one list for each tap."""
         spec, taps, here = self.spec, [], offsets + tap * 4
         for number in range(spec.unroll):
-            offset = (here + 4 * number).load("i32", 4)
-            row = offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
+            row = row_at(x, here + 4 * number, self.a.padding)
             taps.append([(row + spec.rows * v).load(self.kind) for v in range(self.vectors)])
         return taps
 
@@ -256,8 +255,7 @@ class AveragePoolEmitter(PoolEmitter):
         """List the results in doubt but for those whose sums are exact in any order."""
         w, (x, offsets) = self.w, self.place
         with w.loop(0, self.a.taps, 1, [w.zero(apart.kind)]) as tap:
-            offset = (offsets + tap.index * 4).load("i32", 4)
-            row = offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
+            row = row_at(x, offsets + tap.index * 4, self.a.padding)
             value = (row + vector * self.spec.rows).load(self.bytes.floats, 4).double()
             tap.next(tap.carried[0] | finer(value, sizes))
         unsure = (apart & tap.carried[0]).bits().zext("i64")

@@ -31,10 +31,10 @@ class PresentEmitter(KernelEmitter):
     """`rows` elements at once: the kept rows of the past, the new ones, then zeros."""
 
     names = PRESENT
+    frozen = True
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        w.frozen = True
         with w.part(tile, a.chunk, a.rows) as row:
             head_of, place = divmod(row, a.room)
             batch, head = divmod(head_of, a.heads)
@@ -55,10 +55,10 @@ class HiddenEmitter(KernelEmitter):
     """`rows` elements at once: 0 where a place sees another one, else -infinity."""
 
     names = HIDDEN
+    frozen = True
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        w.frozen = True
         with w.part(tile, a.chunk, a.rows) as row:
             batch, place = divmod(row, a.places)
             kept = _kept(self, a.ends + batch * 4)

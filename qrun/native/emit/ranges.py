@@ -7,7 +7,8 @@ import math
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import MAGIC_BITS
-from qrun.native.emit.values import MAGIC32, constants
+from qrun.native.emit.values import MAGIC32
+from qrun.native.emit.widen import first_lanes
 
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
 CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
@@ -39,12 +40,6 @@ class _Elements(KernelEmitter):
         cut = (end - first) % (_UNROLL * self.isa.lanes)
         return first, end - cut, end
 
-    def _mask(self, index: Value, end: Value) -> Value:
-        """Which lanes, from `index` on, lie before `end`."""
-        n = self.isa.lanes
-        left = (end - index).least(n).trunc("i32").splat(n)
-        return self.w.value(left.kind, constants("i32", range(n))).test("slt", left)
-
 
 @emitter("range")
 class RangeEmitter(_Elements):
@@ -62,8 +57,8 @@ class RangeEmitter(_Elements):
                 values += self._taken(x, block.carried[3 * number : 3 * number + 3])
             block.next(*values)
         with w.loop(cut, end, n, block.carried[:3]) as one:
-            start = a.x + one.index * 4
-            one.next(*self._taken(start.masked_load(self.kind, self._mask(one.index, end), 4), one.carried))
+            start, mask = a.x + one.index * 4, first_lanes(end - one.index, n)
+            one.next(*self._taken(start.masked_load(self.kind, mask, 4), one.carried))
         found = one.carried
         for number in range(1, _UNROLL):
             found = self._joined(found, block.carried[3 * number : 3 * number + 3])
@@ -120,7 +115,7 @@ class DynamicQuantizerEmitter(_Elements):
             codes = self.epilogue.finish(self._block(values))
             self.epilogue.store(codes, a.y + block.index, True)
         with w.loop(cut, end, n) as one:
-            mask = self._mask(one.index, end)
+            mask = first_lanes(end - one.index, n)
             x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
             code = self._shifted(self._divided(x)).trunc("i8")
             (a.y + one.index).masked_store(code, mask)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
 
 from qrun.native.emit.kernel import Value, emitter
 from qrun.native.emit.numbers import finer, rounds_apart
-from qrun.native.emit.rowwise import SUMS, RowwiseEmitter, folded
+from qrun.native.emit.rowwise import RowwiseEmitter
 
 REACH = 0
 """The one of `numbers`: the reach of a sum relative to that of all sizes."""
@@ -91,22 +90,9 @@ class GreatestEmitter(RowwiseEmitter):
     reduces = True
     better, worst = "maximum", -math.inf
 
-    def _better(self, a: Value, b: Value) -> Value:
-        return a.intrinsic(self.better, b)
-
     def made_row(self, x: Value, y: Value) -> Value:
-        w, n = self.w, self.n
-        worst = w.value(f"<{n} x float>", self.worst)
-        block = self.a.length & -(SUMS * n)
-        with w.loop(0, block, SUMS * n, [worst] * SUMS) as turns:
-            blocks = [(x + (turns.index + number * n) * 4).load(worst.kind, 4) for number in range(SUMS)]
-            turns.next(*(self._better(*pair) for pair in zip(blocks, turns.carried, strict=True)))
-        with w.loop(block, self.whole, n, [reduce(self._better, turns.carried)]) as turn:
-            turn.next(self._better((x + turn.index * 4).load(worst.kind, 4), turn.carried[0]))
-        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], self._better)]) as rest:
-            rest.next(self._better((x + rest.index * 4).load("float", 4), rest.carried[0]))
-        y.store(rest.carried[0], 4)
-        return w.value("i1", 0)
+        y.store(self.extreme(x, self.worst, lambda a, b: a.intrinsic(self.better, b)), 4)
+        return self.w.value("i1", 0)
 
     def doubted(self, x: Value, y: Value) -> None:
         """Extremes are exact."""

@@ -34,11 +34,11 @@ class ResampleEmitter(StridedEmitter):
     """
 
     names = NAMES
+    frozen = True
     own_memory = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.w.frozen = True
         self.element, self.size = _KINDS[spec.operands]
         self.made = _MADE.get(spec.out, 4)
         self.row = self.w.value("i64", 0)

@@ -27,10 +27,10 @@ class RotaryEmitter(KernelEmitter):
     ``pairs``, neighbours; ``copy``: none do."""
 
     names = NAMES
+    frozen = True
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        w.frozen = True
         with w.part(tile, a.chunk, a.rows) as row:
             rest, place = divmod(row, a.places)
             batch, head = divmod(rest, a.heads)

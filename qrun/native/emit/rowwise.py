@@ -11,6 +11,7 @@ from qrun.native.emit.functions import StepsEmitter
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value
 from qrun.native.emit.numbers import RecheckEmitter, differ
 from qrun.native.emit.spec import OUTER
+from qrun.native.emit.widen import folded
 
 _SOURCE = ("n1", "n2", "strides*", "constants*", "slots")
 ROWS = ("y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")
@@ -33,15 +34,6 @@ SUMS = 2
 """Partial sums of a row, vectors that do not wait for each other."""
 
 
-def folded(value: Value, joined: Callable[[Value, Value], Value]) -> Value:
-    """One value of all lanes: the halves joined, then the halves of that."""
-    while value.lanes > 1:
-        half = value.lanes // 2
-        low, high = (value.shuffled(range(start, start + half)) for start in (0, half))
-        value = joined(low, high)
-    return value.extract(0)
-
-
 class RowwiseEmitter(KernelEmitter):
     """Rows one after another, `rows` elements at once and what is left one by one.
 
@@ -51,6 +43,7 @@ class RowwiseEmitter(KernelEmitter):
 
     own: tuple[str, ...] = ROWS
     own_memory = True
+    frozen = True
     reduces = False
     """Whether a row has a single result."""
 
@@ -59,7 +52,6 @@ class RowwiseEmitter(KernelEmitter):
         self.names = (*(f"{name}*" for name in self.operands), *(_SOURCE if spec.operands else ()), *self.own)
         super().__init__(spec, isa)
         self.n, a = spec.rows, self.a
-        self.w.frozen = True
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
         self.doubts = RecheckEmitter(self.w, a.recheck, a.length, self.made)
@@ -137,10 +129,24 @@ class RowwiseEmitter(KernelEmitter):
             turns.next(*(total + more for total, more in zip(turns.carried, terms, strict=True)))
         with w.loop(block, self.whole, n, [reduce(add, turns.carried)]) as turn:
             turn.next(turn.carried[0] + term(n, turn.index))
-        total = folded(turn.carried[0], add).splat(1)
+        total = folded(turn.carried[0]).splat(1)
         with w.loop(self.whole, self.a.length, 1, [total]) as rest:
             rest.next(rest.carried[0] + term(1, rest.index))
         return rest.carried[0].extract(0)
+
+    def extreme(self, x: Value, worst: float, better: Callable[[Value, Value], Value]) -> Value:
+        """The best element of the row at x, float; `better` chooses between a later one and the best so far."""
+        w, n = self.w, self.n
+        first = w.value(f"<{n} x float>", worst)
+        block = self.a.length & -(SUMS * n)
+        with w.loop(0, block, SUMS * n, [first] * SUMS) as turns:
+            blocks = [(x + (turns.index + number * n) * 4).load(first.kind, 4) for number in range(SUMS)]
+            turns.next(*map(better, blocks, turns.carried))
+        with w.loop(block, self.whole, n, [reduce(better, turns.carried)]) as turn:
+            turn.next(better((x + turn.index * 4).load(first.kind, 4), turn.carried[0]))
+        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], better)]) as rest:
+            rest.next(better((x + rest.index * 4).load("float", 4), rest.carried[0]))
+        return rest.carried[0]
 
     def stored(self, y: Value, result: Result) -> Value:
         """Store all results of a row. Returns an i1: whether some are in doubt."""

@@ -109,10 +109,10 @@ class RunsEmitter(StridedEmitter):
     """Rows of contiguous bytes. `vectors` vectors of `unroll` bytes at a time, the last of a row overlapping."""
 
     names = RUNS
+    frozen = True
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
-        w.frozen = True
         last = a.bytes - spec.vectors * spec.unroll
         with w.loop(first, end.least(a.rows), 1) as row:
             x = self.starts["x"] + row.index * a.x_row

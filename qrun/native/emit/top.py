@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native.emit.arg import key_of
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 
 TOP = names("x* y* rows chunk length count levels tiles")
 ALONG = names("x* at* y* rows chunk length count tiles")
@@ -27,10 +27,7 @@ class TopEmitter(KernelEmitter):
 
     names = TOP
     own_memory = True
-
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        super().__init__(spec, isa)
-        self.w.frozen = True
+    frozen = True
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a

@@ -5,8 +5,9 @@ An image that is converted once has, behind the channels of each pixel, the sum 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
+from operator import add
 
 from qrun.native.emit.flow import Flow, Turn
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter
@@ -32,7 +33,7 @@ class WidenEmitter(KernelEmitter):
             with w.loop(0, a.groups, 1) as group:
                 first = group.index * a.depth
                 squares = widened(w, lanes, source + first * 4, target + first * 8, a.depth, zeros)
-                (target + a.squares_at + group.index * 8).store(folded(reduce(Value.__add__, squares)), 8)
+                (target + a.squares_at + group.index * 8).store(folded(reduce(add, squares)), 8)
             with w.loop(a.squares_at + a.groups * 8, a.y_row, 8) as rest:
                 (target + rest.index).store(w.value("double", 0.0), 8)
 
@@ -80,10 +81,10 @@ def first_lanes(count: Value, lanes: int) -> Value:
     return count.like(constants("i32", range(lanes))).test("slt", count)
 
 
-def folded(vector: Value) -> Value:
-    """The sum of all lanes of a vector."""
+def folded(vector: Value, joined: Callable[[Value, Value], Value] = add) -> Value:
+    """One value of all lanes: the halves joined, then the halves of that."""
     lanes = vector.lanes
     while lanes > 1:
         lanes //= 2
-        vector = vector.shuffled(range(lanes)) + vector.shuffled(range(lanes, 2 * lanes))
+        vector = joined(vector.shuffled(range(lanes)), vector.shuffled(range(lanes, 2 * lanes)))
     return vector.extract(0)
