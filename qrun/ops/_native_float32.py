@@ -113,7 +113,7 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
 
     inverse_type: of the second result, where the operator has one.
     """
-    from qrun.native.kernels.rms import InverseRms, RmsNorm
+    from qrun.native.kernels.normalize import InverseRms, RmsNorm
 
     x, scale, epsilon = _rows(site), site.inputs[1], single(site.attributes["epsilon"])
     inner, wanted = x.shape[axis:], inverse_type is not None and site.ctx.wants(1)
@@ -150,7 +150,7 @@ def shares_kernel(
     site: LoweringContext, axis: int, reference: Callable[[Array], Array], logarithms: bool = False
 ) -> NativeKernel:
     """The kernel of a softmax over all axes from `axis` on, or of its logarithms. reference: of rows [count, length]."""
-    from qrun.native.kernels.normalize import LogSoftmaxF32, SoftmaxF32
+    from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 
     x, kind = _rows(site), LogSoftmaxF32 if logarithms else SoftmaxF32
     return kernel_of(site, kind(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
@@ -163,16 +163,15 @@ def reduction_kernel(
     y_shape: Sequence[int],
     reference: Callable[[Array], Array],
 ) -> NativeKernel:
-    """The kernel of a reduction over `axes`, counted from the front. kind: of native/kernels/reduce.py, or, of integers, of
-    native/kernels/folded.py. reference: of rows [count, length], which has the results' bits."""
-    from qrun.native.kernels.folded import IntegerReduction
-    from qrun.native.kernels.reduce import KINDS, Reduction
+    """The kernel of a reduction over `axes`, counted from the front. kind: as native/kernels/reduce.py has them.
+    reference: of rows [count, length], which has the results' bits."""
+    from qrun.native.kernels.reduce import FLOAT_KINDS, IntegerReduction, Reduction
 
     x = np.asarray(site.inputs[0])
     whole = is_integer(x.dtype) or x.dtype == np.bool_
     if not whole:
         x = _rows(site)
-        if kind not in KINDS:
+        if kind not in FLOAT_KINDS:
             raise declined("no native products of so many float32")
     if not x.size:
         raise declined("no elements")

@@ -16,7 +16,7 @@ from qrun.ops._op import Array, Context, Shape
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
-    from qrun.native.kernels.rotary import Heads
+    from qrun.native.kernels.decoder import Heads
 
 _FLOAT = np.dtype(np.float32)
 _QUERY, _PAST, _ENDS, _ANGLES, _BIAS = 0, 3, 5, (7, 8), 10
@@ -76,7 +76,7 @@ class GroupQuery:
 
     def heads(self, part: int) -> Heads:
         """Where the heads of the query (0), key (1) or value (2) lie."""
-        from qrun.native.kernels.rotary import Heads
+        from qrun.native.kernels.decoder import Heads
 
         counts = (self.groups * self.each, self.groups, self.groups)
         shape = (self.batch, counts[part], self.places, self.size)
@@ -101,8 +101,7 @@ def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
 
 def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``query`` and ``key`` turned; ``keys`` and ``values``, the presents."""
-    from qrun.native.kernels.ragged import RaggedPresent
-    from qrun.native.kernels.rotary import Heads, Present, Rotary
+    from qrun.native.kernels.decoder import Heads, Present, RaggedPresent, Rotary
 
     engine, ends, tables = site.engine, site.inputs[_ENDS].shape, _ANGLES if form.angles else ()
     turned = []
@@ -130,7 +129,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``mixed``: Softmax(scale * query @ keys' + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.kernels.float_matmul import FloatMatmul
-    from qrun.native.kernels.normalize import SoftmaxF32
+    from qrun.native.kernels.softmax import SoftmaxF32
 
     engine = site.engine
     columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)
@@ -165,8 +164,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
 def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage]]:
     """What scores become, by which function, and the stage that makes what they are multiplied by, or is added to them."""
     from qrun.native.kernels.copy import view
-    from qrun.native.kernels.ragged import RaggedMask
-    from qrun.native.kernels.rotary import Constant
+    from qrun.native.kernels.decoder import Constant, RaggedMask
 
     engine, ends = site.engine, site.inputs[_ENDS]
     factor, mask = _factor(form), _mask(site, form)

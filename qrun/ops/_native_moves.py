@@ -16,7 +16,7 @@ from qrun.ops._native_copies import moving_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
-    from qrun.native.kernels.gathered import NamedRows
+    from qrun.native.kernels.indexed import NamedRows
     from qrun.native.machine.operation import Operation, Order
 
 _LOOPS = 5
@@ -115,7 +115,7 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
 def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input where its second one says, which is checked in the run."""
-    from qrun.native.kernels.gathered import Gathered
+    from qrun.native.kernels.indexed import Gathered
 
     data, indices = site.inputs[:2]
     if site.fixed[0] and site.fixed[1]:

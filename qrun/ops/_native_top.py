@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
     """The kernel of the `count` greatest or least elements along an axis, counted from the front, and their places."""
     from qrun.native.kernels.copy import transposed, view
-    from qrun.native.kernels.top import KINDS, Along, TopPlaces
+    from qrun.native.kernels.extremes import TOP_KINDS, Along, TopPlaces
     from qrun.native.machine.operation import Operand
 
     x, engine = site.inputs[0], site.engine
-    require_type(x.dtype.name in KINDS, x.dtype)
+    require_type(x.dtype.name in TOP_KINDS, x.dtype)
     perm = [*(place for place in range(x.ndim) if place != axis), axis]
     turned = axis != x.ndim - 1
     back = [perm.index(place) for place in range(x.ndim)]

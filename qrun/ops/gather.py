@@ -31,7 +31,7 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 @gather.native
 def _lower_gather(site: LoweringContext) -> NativeKernel:
     from qrun.native.errors import Declined
-    from qrun.native.kernels.gathered import NamedRows
+    from qrun.native.kernels.indexed import NamedRows
     from qrun.ops._native_moves import gathered_kernel, taken_kernel
 
     if site.fixed[1]:
@@ -64,7 +64,7 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
 
 @gather_elements.native
 def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.gathered import NamedRows
+    from qrun.native.kernels.indexed import NamedRows
     from qrun.ops._native_moves import gathered_kernel
 
     data, indices = site.inputs
@@ -91,7 +91,7 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
 
 @gather_nd.native
 def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.gathered import NamedRows
+    from qrun.native.kernels.indexed import NamedRows
     from qrun.ops._native_moves import gathered_kernel
 
     data, indices = site.inputs

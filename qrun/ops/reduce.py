@@ -22,7 +22,7 @@ Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[[Reduction], Reduction]:
     """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
 
-    native: the kind of its kernel, in native/kernels/reduce.py or folded.py, if it has one.
+    native: the kind of its kernel, in native/kernels/reduce.py, if it has one.
 
     axes is an attribute, and all axes if it is omitted. Since version `axes_input` it is an int64 vector; omitted or
     empty, it means all axes, or none with noop_with_empty_axes.

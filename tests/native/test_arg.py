@@ -13,7 +13,7 @@ from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from onnx import TensorProto, helper
 
-from qrun.native.kernels.arg import KINDS, Arg
+from qrun.native.kernels.extremes import ARG_KINDS, Arg
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -57,7 +57,7 @@ def test_places(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)
     for _ in range(6):
-        dtype, rank = np.dtype(rng.choice(list(KINDS))), int(rng.integers(1, 5))
+        dtype, rank = np.dtype(rng.choice(list(ARG_KINDS))), int(rng.integers(1, 5))
         shape = tuple(
             int(n) for n in rng.choice([1, 2, 3, 7, 16, 33, 70], rank, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05])
         )

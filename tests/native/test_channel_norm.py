@@ -14,7 +14,7 @@ from helpers.support import assert_equal, node_model, run_ort
 from onnx import helper
 
 import qrun
-from qrun.native.kernels.channel_norm import GroupRecheck
+from qrun.native.kernels.normalize import GroupRecheck
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 SHAPES: list[tuple[tuple[int, ...], int]] = [

@@ -13,7 +13,7 @@ from helpers.support import assert_equal, node_model
 from native.test_elementwise import whole
 
 import qrun
-from qrun.native.kernels.folded import IntegerReduction
+from qrun.native.kernels.reduce import IntegerReduction
 from qrun.ops import reduce
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -12,7 +12,7 @@ from helpers.support import node_model
 
 import qrun
 from qrun.native.errors import Undecided
-from qrun.native.kernels.gathered import Gathered, NamedRows
+from qrun.native.kernels.indexed import Gathered, NamedRows
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 Shape = tuple[int, ...]

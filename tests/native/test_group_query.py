@@ -16,8 +16,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import qrun
 from qrun.native.errors import Undecided
-from qrun.native.kernels.ragged import RaggedMask, RaggedPresent
-from qrun.native.kernels.rotary import Constant, Heads, Present, Rotary
+from qrun.native.kernels.decoder import Constant, Heads, Present, RaggedMask, RaggedPresent, Rotary
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.program import Program
 

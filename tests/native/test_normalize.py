@@ -17,8 +17,9 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.errors import Undecided
-from qrun.native.kernels.normalize import LayerNorm, LogSoftmaxF32, SoftmaxF32
+from qrun.native.kernels.normalize import LayerNorm
 from qrun.native.kernels.reduce import Reduction
+from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import log_softmax, softmax

@@ -14,7 +14,7 @@ from helpers.support import MS, assert_equal, node_model
 from native.test_normalize import counted, rows
 from onnx import helper
 
-from qrun.native.kernels.rms import InverseRms, RmsNorm
+from qrun.native.kernels.normalize import InverseRms, RmsNorm
 from qrun.ops.layernorm import rms_normalization, simplified_layer_normalization
 
 F, H = np.float32, np.float16

@@ -11,7 +11,7 @@ from helpers.native import ISAS, Array, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 
-from qrun.native.kernels.top import Along, TopPlaces
+from qrun.native.kernels.extremes import Along, TopPlaces
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

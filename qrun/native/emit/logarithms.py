@@ -52,6 +52,11 @@ def log(x: Value) -> Value:
     return x.test("olt", 0.0).select(math.nan, made)
 
 
+def scalar_log(x: Value) -> Value:
+    """log(x) of a scalar."""
+    return log(x.splat(1)).extract(0)
+
+
 def softplus(x: Value) -> Value:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))."""
     e = exp(-0.0 - abs(x))

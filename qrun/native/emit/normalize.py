@@ -1,13 +1,20 @@
-"""Generated normalization of float32 rows by what they hold, in float64: by mean and deviation, as shares of a sum, and by
-the squares of neighbouring channels; and of their channels by constants."""
+"""Generated normalization of float32 rows, in float64: by mean and deviation, of rows and of channels, and by the root mean
+square."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import decay, divided, product_error, rounded_to_odd, rounds_apart, two_sum
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
+from qrun.native.emit.numbers import (
+    RecheckEmitter,
+    differ,
+    divided,
+    product_error,
+    rounded_to_odd,
+    rounds_apart,
+    two_sum,
+)
 from qrun.native.emit.rowwise import ROWS, RowwiseEmitter
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
@@ -142,122 +149,108 @@ class LayerNormEmitter(RowwiseEmitter):
         return two_sum(total, low)
 
 
-@emitter("shares")
-class SoftmaxF32Emitter(RowwiseEmitter):
-    """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
+CHANNELS = (*STANDARDIZE, "groups", "channels", "piece")
+"""Those of layer normalization, but scale, bias and slack are float64 [groups][channels]; then
 
-    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
-        """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""
-        kept = [self.scratch + self.a.length * (8 * place) for place in range(len(xs))]
-        greatest = [self._greatest(x).double() for x in xs]
-        totals = [self._total(*row) for row in zip(xs, greatest, kept, strict=True)]
-        return [self._shares(*row) for row in zip(kept, totals, ys, strict=True)]
-
-    def _total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
-        """The sum of a row's exponentials, which are stored at `kept`, if at all."""
-
-        top = {n: greatest.splat(n) for n in (self.n, 1)}
-
-        def exponential(n: int, index: Value) -> Value:
-            made = decay(self.loaded(n, x, index) - top[n])
-            if kept is not None:
-                (kept + index * 8).store(made, 8)
-            return made
-
-        return self.sum(exponential)
-
-    def _shares(self, kept: Value, total: Value, y: Value) -> Value:
-        inverse = "1.0" / total
-        reach = inverse * self.number(REACH)
-        ends = {n: ((inverse - reach).splat(n), (inverse + reach).splat(n)) for n in (self.n, 1)}
-
-        def result(n: int, index: Value) -> tuple[Value, Value]:
-            made = (kept + index * 8).load(f"<{n} x double>", 8)
-            least, most = ends[n]
-            return made * least, made * most
-
-        return self.stored(y, result)
-
-    def _greatest(self, x: Value) -> Value:
-        """The greatest element of a row, float; elements that are NaN count only where all are."""
-        return self.extreme(x, -math.inf, lambda more, so_far: more.where("ogt", so_far))
-
-
-LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")
-"""One 8-byte word each.
-
-chunk             rows of a tile
-channels, last    of a row, and where its last block starts: it overlaps
-before, after     channels summed on either side; taps: before + 1 + after
-factor, bias      float64: of the sum of squares, and what is added to it
+groups    rows after which these begin again
+channels  of a row, and `piece` elements of each
+recheck   is told where all results begin, and for each row in doubt where it and its results are
 """
 
 
-@emitter("lrn")
-class LrnEmitter(KernelEmitter):
-    """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
+@emitter("standardize_channels")
+class ChannelNormEmitter(LayerNormEmitter):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, scale and bias of each channel. Rows in doubt are listed."""
 
-    names = LRN
-    own_memory = True
+    own = CHANNELS
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.n, self.kind = spec.rows, f"<{spec.rows} x double>"
-        self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
-        self.squares = self.scratch + self.a.before * 8
+        self.first = self.w.let("i64", f"ptrtoint ptr {self.a.y} to i64")
+        self.doubts = RecheckEmitter(self.w, self.a.recheck, self.first, 0)
 
-    def tile(self, tile: Value) -> None:
-        w, a, squares = self.w, self.a, self.squares
-        for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
-            with w.loop(0, count, 1) as at:
-                (start + at.index * 8).store(w.value("double", "0.0"), 8)
-        with w.part(tile, a.chunk, a.rows) as row:
-            x, y = a.x + row * a.x_row, a.y + row * a.y_row
-            with w.loop(0, a.channels, self.n) as at:
-                channel = at.index.least(a.last)
-                value = self._numbers(x, channel)
-                square = value * value
-                (squares + channel * 8).store(square, 8)
-            with w.loop(0, a.channels, self.n) as at:
-                self._divide(x, y, at.index.least(a.last))
+    def doubted(self, x: Value, y: Value) -> None:
+        self.doubts.add(x, y)
 
-    def _numbers(self, x: Value, channel: Value) -> Value:
-        return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
+    def _scaled(self, x: Value, mean: Value, inverse: Value, y: Value) -> Value:
+        w, a = self.w, self.a
+        of_scale = self.number(SCALE_REACH) * (abs(mean) * inverse + "1.0")
+        of_size = self.number(REACH)
+        here = w.let("i64", f"ptrtoint ptr {y} to i64")
+        first = (here - self.first) // (a.length * 4) % a.groups * a.channels
 
-    def _divide(self, x: Value, y: Value, channel: Value) -> None:
-        """x / (bias + factor * sum)**0.75, the power as a root times the root's root."""
-        start = self.scratch + channel * 8
-        with self.w.loop(1, self.a.taps, 1, [start.load(self.kind, 8)]) as tap:
-            square = (start + tap.index * 8).load(self.kind, 8)
-            tap.next(tap.carried[0] + square)
-        root = (self.bias + self.factor * tap.carried[0]).sqrt()
-        power = root * root.sqrt()
-        result = (self._numbers(x, channel) / power).single()
-        (y + channel * 4).store(result, 4)
+        def made(n: int, index: Value, affine: list[Value]) -> Value:
+            scale, bias, slack = affine
+            share = self._apart(x, mean, n, index) * inverse.splat(n)
+            reach = abs(share).fma(of_size.splat(n), of_scale.splat(n))
+            reach = abs(scale.splat(n)).fma(reach, slack.splat(n))
+            value = share.fma(scale.splat(n), bias.splat(n))
+            low, high = (value - reach).single(), (value + reach).single()
+            (y + index * 4).store(low, 4)
+            return differ(low, high)
+
+        with w.loop(0, a.channels, 1, [w.value("i1", 0)]) as channel:
+            place, begin = (first + channel.index) * 8, channel.index * a.piece
+            affine = [(values + place).load("double", 8) for values in (a.scale, a.bias, a.slack)]
+            whole = begin + (a.piece & -self.n)
+            with w.loop(begin, whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
+                turn.next(turn.carried[0] | made(self.n, turn.index, affine))
+            with w.loop(whole, begin + a.piece, 1, [turn.carried[0].any().splat(1)]) as rest:
+                rest.next(rest.carried[0] | made(1, rest.index, affine))
+            channel.next(channel.carried[0] | rest.carried[0].any())
+        return channel.carried[0]
 
 
-BATCH_NORM = names("x* y* x_row y_row rows chunk channels last tiles mean* factor* bias*")
+RMS = (*ROWS, "scale*")
 """One 8-byte word each.
 
-chunk             rows of a tile
-channels, last    of a row, and where its last block starts: it overlaps the one before
-mean, factor, bias  float64 [channels]
+scale    float64 [length]
+numbers  what a result is multiplied with to be at its least and at its most, epsilon, and the length
 """
+LEAST, MOST = 0, 8
 
 
-@emitter("batch_norm")
-class BatchNormEmitter(KernelEmitter):
-    """(x - mean) * factor + bias, each step rounded to float64, the last to float32; `rows` channels at once."""
+class _Squares(RowwiseEmitter):
+    def inverse(self, x: Value) -> Value:
+        """1 / sqrt(mean of the squares + epsilon) of a row."""
 
-    names = BATCH_NORM
+        def squared(n: int, index: Value) -> Value:
+            value = self.loaded(n, x, index)
+            return value * value
 
-    def tile(self, tile: Value) -> None:
-        w, a, n = self.w, self.a, self.spec.rows
-        with w.part(tile, a.chunk, a.rows) as row, w.loop(0, a.channels, n) as at:
-            channel = at.index.least(a.last)
-            mean, factor, bias = (
-                (start + channel * 8).load(f"<{n} x double>", 8) for start in (a.mean, a.factor, a.bias)
-            )
-            x = (a.x + row * a.x_row + channel * 4).load(f"<{n} x float>", 4).double()
-            made = (x - mean) * factor + bias
-            (a.y + row * a.y_row + channel * 4).store(made.single(), 4)
+        return "1.0" / (self.sum(squared) / self.number(LENGTH) + self.number(EPSILON)).sqrt()
+
+
+@emitter("rms")
+class RmsNormEmitter(_Squares):
+    """x / sqrt(mean of the squares + epsilon) * scale."""
+
+    own = RMS
+
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        """Several rows at once: while one waits for its inverse, the others go on."""
+        inverses = [self.inverse(x) for x in xs]
+        return [self._scaled(*row) for row in zip(xs, inverses, ys, strict=True)]
+
+    def _scaled(self, x: Value, inverse: Value, y: Value) -> Value:
+        ends = [self.number(place) for place in (LEAST, MOST)]
+
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            scale = (self.a.scale + index * 8).load(f"<{n} x double>", 8)
+            value = self.loaded(n, x, index) * inverse.splat(n) * scale
+            low, high = (value * end.splat(n) for end in ends)
+            return low, high
+
+        return self.stored(y, result)
+
+
+@emitter("inverse_rms")
+class InverseRmsEmitter(_Squares):
+    """1 / sqrt(mean of the squares + epsilon)."""
+
+    reduces = True
+
+    def made_row(self, x: Value, y: Value) -> Value:
+        value = self.inverse(x).splat(1)
+        y.store(value.single(), 4)
+        return rounds_apart(*(value * self.number(end).splat(1) for end in (LEAST, MOST))).any()

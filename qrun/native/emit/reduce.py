@@ -1,15 +1,18 @@
-"""Generated reductions of float32 rows to one number each: sums in float64, and extremes."""
+"""Generated reductions of rows to one number each: of float32 sums in float64, their logarithms and extremes; of integers sums
+and products that wrap, means and extremes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from qrun.native.emit.kernel import Value, emitter
-from qrun.native.emit.numbers import finer, rounds_apart
-from qrun.native.emit.rowwise import RowwiseEmitter
-
-REACH = 0
-"""The one of `numbers`: the reach of a sum relative to that of all sizes."""
+from qrun.native.emit.expression import KINDS, UNSIGNED
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.logarithms import scalar_log
+from qrun.native.emit.numbers import differ, finer, rounds_apart
+from qrun.native.emit.rowwise import REACH, SHARE, RowwiseEmitter
+from qrun.native.emit.softmax import SoftmaxF32Emitter
+from qrun.native.emit.widen import folded
 
 
 @emitter("sum")
@@ -103,3 +106,108 @@ class LeastEmitter(GreatestEmitter):
     """The least element, -0 being less than +0; NaN if there is one."""
 
     better, worst = "minimum", math.inf
+
+
+def _sure(kernel: RowwiseEmitter, y: Value, low: Value, high: Value) -> Value:
+    """Store a result between two numbers that may be off by their share. Returns an i1: whether it is in doubt."""
+    share = kernel.number(SHARE)
+    ends = [(end * factor).splat(1).single() for end in (low, high) for factor in (1.0 - share, 1.0 + share)]
+    y.store(ends[0], 4)
+    unsure = [differ(ends[0], end) for end in ends[1:]]
+    return (unsure[0] | unsure[1] | unsure[2]).any()
+
+
+@emitter("log_sum")
+class LogSumEmitter(SumEmitter):
+    """log(sum x)."""
+
+    def made_row(self, x: Value, y: Value) -> Value:
+        total = self.sum(lambda n, at: self.loaded(n, x, at))
+        reach = self._sizes(x) * self.number(REACH)
+        return _sure(self, y, scalar_log(total - reach), scalar_log(total + reach))
+
+    def doubted(self, x: Value, y: Value) -> None:
+        """A sum that is exact does not make its logarithm so."""
+        self.doubts.add(x, y)
+
+
+@emitter("log_sum_exp")
+class LogSumExpEmitter(SoftmaxF32Emitter):
+    """log(sum exp(x - greatest)) + greatest; rows whose greatest element is not finite are in doubt."""
+
+    reduces = True
+
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        greatest = [self._greatest(x).double() for x in xs]
+        totals = [self._total(*row) for row in zip(xs, greatest, strict=True)]
+        return [self._joined(*row) for row in zip(greatest, totals, ys, strict=True)]
+
+    def _joined(self, greatest: Value, total: Value, y: Value) -> Value:
+        share, reach = self.number(SHARE), total * self.number(REACH)
+        low, high = (scalar_log(end) for end in (total - reach, total + reach))
+        low, high = low - abs(low) * share, high + abs(high) * share
+        return _sure(self, y, low + greatest, high + greatest) | ~abs(greatest).test("olt", math.inf)
+
+
+FOLDED = names("x* y* rows chunk tiles length whole")
+"""One 8-byte word each.
+
+rows    of `length` elements, one after the other; a tile is `chunk` of them
+whole   the elements of a row that are made `rows` at once; the rest is made one by one
+"""
+
+
+@emitter("folded")
+class FoldedEmitter(KernelEmitter):
+    """`rows` elements at once. operands: the kind of the elements. form: ``sum``, ``product``, ``sum_abs``, ``sum_square``,
+    ``mean`` (of up to 32 bits, toward zero), ``greatest`` or ``least``."""
+
+    names = FOLDED
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.element, self.size = KINDS[spec.operands]
+        self.unsigned, self.wide = spec.operands in UNSIGNED, "i64" if spec.form == "mean" else self.element
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        with w.part(tile, a.chunk, a.rows) as row:
+            x = a.x + row * a.length * self.size
+            lanes = self.spec.rows
+            first = w.value(f"<{lanes} x {self.wide}>", self._neutral())
+            with w.loop(0, a.whole, lanes, [first]) as turn:
+                turn.next(self._joined(turn.carried[0], self._term(x, turn.index, lanes)))
+            with w.loop(a.whole, a.length, 1, [folded(turn.carried[0], self._joined)]) as rest:
+                rest.next(self._joined(rest.carried[0], self._term(x, rest.index, 0)))
+            made = rest.carried[0]
+            if self.spec.form == "mean":
+                made = made.op("sdiv", a.length)
+                made = made.trunc(self.element)
+            (a.y + row * self.size).store(made, self.size)
+
+    def _term(self, x: Value, place: Value, lanes: int) -> Value:
+        """What elements from this place on add: so many, or one where that is 0."""
+        kind = f"<{lanes} x {self.element}>" if lanes else self.element
+        value = (x + place * self.size).load(kind, self.size)
+        if self.spec.operands == "t":
+            return value.test("ne", 0).zext(self.element)
+        if self.spec.form == "mean":
+            return value.extended(self.wide, not self.unsigned)
+        if self.spec.form == "sum_square":
+            return value * value
+        if self.spec.form == "sum_abs" and not self.unsigned:
+            return value.test("slt", 0).select(value.like(0) - value, value)
+        return value
+
+    def _joined(self, a: Value, b: Value) -> Value:
+        if self.spec.form in ("greatest", "least"):
+            return a.intrinsic(("u" if self.unsigned else "s") + ("max" if self.spec.form == "greatest" else "min"), b)
+        return a * b if self.spec.form == "product" else a + b
+
+    def _neutral(self) -> int:
+        """What changes nothing that it is joined with."""
+        bits = 8 * self.size
+        if self.spec.form in ("greatest", "least"):
+            low, high = (0, 2**bits - 1) if self.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            return low if self.spec.form == "greatest" else high
+        return int(self.spec.form == "product")

@@ -30,6 +30,8 @@ Term = Callable[[int, Value], Value]
 """(n, index) to what is added: n float64 of a row, from this index on."""
 Result = Callable[[int, Value], tuple[Value, Value]]
 """(n, index) to the ends of what n results may be."""
+REACH, SHARE = 0, 8
+"""Places in `numbers`: the reach of a sum relative to that of all sizes, and of a logarithm relative to its size."""
 SUMS = 2
 """Partial sums of a row, vectors that do not wait for each other."""
 

@@ -9,11 +9,16 @@ planes  the same with 64 codes looked up at once (AVX512-VBMI). A row's sum is o
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
 from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.logarithms import scalar_log
+from qrun.native.emit.numbers import decay
+from qrun.native.emit.rowwise import REACH, SHARE, RowwiseEmitter
 from qrun.native.emit.spec import MAGIC_BITS, VBMI
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
@@ -205,3 +210,67 @@ class SoftmaxEmitter(KernelEmitter):
             (y + turn.index).store(code)
             with w.when(error.extract(0).test("oge", self.certain)):
                 w.undecided()
+
+
+@emitter("shares")
+class SoftmaxF32Emitter(RowwiseEmitter):
+    """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
+
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""
+        kept = [self.scratch + self.a.length * (8 * place) for place in range(len(xs))]
+        greatest = [self._greatest(x).double() for x in xs]
+        totals = [self._total(*row) for row in zip(xs, greatest, kept, strict=True)]
+        return [self._shares(*row) for row in zip(kept, totals, ys, strict=True)]
+
+    def _total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
+        """The sum of a row's exponentials, which are stored at `kept`, if at all."""
+
+        top = {n: greatest.splat(n) for n in (self.n, 1)}
+
+        def exponential(n: int, index: Value) -> Value:
+            made = decay(self.loaded(n, x, index) - top[n])
+            if kept is not None:
+                (kept + index * 8).store(made, 8)
+            return made
+
+        return self.sum(exponential)
+
+    def _shares(self, kept: Value, total: Value, y: Value) -> Value:
+        inverse = "1.0" / total
+        reach = inverse * self.number(REACH)
+        ends = {n: ((inverse - reach).splat(n), (inverse + reach).splat(n)) for n in (self.n, 1)}
+
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            made = (kept + index * 8).load(f"<{n} x double>", 8)
+            least, most = ends[n]
+            return made * least, made * most
+
+        return self.stored(y, result)
+
+    def _greatest(self, x: Value) -> Value:
+        """The greatest element of a row, float; elements that are NaN count only where all are."""
+        return self.extreme(x, -math.inf, lambda more, so_far: more.where("ogt", so_far))
+
+
+@emitter("log_shares")
+class LogSoftmaxEmitter(SoftmaxF32Emitter):
+    """x - greatest - log(sum exp(x - greatest)). Neither part is above 0, so that nothing cancels."""
+
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        greatest = [self._greatest(x).double() for x in xs]
+        totals = [self._total(*row) for row in zip(xs, greatest, strict=True)]
+        return [self._logarithms(*row) for row in zip(xs, greatest, totals, ys, strict=True)]
+
+    def _logarithms(self, x: Value, greatest: Value, total: Value, y: Value) -> Value:
+        counts = (self.n, 1)
+        tops, logarithms, reaches, shares = (
+            {n: value.splat(n) for n in counts}
+            for value in (greatest, scalar_log(total), self.number(REACH), self.number(SHARE))
+        )
+
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            made = (self.loaded(n, x, index) - tops[n]) - logarithms[n]
+            return made.fma(1.0 + shares[n], -0.0 - reaches[n]), made.fma(1.0 - shares[n], reaches[n])
+
+        return self.stored(y, result)

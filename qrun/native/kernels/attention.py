@@ -13,7 +13,7 @@ from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.float_tiles import aligned_up, even
 from qrun.native.kernels.floats import FloatStack, product_call
-from qrun.native.kernels.normalize import SoftmaxF32
+from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
 
 _BLOCK, _LEAST = 1 << 18, 48

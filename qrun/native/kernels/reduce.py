@@ -1,22 +1,25 @@
-"""Planned reductions of float32 rows to one number each."""
+"""Planned reductions of rows to one number each: of float32, and of integers or bool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from qrun.native.kernels.normalize import UNIT, FloatRows
-from qrun.native.machine.engine import Engine
+from qrun.native.emit.expression import KINDS
+from qrun.native.errors import Declined
+from qrun.native.kernels.rowwise import UNIT, FloatRows
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import Array
 
-KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
+FLOAT_KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
 
 
 class Reduction(FloatRows):
     """What a row of `length` elements comes to, of shape y_shape.
 
-    kind: of KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
+    kind: of FLOAT_KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
           ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
           ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
     reference: makes rows' results [count, ...] of their elements [count, length].
@@ -39,3 +42,52 @@ class Reduction(FloatRows):
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         more = 80 if self.kind == "log_sum_exp" else 16
         return np.array([(2 * self.additions + more) * UNIT, 2.0**-47]), {}
+
+
+_NAMES = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "l",
+    "uint8": "u",
+    "uint16": "w",
+    "uint32": "m",
+    "uint64": "q",
+}
+_FORMS = ("sum", "product", "sum_abs", "sum_square", "mean", "greatest", "least")
+
+
+class IntegerReduction(Planned):
+    """What a row of `length` elements comes to, one or more of them, of shape y_shape.
+
+    kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (the exact
+          one, toward zero; of up to 32 bits); ``greatest`` or ``least``, of bool too.
+
+    Raises Declined for other kinds, and types that they do not take.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        kind: str,
+        dtype: np.dtype[Any],
+        shape: Sequence[int],
+        length: int,
+        y_shape: Sequence[int],
+    ) -> None:
+        extreme = kind in ("greatest", "least")
+        self.element = "t" if dtype == np.bool_ and extreme else _NAMES.get(dtype.name, "")
+        if kind not in _FORMS or not self.element or (kind == "mean" and dtype.itemsize == 8):
+            raise Declined(f"no native {kind.replace('_', ' of ')} of {dtype.name}")
+        self.engine, self.kind, self.length = engine, kind, length
+        self.operands = Operand(tuple(shape), dtype), Operand(tuple(y_shape), dtype)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        engine, rows, item = self.engine, size(self.result.shape), KINDS[self.element][1]
+        lanes = 4 * engine.isa.lanes // item
+        words = row_tiles(rows, self.length * item, engine.threads)
+        words |= {"length": self.length, "whole": self.length - self.length % lanes}
+        spec = KernelSpec("folded", engine.isa.name, lanes, 1, 1, self.kind, "bytes", False, operands=self.element)
+        return (self._whole(spec, ("x*", "y*"), words),)

@@ -1,14 +1,15 @@
-"""Planned softmax of 8-bit codes."""
+"""Planned softmax, of 8-bit codes and of float32, and the logarithm of that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.kernels.point import table_forms
+from qrun.native.kernels.rowwise import UNIT, FloatRows
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
@@ -83,3 +84,22 @@ class Softmax(Planned):
         with np.errstate(over="ignore"):
             singles = levels.astype(np.float32)
         return {"singles*": aligned_copy(singles), "planes*": aligned_copy(whole.view(np.uint8).reshape(256, 4).T)}
+
+
+class SoftmaxF32(FloatRows):
+    """exp(x) / sum exp(x)."""
+
+    kind, together = "shares", 4
+    attends = True
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 80) * UNIT]), {}
+
+
+class LogSoftmaxF32(FloatRows):
+    """x - log(sum exp(x)), with the greatest element taken from each x first."""
+
+    kind, together = "log_shares", 4
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 80) * UNIT, 2.0**-47]), {}

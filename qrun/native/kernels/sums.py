@@ -16,8 +16,9 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.gemm import Gemm
 from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Planned
 from qrun.native.machine.memory import Array, address, aligned_copy
-from qrun.native.machine.operation import Operand, Operation, Order, Planned
+from qrun.native.machine.operation import Operand, Operation, Order
 from qrun.native.proof.fold import magnitudes, totals, wrapped
 
 KINDS = frozenset({"tiled", "widened"})

@@ -9,7 +9,7 @@ from functools import partial
 from qrun.declare.memo import Memo
 from qrun.native.kernels.attention import Attention
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.kernels.normalize import SoftmaxF32
+from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 

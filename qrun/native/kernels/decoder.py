@@ -1,4 +1,5 @@
-"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and arrays that never change."""
+"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and masks of what is not seen; and
+arrays that never change."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
-_FLOAT = np.dtype(np.float32)
+_FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
 
 @frozen
@@ -43,18 +44,48 @@ class Heads:
     def operand(self) -> Operand:
         return Operand(self.lying, _FLOAT)
 
+    @property
+    def words(self) -> dict[str, int]:
+        """What kernels are told of them, but for the start."""
+        _, count, places, length = self.shape
+        steps = zip(("batch_step", "head_step", "place_step"), self.steps, strict=True)
+        return {"heads": count, "places": places, "size": length, **dict(steps)}
 
-class Rotary(Planned):
+
+class _Ragged(Planned):
+    """What the ends of sequences decide: an int32 operand of shape `ends` has the last place of each.
+
+    bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with an end
+    outside of them is undecided.
+    """
+
+    order: Order = "plain"
+    kind = ""
+    form = ""
+
+    def __init__(self, engine: Engine, ends: Sequence[int], batch: int, bounds: tuple[int, int]) -> None:
+        self.engine, self.bounds = engine, bounds
+        if size(ends) != batch or not 0 <= bounds[0] <= bounds[1]:
+            raise ValueError(f"{list(ends)} ends from {bounds[0]} to {bounds[1]} for {batch} sequences")
+
+    def _called(self, names: Sequence[str], rows: int, width: int, words: dict[str, int]) -> tuple[KernelCall, ...]:
+        """A call that makes so many rows of so many elements."""
+        isa, (least, last) = self.engine.isa, self.bounds
+        words |= row_tiles(rows, 8 * width, self.engine.threads) | {"least": least, "span": last - least}
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.form, "f32", False)
+        return (self._whole(spec, names, words, decides=False),)
+
+
+class Rotary(_Ragged):
     """Heads turned: pairs of elements become (cos*a - sin*b, sin*a + cos*b), rounded to float32 after each step.
 
-    ends:   the shape of the second operand, int32, whose elements must all lie between `bounds`; a run with others ends
-            undecided.
+    ends:   the shape of the second operand.
     angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the first
             place of a sequence with the least end; that of others is as much later as their end is. pairs: neighbours turn with each other, else elements of the first half with those of the second.
     shape:  of the result, the heads in C order.
     """
 
-    order: Order = "plain"
+    kind = "rotary"
 
     def __init__(
         self,
@@ -67,18 +98,19 @@ class Rotary(Planned):
         pairs: bool,
         shape: Sequence[int],
     ) -> None:
-        self.engine, self.heads, self.bounds, self.position = engine, heads, bounds, position
+        batch, _, places, length = heads.shape
+        super().__init__(engine, ends, batch, bounds)
+        self.heads, self.position = heads, position
         self.form = "copy" if angles is None else "pairs" if pairs else "halves"
         self.half = angles[1] if angles else 0
         tables = [Operand(tuple(angles), _FLOAT)] * 2 if angles else []
         self.operands = (
             heads.operand,
-            Operand(tuple(ends), np.dtype(np.int32)),
+            Operand(tuple(ends), _INT),
             *tables,
             Operand(tuple(shape), _FLOAT),
         )
-        batch, _, places, length = heads.shape
-        if size(ends) != batch or size(shape) != size(heads.shape):
+        if size(shape) != size(heads.shape):
             raise ValueError(f"{list(ends)} ends and a result {list(shape)} for heads {list(heads.shape)}")
         after = position + bounds[1] - bounds[0]
         if angles and (not 0 <= position <= after <= angles[0] - places or 2 * self.half > length):
@@ -87,17 +119,70 @@ class Rotary(Planned):
             )
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        heads, isa = self.heads, self.engine.isa
-        batch, count, places, length = heads.shape
-        rows, first = batch * count * places, 4 * self.position * self.half
-        words = row_tiles(rows, 8 * length, self.engine.threads) | {
-            "x*": heads.start, "cos*": first, "sin*": first, "heads": count, "places": places, "size": length,
-            "half": self.half, "least": self.bounds[0], "span": self.bounds[1] - self.bounds[0],
-            **dict(zip(("batch_step", "head_step", "place_step"), heads.steps, strict=True)),
-        }  # fmt: skip
+        batch, count, places, length = self.heads.shape
+        first = 4 * self.position * self.half
+        words = self.heads.words | {"x*": self.heads.start, "cos*": first, "sin*": first, "half": self.half}
         names = ("x*", "ends*", *(("cos*", "sin*") if self.half else ()), "y*")
-        spec = KernelSpec("rotary", isa.name, isa.lanes, 1, 1, self.form, "f32", False)
-        return (self._whole(spec, names, words, decides=False),)
+        return self._called(names, batch * count * places, length, words)
+
+
+class RaggedPresent(_Ragged):
+    """A cache [batch,heads,room,size]: of each sequence the kept rows of `past` [batch,heads,rows,size], then the new
+    ones, then zeros."""
+
+    kind = "present"
+
+    def __init__(
+        self,
+        engine: Engine,
+        past: Sequence[int],
+        new: Heads,
+        ends: Sequence[int],
+        bounds: tuple[int, int],
+        room: int,
+    ) -> None:
+        batch, count, places, length = new.shape
+        super().__init__(engine, ends, batch, bounds)
+        self.new, self.room, self.past_rows = new, room, past[2]
+        most = bounds[1] - bounds[0]
+        if tuple(past) != (batch, count, past[2], length) or most > past[2] or most + places > room:
+            raise ValueError(f"{most} rows of {list(past)} and {places} new ones in {room}")
+        made = Operand((batch, count, room, length), _FLOAT)
+        self.operands = (Operand(tuple(past), _FLOAT), new.operand, Operand(tuple(ends), _INT), made)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        batch, count, _, length = self.new.shape
+        words = self.new.words | {"new*": self.new.start, "room": self.room, "past_rows": self.past_rows}
+        return self._called(("past*", "new*", "ends*", "y*"), batch * count * self.room, length, words)
+
+
+class RaggedMask(_Ragged):
+    """What is added to the scores of the new places: float32 of `shape`, [batch,places,total] in C order, 0 where a place is
+    seen, else -infinity. causal: later places are not; window: nor those before the last so many, 0 for all."""
+
+    kind = "hidden"
+
+    def __init__(
+        self,
+        engine: Engine,
+        ends: Sequence[int],
+        bounds: tuple[int, int],
+        sizes: tuple[int, int, int],
+        shape: Sequence[int],
+        causal: bool,
+        window: int = 0,
+    ) -> None:
+        batch, places, total = self.sizes = sizes
+        super().__init__(engine, ends, batch, bounds)
+        if size(shape) != batch * places * total or bounds[1] - bounds[0] + places > total:
+            raise ValueError(f"a mask {list(shape)} of {batch} times {places} places in {total}")
+        self.ahead, self.window = 0 if causal else places, window or total
+        self.operands = (Operand(tuple(ends), _INT), Operand(tuple(shape), _FLOAT))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        batch, places, total = self.sizes
+        words = {"places": places, "total": total, "window": self.window, "ahead": self.ahead}
+        return self._called(("ends*", "y*"), batch * places, total, words)
 
 
 class Present(Planned):

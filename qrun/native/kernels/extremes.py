@@ -1,0 +1,117 @@
+"""Planned ArgMax, ArgMin and TopK: the places of the greatest or least elements; and the elements at such places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qrun.native.emit.spec import OUTER
+from qrun.native.errors import Declined
+from qrun.native.kernels.copy import OperandStrides
+from qrun.native.kernels.strided import Loop, merged, outer_words
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.operation import TILE_BYTES
+
+ARG_KINDS = {"float32": "f", "int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
+
+
+class Arg(Planned):
+    """int64: where along an axis, which stays with a length of 1, the greatest or least element is; a NaN counts as both.
+
+    what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of ARG_KINDS.
+    """
+
+    narrows = True
+
+    def __init__(self, engine: Engine, x: Operand, axis: int, what: str, lies: Order = "plain") -> None:
+        if x.dtype.name not in ARG_KINDS or x.shape[axis] >= 1 << 31:
+            raise Declined(f"no native places of {x.dtype.name}")
+        self.engine, self.axis, self.what, self.order = engine, axis, what, lies
+        shape = tuple(1 if place == axis else n for place, n in enumerate(x.shape))
+        self.operands = (x, Operand(shape, np.dtype(np.int64)))
+
+    def lying(self, order: Order) -> Arg:
+        return self.again(order=order)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
+        source = self.operands[0]
+        length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
+        loops = merged(
+            Loop(n, (x.steps[axis], y.steps[axis])) for axis, n in enumerate(self.result.shape) if axis != self.axis
+        ) or [Loop(1, (itemsize, 8))]  # fmt: skip
+        *outer, own = loops
+        if len(outer) > OUTER:
+            raise Declined("axes that do not follow each other")
+        lanes = self.engine.isa.lanes
+        columns = own.steps == (itemsize, 8)
+        if along == itemsize and not (columns and own.count > 1):
+            how, rows = "rows", lanes
+        else:
+            how, rows = "columns", 2 * lanes if columns else 1
+        each = length * itemsize
+        chunk = min(own.count, -(-max(TILE_BYTES // max(each, 1), 1) // rows) * rows)
+        words = outer_words(("x", "y"), outer, (-(-own.count // chunk), chunk), chunk * each, self.engine.threads)
+        words |= {"x_step": own.steps[0], "y_step": own.steps[1], "count": own.count, "length": length, "along": along}
+        extents = tuple(
+            sum((loop.count - 1) * loop.steps[n] for loop in loops) + last
+            for n, last in enumerate(((length - 1) * along + itemsize, 8))
+        )
+        kinds = ARG_KINDS[source.dtype.name]
+        spec = KernelSpec("arg", self.engine.isa.name, rows, 1, 1, f"{self.what}:{how}", "i64", False, operands=kinds)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)
+
+
+TOP_KINDS = {"float32": "f", "int32": "i"}
+_PLACES = np.dtype(np.int64)
+
+
+class TopPlaces(Planned):
+    """int64 [..., count]: where in each row, along the last axis of x, the best elements are, the best first.
+
+    what: ``max``, or ``min`` for the least. Of equals the first is the best; NaN is greater than all numbers, and -0 is 0.
+    """
+
+    order: Order = "plain"
+    narrows = True
+
+    def __init__(self, engine: Engine, x: Operand, count: int, what: str) -> None:
+        if x.dtype.name not in TOP_KINDS or x.shape[-1] >= 1 << 31:
+            raise Declined(f"no native order of {x.dtype.name}")
+        if not 0 <= count <= x.shape[-1]:
+            raise ValueError(f"{count} of {x.shape[-1]} elements")
+        self.engine, self.count, self.what = engine, count, what
+        self.operands = (x, Operand((*x.shape[:-1], count), _PLACES))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        x = self.operands[0]
+        words = _words(self.engine, x.shape, self.count, 16 * x.shape[-1])
+        words["levels"] = self.count.bit_length()
+        lanes, kind = self.engine.isa.lanes, TOP_KINDS[x.dtype.name]
+        spec = KernelSpec("top", self.engine.isa.name, lanes, 1, 1, self.what, "i64", False, operands=kind)
+        return (self._whole(spec, ("x*", "y*"), words, scratch=8 * self.count),)
+
+
+class Along(Planned):
+    """x [..., length] at places [..., count] of each row, which must be 0 to length - 1."""
+
+    order: Order = "plain"
+    narrows = True
+
+    def __init__(self, engine: Engine, x: Operand, places: Operand) -> None:
+        if x.shape[:-1] != places.shape[:-1] or places.dtype != _PLACES:
+            raise ValueError(f"places {list(places.shape)} of {list(x.shape)}")
+        self.engine = engine
+        self.operands = (x, places, Operand(places.shape, x.dtype))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        x, count = self.operands[0], self.result.shape[-1]
+        words = _words(self.engine, x.shape, count, 16 * count)
+        spec = KernelSpec("along", self.engine.isa.name, 0, 0, x.dtype.itemsize, "copy", "bytes", False)
+        return (self._whole(spec, ("x*", "at*", "y*"), words),)
+
+
+def _words(engine: Engine, shape: Sequence[int], count: int, row_bytes: int) -> dict[str, int]:
+    """Of rows along the last axis."""
+    return row_tiles(size(shape[:-1]), row_bytes, engine.threads) | {"length": shape[-1], "count": count}

@@ -1,0 +1,175 @@
+"""Planned work on float32 rows, one after the other: where they are read, or what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.expression import form_of, operand_names
+from qrun.native.emit.spec import NARROW, OUTER
+from qrun.native.kernels.elementwise import Expression
+from qrun.native.kernels.strided import Loop, merged
+from qrun.native.machine.call import Recheck, Rechecker
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, size
+from qrun.native.machine.memory import Array
+from qrun.native.machine.operation import row_tiles
+
+_FLOAT = np.dtype(np.float32)
+UNIT = 2.0**-53
+
+
+_SHORT = 512
+"""Elements of a row, of which several are made together."""
+
+
+_FETCHED = 256
+"""Elements of a row from which on operands of later rows are fetched while rows are made of them: of shorter ones the
+processor does so by itself."""
+
+
+_SLOTS, _ROOM = 64, 1 << 16
+"""Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
+
+
+class FloatRows(Planned):
+    """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
+
+    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
+               both are within a reach of each other that grows with the additions that follow each other in a sum.
+    source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
+    together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
+    """
+
+    order: Order = "plain"
+    kind: str
+    reduces = False
+    together = 1
+    source: Expression | None = None
+    words: Mapping[str, int] = {}
+
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        length: int,
+        reference: Callable[[Array], Array],
+        y_shape: Sequence[int] | None = None,
+    ) -> None:
+        shapes = shape, shape if y_shape is None else y_shape
+        self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
+        self.engine, self.length = engine, length
+        self.reference, self.out = reference, "f32"
+        self.recheck: Rechecker = Recheck(reference)
+        # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
+        self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
+        self.numbers, self.arrays = self._constants()
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        raise NotImplementedError
+
+    def narrowed(self, dtype: np.dtype[Any]) -> FloatRows:
+        reference = self.reference
+        recheck = Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
+        return self.again(out=NARROW[dtype.name], recheck=recheck)
+
+    def reading(self, source: Operation) -> Operation | None:
+        if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
+            return None
+        made = self.again(source=source, operands=(*source.operands[:-1], self.result))
+        return made if made._loops() else None
+
+    def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
+        """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if that
+        is not one axis, or rows are short, or parts of an axis."""
+        source = self.source
+        if source is None:
+            return None
+        loops, split = source.axes(), _split(source.result.shape, self.length)
+        inner, outer = merged(loops[split:]), merged(loops[:split])
+        whole = size(source.result.shape[split:]) == self.length >= self.engine.isa.lanes
+        if not whole or len(inner) != 1 or len(outer) > OUTER:
+            return None
+        padding = Loop(1, (0,) * len(source.operands))
+        return (*[padding] * (OUTER - len(outer)), *outer), inner[0]
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        y = self.result
+        rows = size(y.shape) // (1 if self.reduces else self.length) if self.length else 0
+        if not rows:
+            return ()
+        return (self._call(self.engine, rows, self._loops(), None),)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The words that point to what is read."""
+        return tuple(f"{name}*" for name in (operand_names(len(self.operands) - 1)[:-1] if self.source else ("x",)))
+
+    def keeps(self, place: int, shape: tuple[int, ...]) -> bool:
+        """Whether rows of x are made of what is read as this place, of the same shape, row by row."""
+        if self.source is None:
+            return self.operands[0].shape == shape
+        return self.operands[place].shape == self.source.result.shape == shape and self._loops() is not None
+
+    def row_steps(self, place: int) -> tuple[int, ...]:
+        """Bytes from one row of what is read as this place to the next, along each axis of x but the last."""
+        loops = self.source.axes() if self.source else ()
+        return tuple(loop.steps[place] for loop in loops[:-1])
+
+    def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
+        """The call for so many rows along the last axis but one, of operands that point to the first one. near: which one lies,
+        with the result, where nothing is that the program knows."""
+        found, padding = None, Loop(1, (0,) * len(self.operands))
+        if self.source:
+            *_, axis, inner = self.source.axes()
+            found = (*[padding] * (OUTER - 1), Loop(rows, axis.steps)), inner
+        pointers = {name: number + 2 - (number > near) for number, name in enumerate(self.sources) if number != near}
+        return self._call(engine, rows, found, pointers)
+
+    def _call(
+        self,
+        engine: Engine,
+        rows: int,
+        found: tuple[tuple[Loop, ...], Loop] | None,
+        pointers: Mapping[str, int] | None,
+    ) -> KernelCall:
+        """pointers: which operand each word points to, if not all do to theirs."""
+        isa = engine.isa
+        words = row_tiles(rows, 32 * self.length, engine.threads)
+        words |= {"length": self.length, "recheck*": self.recheck.address, **self.words}
+        arrays = {"numbers*": self.numbers, **self.arrays}
+        form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
+        if found and self.source:
+            outer, inner = found
+            *sources, _ = self.source.operands
+            form = form_of(self.source.steps)
+            kinds = "".join(k if step else k.upper() for k, step in zip(self.source.kinds, inner.steps, strict=False))
+            slots = max(self.together, min(_SLOTS, _ROOM // (4 * self.length)))
+            words |= {"n1": outer[1].count, "n2": outer[2].count, "slots": slots}
+            steps = [loop.steps[n] for n in range(len(sources)) for loop in outer]
+            arrays |= {
+                "strides*": np.array(steps, np.int64),
+                "constants*": np.array([*self.source.constants, 0], _FLOAT),
+            }
+            extents = [
+                source.dtype.itemsize + sum((loop.count - 1) * loop.steps[n] for loop in (*outer, inner))
+                for n, source in enumerate(sources)
+            ]
+        together = self.together if self.length <= _SHORT else 1
+        fetched = int(bool(kinds) and self.length >= _FETCHED)
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, self.out, False, fetched, kinds)
+        names, scratch = (*self.sources, "y*"), (8 * together + 4 * slots) * self.length
+        pointing = {name: number for number, name in enumerate(names)} if pointers is None else pointers
+        words |= dict.fromkeys(names, 0)
+        given = spec, pointing, words, (*extents, 4 * size(self.result.shape)), arrays
+        return engine.kernels.call(*given, scratch=scratch, decides=False, rechecks=(self.recheck,))
+
+
+def _split(shape: Sequence[int], length: int) -> int:
+    """How many axes there are before those that have so many elements."""
+    axis = len(shape)
+    while length > 1 and axis:
+        axis -= 1
+        length //= max(shape[axis], 1)
+    return axis
