@@ -12,6 +12,7 @@ from helpers.support import MS, assert_equal, node_model
 from ops.test_recurrent import dynamic_case, dynamic_kernel
 
 import qrun
+from qrun.native.kernels import recurrent as planned
 
 F = np.float32
 SIZES = ((3, 1, 4, 1), (2, 3, 5, 8), (4, 2, 3, 33), (2, 1, 2, 150), (3, 7, 3, 40))
@@ -48,6 +49,23 @@ def test_sizes(isa: str, sizes: tuple[int, int, int, int]) -> None:
             assert session.execute(feeds).events[0].backend == "native"
             for got, expected in zip(session.run(feeds).values(), want, strict=True):
                 assert_equal(got, expected, f"{seed} {threads}")
+
+
+@every_isa
+@pytest.mark.parametrize(("sizes", "threads"), [((4, 5, 3, 40), 2), ((4, 13, 2, 17), 3), ((3, 1, 3, 70), 2)])
+def test_threads_share_steps(
+    isa: str, sizes: tuple[int, int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sequences, or its units where sequences are few."""
+    monkeypatch.setattr(planned, "_CODES_LONG", 0)
+    for seed in range(2):
+        inputs, attributes = plain(seed, sizes)
+        model, feeds = model_of(inputs, attributes)
+        want = dynamic_kernel(inputs, **attributes)
+        session = qrun.Session(model, backend="native", isa=isa, threads=threads, cache=OBJECTS)
+        for _ in range(3):
+            for got, expected in zip(session.run(feeds).values(), want, strict=True):
+                assert_equal(got, expected, f"{seed}")
 
 
 @every_isa

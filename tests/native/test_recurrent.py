@@ -88,6 +88,22 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], kind: str) -> None:
                 assert_equal(engine(isa, threads).run(copy, [got]), expected, f"{directions} {some}")
 
 
+@every_isa
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_share_the_units_of_a_step(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned, "_LONG", 0)
+    for sizes, directions, threads in (((4, 1, 128), 1, 2), ((3, 3, 112), 1, 2), ((3, 1, 96), 2, 4)):
+        given, native = tensors(kind, sizes, directions), engine(isa, threads)
+        made = operation(native, kind, given, directions, True, unasked)
+        assert made.share.rounds == (kind != "gru")
+        own = [given[0], given[2], *([given[3]] if kind == "lstm" else []), given[4]]
+        want = reference(kind, given, directions, given[4])
+        for _ in range(3):
+            got = native.run(made, own)
+            for copy, expected in zip(made.outputs(), want, strict=True):
+                assert_equal(native.run(copy, [got]), expected, f"{sizes}")
+
+
 @needs_qemu
 @every_aarch64
 def test_aarch64(isa: str, tmp_path: Path) -> None:

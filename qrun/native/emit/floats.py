@@ -83,15 +83,9 @@ class FloatProductEmitter(PanelEmitter):
     def product(self, batch: Value, first: Value, end: Value) -> None:
         """These panels of the tile's rows, of the product of this number."""
         w, a = self.w, self.a
-        self.batch = batch
-        starts = a.batches + batch * BATCH
-        x, b, addend, y = (
-            start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, self.addends(batch), a.y))
-        )
-        self.row_starts = x, b, addend, y
+        starts = self.take_product(batch)
         self.odd_rows.store(w.value("i64", 0), 8)
         if self.known:
-            self.known_lengths = a.known + (starts + 32).load("i64", 8)
             self.odd_panel.store(a.known_odd, 8)
         self.before_blocks(starts)
         with w.loop(0, a.taps, a.tap_step) as tap, w.loop(0, a.depth, a.depth_step) as inner:
@@ -102,6 +96,18 @@ class FloatProductEmitter(PanelEmitter):
             self.steps = self.tap_count * self.size
             self._panels(first, end)
         self.doubts.end()
+
+    def take_product(self, batch: Value) -> Value:
+        """Find what the product of this number reads and makes. Returns where its entry of `batches` is."""
+        a = self.a
+        self.batch, starts = batch, a.batches + batch * BATCH
+        x, b, addend, y = (
+            start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, self.addends(batch), a.y))
+        )
+        self.row_starts = x, b, addend, y
+        if self.known:
+            self.known_lengths = a.known + (starts + 32).load("i64", 8)
+        return starts
 
     def addends(self, batch: Value) -> Value:
         """Where what is added to this product is counted from."""
@@ -115,13 +121,8 @@ class FloatProductEmitter(PanelEmitter):
         strips, self.alone = (self.count + (rows - 1)) // rows, (end - first).test("eq", 1)
         self.panel_step = a.taps * a.depth * a.b_row
         with w.loop(first, end, 1) as panel:
-            self.panel = panel.index
-            self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
-            self.right_column = self.row_starts[1] + (panel.index * self.panel_step if self.ordered else self.column)
             place = panel.index - first
-            self.panel_lengths = self.lengths + (a.row_block + place * self.width) * 8
-            if self.known:
-                self.panel_lengths = self.known_lengths + panel.index * (8 * self.width)
+            self.take_panel(panel.index, place)
             if self.packed:
                 self.pack()
             opening = place.test("eq", 0)
@@ -134,6 +135,15 @@ class FloatProductEmitter(PanelEmitter):
                         self.fetch(coming, strip.index, strips)
                     row = (strip.index * rows).least(self.count - rows)
                     self._converted_strip(row, place * strips + strip.index, opening)
+
+    def take_panel(self, panel: Value, place: Value) -> None:
+        """Find what the panel of this number reads and makes; place: its number among those that are made."""
+        a, self.panel = self.a, panel
+        self.left, self.column = a.columns - panel * self.width, panel * (4 * self.width)
+        self.right_column = self.row_starts[1] + (panel * self.panel_step if self.ordered else self.column)
+        self.panel_lengths = self.lengths + (a.row_block + place * self.width) * 8
+        if self.known:
+            self.panel_lengths = self.known_lengths + panel * (8 * self.width)
 
     def row_part(self, row: Value, tap: Value) -> Value:
         a, start = self.a, self.row_starts[0]

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from qrun.declare.frozen import changeable
 from qrun.native.emit.spec import DOUBT
-from qrun.native.emit.values import Instructions, Operand, Value
+from qrun.native.emit.values import Instructions, Operand, Typed, Value
+
+Pause = tuple[str, Sequence[Typed]]
+"""An intrinsic without a result, and its operands."""
+_ENDED_AT = 32
+_ENDED = 1 << _ENDED_AT
+"""Of a counter of tiles: one that has ended."""
 
 
 class Writer(Instructions):
@@ -173,6 +179,39 @@ class Flow(Writer):
         following = done + 1
         self.lines[place] = f"  {done} = phi i64 [0, %{before}], [{following}, %{self.here}]"
         self.jump("claim")
+
+    @contextmanager
+    def rounds(self, count: Value, size: Value, pause: Pause) -> Iterator[Value]:
+        """As `tiles`, `size` of them a round: a tile is taken when all of the rounds before have ended. A thread that waits has
+        taken none, so nobody waits for one that sleeps while it waits, and one alone goes through all.
+
+        The counter's upper half counts those that have ended: adding to it is a release, reading it an acquire.
+        pause: what a thread does that waits.
+        """
+        before = self.here
+        self.jump("look")
+        self.label("look")
+        place = len(self.lines)
+        done = self.let("i64", "phi")
+        seen = self.let("i64", "load atomic i64, ptr %next acquire, align 8")
+        tile = seen & (_ENDED - 1)
+        self.branch(tile.test("ult", count), "open", "exit")
+        self.label("exit")
+        self.do(f"ret i64 {done}")
+        self.label("open")
+        self.branch(seen.lshr(_ENDED_AT).test("uge", tile - tile % size), "claim", "again")
+        self.label("again")
+        self.run(pause[0], *pause[1])
+        self.jump("look")
+        self.label("claim")
+        took = self.let("{ i64, i1 }", f"cmpxchg ptr %next, i64 {seen}, i64 {seen + 1} acquire monotonic")
+        self.branch(self.let("i1", f"extractvalue {took.kind} {took}, 1"), "work", "look")
+        self.label("work")
+        yield tile
+        self.let("i64", f"atomicrmw add ptr %next, i64 {_ENDED} release")
+        cases = f"[0, %{before}], [{done}, %again], [{done}, %claim], [{done + 1}, %{self.here}]"
+        self.lines[place] = f"  {done} = phi i64 {cases}"
+        self.jump("look")
 
     @contextmanager
     def named_tiles(self, count: Value) -> Iterator[Value]:

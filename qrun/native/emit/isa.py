@@ -84,6 +84,13 @@ def permitted() -> bool:
     return bool(call(*map(ctypes.c_long, _PERMISSION)) == 0)
 
 
+PAUSE: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (("i32", "1"),)),
+}
+"""PAUSE and YIELD: this thread waits for another one. An intrinsic and its operands, by architecture."""
+
+
 @frozen
 class Isa:
     """One target of the kernel generator.

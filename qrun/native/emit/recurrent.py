@@ -1,10 +1,9 @@
 """The generated walks of recurrent operators along their sequences: in each step a product for each gate, then the cell.
 
-Of float32, a tile is a direction and some sequences, for all steps. The product is that of floats.py: of the states before
-the step with a gate's part of R, which lies panel after panel and is converted as it is read, plus what the inputs give to
-the gate.
+Of float32, the product is that of floats.py: of the states before the step with the gates' parts of R, which lie panel after
+panel and are converted as they are read, plus what the inputs give to the gates.
 
-Of codes, a tile is a direction: in each step H is quantized, as all sequences together ask for. A sum of codes times both
+Of codes, in each step H is quantized, as all sequences together ask for. A sum of codes times both
 scales, plus what the inputs give to the gate, is rounded once: where float64 does not decide it, it is rounded to odd first.
 """
 
@@ -21,7 +20,7 @@ from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, ro
 from qrun.native.emit.ranges import parameters_of
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.walking import GATES, HEADER, LENGTH, STEPS, WORDS, WalkEmitter
+from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
 from qrun.native.emit.widen import first_lanes
 
 NAMES = names("""
@@ -47,6 +46,9 @@ class RecurrentEmitter(WalkEmitter, FloatProductEmitter):
 
     names = NAMES
     gate: Value
+    opening_gate: Value
+    first_gate: Value
+    gate_panels: tuple[Value, Value]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -67,23 +69,30 @@ class RecurrentEmitter(WalkEmitter, FloatProductEmitter):
     def fetch(self, coming: Value, strip: Value, strips: Value) -> None:
         """The same weights are read in each step: they are near."""
 
-    def tile(self, tile: Value) -> None:
-        w, a = self.w, self.a
-        direction, block = divmod(tile, a.rows // a.row_block)
-        self.first, self.count = block * a.row_block, a.row_block
-        steps = self.header(STEPS)
-        start = a.walk + (8 * HEADER + direction * steps * (8 * WORDS))
-        self.begin(direction, start, steps)
-        with w.loop(0, steps, 1) as step:
-            number = direction * steps + step.index
-            walk = start + step.index * (8 * WORDS)
-            with w.loop(0, GATES[self.cell], 1) as gate:
-                self.gate = gate.index
-                if self.cell == "gru":
-                    with w.when(gate.index.test("eq", GATES[self.cell] - 1)):
-                        self.cells_of(walk, number, resets=True)
-                self.product(number * GATES[self.cell] + gate.index, w.value("i64", 0), a.panels)
-            self.cells_of(walk, number, resets=False)
+    def step(self, direction: Value, number: Value, walk: Value) -> None:
+        gates = GATES[self.cell]
+        if self.cell == "gru":
+            self._gates(number, 0, gates - 1)
+            self.cells_of(walk, number, resets=True)
+            self._gates(number, gates - 1, gates)
+        else:
+            self._gates(number, 0, gates)
+        self.cells_of(walk, number, resets=False)
+
+    def _gates(self, number: Value, first: int, end: int) -> None:
+        """The sums of some gates, whose panels are one after another those of one product: H is converted once."""
+        self.first_gate = number * GATES[self.cell] + first
+        self.gate = self.opening_gate = self.w.value("i64", first)
+        opening, closing = (unit // self.width for unit in (self.own_units[0], self.own_units[1] + (self.width - 1)))
+        self.gate_panels = opening, closing - opening
+        self.product(self.first_gate, self.w.value("i64", 0), (closing - opening) * (end - first))
+
+    def take_panel(self, panel: Value, place: Value) -> None:
+        opening, count = self.gate_panels
+        gate, own = divmod(panel, count)
+        self.gate = self.opening_gate + gate
+        self.take_product(self.first_gate + gate)
+        super().take_panel(opening + own, place)
 
 
 CODED_NAMES = names("""
@@ -119,22 +128,16 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
         self.blocks = tuple(rows for rows in sorted(_AT_ONCE, reverse=True) if rows <= spec.rows)
 
-    def tile(self, tile: Value) -> None:
-        w, a = self.w, self.a
-        self.first, self.count = w.value("i64", 0), a.rows
-        steps = self.header(STEPS)
-        start = a.walk + (8 * HEADER + tile * steps * (8 * WORDS))
-        self.begin(tile, start, steps)
-        with w.loop(0, steps, 1) as step:
-            walk = start + step.index * (8 * WORDS)
-            scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
-            for row, rows in w.runs(w.value("i64", 0), a.rows, self.blocks):
-                with w.loop(0, self.gates, 1) as gate:
-                    self._products(tile * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
-            self.cells_of(walk, tile * steps + step.index, resets=False)
+    def step(self, direction: Value, number: Value, walk: Value) -> None:
+        w = self.w
+        scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
+        for row, rows in w.runs(self.first, self.first + self.count, self.blocks):
+            with w.loop(0, self.gates, 1) as gate:
+                self._products(direction * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
+        self.cells_of(walk, number, resets=False)
 
     def _quantized(self, h: Value) -> tuple[Value, Value]:
-        """Make the codes of H. Returns their scale, float64, and their zero point, i32, both as they are multiplied."""
+        """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32, both as they are multiplied."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         zeros = [w.zero(self.floats)] * 3
         with w.loop(0, a.rows * a.columns, lanes, zeros) as turn:
@@ -149,7 +152,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         scale, zero = parameters_of(bottom, top)
         shift = self.isa.shift(False)
         low, high = ((end - zero).sitofp("float").splat(lanes) for end in (0, 255))
-        with w.loop(0, a.rows, 1) as row, w.loop(0, a.columns, lanes) as unit:
+        with w.loop(self.first, self.first + self.count, 1) as row, w.loop(0, a.columns, lanes) as unit:
             mask = self._mask(a.columns, unit.index)
             x = (h + row.index * a.a_row + unit.index * 4).masked_load(self.floats, mask, 4)
             raised = (x / scale.splat(lanes)).within(low, high) + MAGIC32
@@ -170,7 +173,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             (self.inputs_at(walk, first_row + row) + gate * a.columns * 4, self.gate_sums(walk, gate, first_row + row))
             for row in range(rows)
         ]
-        for first, count in w.runs(w.value("i64", 0), a.vectors, _AT_ONCE[rows]):
+        opening, closing = self.own_units[0] // lanes, (self.own_units[1] + (lanes - 1)) // lanes
+        for first, count in w.runs(opening, closing, _AT_ONCE[rows]):
             place = matrix * a.vectors + first
             source = a.weights + place * a.depth * (4 * lanes)
             with w.loop(0, a.depth, 1, [w.zero(kind)] * (count * rows)) as k:

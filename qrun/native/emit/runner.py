@@ -41,11 +41,10 @@ generation again after it has entered, and so does not take a later run for the 
 
 from __future__ import annotations
 
+from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.spec import DONE, ENTRY, GONE, GUARD, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
 from qrun.native.emit.turns import TURNING
 
-_WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
-"""PAUSE and YIELD: this thread waits for another one."""
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 _SEGMENT = f"""
 define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded) {{
@@ -228,8 +227,8 @@ exit:
 
 def runner_text(architecture: str) -> str:
     """LLVM IR of `lead`, `follow` and `repeat`. The unit of the time stamps is the processor's; whoever reads them finds it."""
-    wait, operands = _WAIT[architecture]
-    clock = _CLOCK[architecture]
-    pause = f"call void @{wait.partition('(')[0]}({operands})"
+    clock, (wait, operands) = _CLOCK[architecture], PAUSE[architecture]
+    kinds = ", ".join(kind for kind, _ in operands)
+    pause = f"call void @{wait}({', '.join(' '.join(operand) for operand in operands)})"
     functions = (_SEGMENT + _LEAD + _FOLLOW + TURNING).replace("<clock>", clock).replace("<pause>", pause)
-    return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}\n{functions}"
+    return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}({kinds})\n{functions}"

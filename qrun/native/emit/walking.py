@@ -7,10 +7,13 @@ is an operation of its own, rounded to float32 as the operator of that name roun
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from qrun.native.emit.float_panels import parts
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.functions import CLOSE, SINGLE, FunctionCall, reach, rounded_close
+from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.kernel import KernelEmitter, Value
 from qrun.native.emit.numbers import RecheckEmitter
 from qrun.native.emit.quick import QUICK
@@ -22,10 +25,11 @@ GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 """Activations that cells know."""
-STEPS, GATE_STEP, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND = range(0, 48, 8)
-HEADER = 6
+STEPS, GATE_STEP, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND, UNITS, PARTS, AHEAD = range(0, 72, 8)
+HEADER = 9
 """Words: steps; bytes from one gate's sums to the next one's, from one sequence's Y to the next one's, and from direction
-to direction, and sequence to sequence, of initial states; the bits of what activations are clipped to."""
+to direction, and sequence to sequence, of initial states; the bits of what activations are clipped to; units of a part; parts,
+which are tiles of a round; whether each round is a step, and the first one before all of them: else one goes through all."""
 OLD, NEW, Y, AT, SUMS, INPUTS = 0, 16, 32, 40, 48, 56
 WORDS = 8
 """Bytes from the start of the results to H and C before the step, H and C after it, and Y; the element of the sequences;
@@ -93,12 +97,40 @@ class RecurrentCell:
 class WalkEmitter(KernelEmitter):
     """Arguments: y, addend, initial_h, initial_c, lengths, walk, rows, columns, a_row, y_row, addend_row, row_block; recheck.
 
-    first, count: the tile's sequences. cell: its kind; at_once: how many of its units are made at once.
+    A tile is some sequences and units of a direction: one step of them, or, if no other tile needs what it makes, all steps. first, count: these sequences; own_units: the
+    first and the end of these units. cell: its kind; at_once: how many of its units are made at once.
     """
 
     doubts: RecheckEmitter
     first: Value
     count: Value
+    own_units: tuple[Value, Value]
+
+    def text(self) -> str:
+        with self.w.rounds(self.a.tiles, self.header(PARTS), PAUSE[self.isa.architecture]) as tile:
+            self.tile(tile)
+        return self.finished()
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        number, part = divmod(tile, self.header(PARTS))
+        blocks, ahead, steps = parts(a.columns, self.header(UNITS)), self.header(AHEAD), self.header(STEPS)
+        rest, block = divmod(part, blocks)
+        direction, rows = divmod(rest, parts(a.rows, a.row_block))
+        self.first = rows * a.row_block
+        self.count = a.row_block.least(a.rows - self.first)
+        self.own_units = block.part(self.header(UNITS), a.columns)
+        start = a.walk + (8 * HEADER + direction * steps * (8 * WORDS))
+        with w.when(number.test("eq", 0)):
+            self.begin(direction, start, steps)
+        first = number - ahead
+        end = ahead.test("eq", 0).select(steps, number)
+        with w.loop(first.where("sgt", 0), end, 1) as step:
+            self.step(direction, direction * steps + step.index, start + step.index * (8 * WORDS))
+
+    def step(self, direction: Value, number: Value, walk: Value) -> None:
+        """Make a step of the tile's part; number: of all directions' steps; walk: its words."""
+        raise NotImplementedError
 
     def take_cell(self, kind: str, lanes: str, functions: str, *clip: str) -> None:
         """What `operands` say of the cell."""
@@ -118,10 +150,17 @@ class WalkEmitter(KernelEmitter):
             source = direction * self.header(FIRST_DIRECTION) + row.index * self.header(FIRST_ROW)
             for state, initial in zip(range(self.states), (a.initial_h, a.initial_c), strict=False):
                 target = self.state_at(walk, OLD, state, row.index)
-                with w.loop(0, a.columns * 4, 4 * self.at_once) as unit:
-                    place = unit.index.least((a.columns - self.at_once) * 4)
+                with self._units() as unit:
+                    place = unit * 4
                     (target + place).store((initial + source + place).load(self.units, 4), 4)
         self.doubts.end()
+
+    @contextmanager
+    def _units(self) -> Iterator[Value]:
+        """The body for each vector of the part's units; the last one may begin among those of the one before."""
+        first, end = self.own_units
+        with self.w.loop(first, end, self.at_once) as unit:
+            yield unit.index.least(end - self.at_once)
 
     def state_at(self, walk: Value, which: int, state: int, row: Value) -> Value:
         """Where a state of a sequence is, before the step or after it."""
@@ -140,8 +179,7 @@ class WalkEmitter(KernelEmitter):
             w.blocks += 1
             n = w.blocks
             for runs in w.either(at.test("slt", length), f"runs{n}", f"ended{n}", f"row{n}"):
-                with w.loop(0, a.columns, self.at_once) as unit:
-                    place = unit.index.least(a.columns - self.at_once)
+                with self._units() as place:
                     if not runs:
                         self._kept(walk, row.index, place * 4, resets)
                         continue

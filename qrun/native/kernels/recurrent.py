@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUM
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
-from qrun.native.kernels.walks import UNFIT, CellForm, Stepped, Walk, Walked
+from qrun.native.kernels.walks import UNFIT, CellForm, Share, Stepped, Walk, Walked
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 from qrun.native.machine.memory import aligned_copy
 
+_LONG, _CODES_LONG = 1 << 14, 1 << 16
+"""Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
@@ -76,23 +79,43 @@ class Recurrent(Walked):
                     made[d, :, gate, 2] = 8 * (HEADER + words.size) + 4 * d * units
         return made.reshape(-1, 6)
 
+    @cached_property
+    def share(self) -> Share:
+        """Sequences need nothing of each other. All units of a step need all of the step before, and those of a GRU that resets
+        its state what all make on the way."""
+        walk, engine = self.walk, self.engine
+        blocks = _blocks(walk.batch, walk.directions, engine.threads)
+        rows, parts = walk.batch // blocks, engine.threads // (walk.directions * blocks)
+        if self.cell.kind == "gru" or rows * self.gates * walk.units**2 < _LONG:
+            parts = 1
+        for count in range(parts, 1, -1):
+            units = self.units_of(count)
+            _, vectors = block(engine.isa, rows, units, True)
+            if units < walk.units and units % (vectors * (engine.isa.lanes // 2)) == 0:
+                return Share(rows, units, True)
+        return Share(rows, walk.units)
+
+    @property
+    def _strip(self) -> tuple[int, int]:
+        """Rows by vectors."""
+        return block(self.engine.isa, self.share.rows, self.share.units, True)
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine = self.walk, self.engine
-        tall = walk.batch // _blocks(walk.batch, walk.directions, engine.threads)
-        rows, vectors = block(engine.isa, tall, walk.units, True)
-        lanes = engine.isa.lanes // 2
+        tall, lanes = self.share.rows, engine.isa.lanes // 2
+        rows, vectors = self._strip
         width = vectors * lanes
         panels = -(-walk.units // width)
         left = LeftRows(walk.batch, walk.units, 4 * walk.units)
         starts = self._starts(4 * width * panels)
         stack = FloatStack(starts[:, :4], left, walk.units, 4 * width, 4 * self.input_steps[1], 4 * walk.units, width)
-        places, scratch = scratch_places(left, Cut(tall, panels), (rows, vectors), lanes, True)
+        places, scratch = scratch_places(left, Cut(tall, self.gates * panels), (rows, vectors), lanes, True)
         terms = FloatTerms("scaled")
         spec = KernelSpec(
             "recurrent", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, operands=self.how
         )
         words = {"tap_step": 1, "depth_step": left.steps[1], "row_block": tall, "panels": panels, **places}
-        words["tiles"] = walk.directions * (walk.batch // tall)
+        words["tiles"] = self.tiles
         found = np.pad(self.weights.lengths(), [(0, 0), (0, width * panels - walk.units)])
         held = {"batches*": starts, "known*": found, "b*": self.weights.panels(width), **self.absent()}
         pointers = {**self.pointers, "a*": len(self.names)}
@@ -168,6 +191,18 @@ class QuantizedRecurrent(Walked):
             raise Declined("a scale is no positive number")
         self.held: dict[str, Array] = memo.once("packed", lambda: self._packed(coded))
 
+    @cached_property
+    def share(self) -> Share:
+        """H is quantized over all sequences: so each step needs all of the step before."""
+        walk, parts = self.walk, self.engine.threads // self.walk.directions
+        rows, units = walk.batch, walk.units
+        if parts > 1 and rows * self.gates * units * units >= _CODES_LONG:
+            if rows >= MOST_ROWS * parts:
+                rows = -(-rows // parts)
+            else:
+                units = self.units_of(parts)
+        return Share(rows, units, rows < walk.batch or units < walk.units)
+
     @property
     def _size(self) -> tuple[int, int]:
         """Vectors of a gate's columns, and fours of k."""
@@ -191,13 +226,13 @@ class QuantizedRecurrent(Walked):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, (vectors, depth) = self.walk, self.engine, self._size
-        rows = min(walk.batch, MOST_ROWS)
+        rows = min(self.share.rows, MOST_ROWS)
         spec = KernelSpec("quantized_recurrent", engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
             "a_row": 4 * walk.units, "y_row": 4 * walk.units, "addend_row": 4 * self.input_steps[1],
-            "rows": walk.batch, "columns": walk.units, "row_block": walk.batch, "depth": depth, "vectors": vectors,
-            "tiles": walk.directions, "recheck*": recheck.address,
+            "rows": walk.batch, "columns": walk.units, "row_block": self.share.rows, "depth": depth, "vectors": vectors,
+            "tiles": self.tiles, "recheck*": recheck.address,
         }  # fmt: skip
         held = {**self.held, **self.absent()}
         fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": 4 * depth * walk.batch + 64}

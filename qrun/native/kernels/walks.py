@@ -62,6 +62,16 @@ class Walk:
         return steps[::-1] if self.backward[direction] else steps
 
 
+@frozen
+class Share:
+    """Sequences and units of a direction that a tile makes; rounds: whether a tile is one step of them, as others need what it makes
+    in the next one, or all steps."""
+
+    rows: int
+    units: int
+    rounds: bool = False
+
+
 class Walked(Planned):
     """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial states
     and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
@@ -120,6 +130,30 @@ class Walked(Planned):
         told = ["rows", self.cell.kind, str(self.at_once), ",".join(self.cell.functions)]
         return "-".join(told + ["clip"] * (self.cell.clip is not None))
 
+    @cached_property
+    def share(self) -> Share:
+        """What of a direction a tile is."""
+        raise NotImplementedError
+
+    def units_of(self, parts: int) -> int:
+        """Units of each of so many parts: a multiple of those that are made at once, of which the last part has enough too; all units
+        where there is none."""
+        units, step = self.walk.units, max(self.at_once, self.engine.isa.lanes)
+        each = -(-units // (parts * step)) * step
+        last = (units - 1) % each + 1
+        return min(each, units) if last >= step else units
+
+    @property
+    def shares(self) -> int:
+        """How many shares all directions are."""
+        walk, share = self.walk, self.share
+        return walk.directions * -(-walk.batch // share.rows) * -(-walk.units // share.units)
+
+    @property
+    def tiles(self) -> int:
+        """All parts, or those of a round for each step, and of one that comes before."""
+        return self.shares * (self.walk.steps + 1 if self.share.rounds else 1)
+
     @property
     def each(self) -> int:
         """Elements of a state of one direction."""
@@ -171,6 +205,7 @@ class Walked(Planned):
             first, row = units, walk.directions * units
         bound = np.array([self.cell.clip or 0, 0], _FLOAT).view(np.int64)
         header = [walk.steps, 4 * self.each, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
+        header += [self.share.units, self.shares, int(self.share.rounds)]
         words = np.zeros((walk.directions, walk.steps, WORDS), np.int64)
         for d in range(walk.directions):
             at = walk.positions(d)
