@@ -53,8 +53,11 @@ _GROUP = DIGITS * LANES
 _NUMBERS = DEPTH // LANES * _GROUP
 """Bytes of a group's digits, and of all of them."""
 EXPONENT = 0x7FF0000000000000
+"""The bits of a float64 that are its exponent."""
+_INVERSE = (2 * 1023 + _BITS) << 52
+"""Less the bits of a power of two: those of 2**_BITS divided by it."""
 _MAGIC = 0x4338000000000000
-"""The bits of a float64 that are its exponent; those of MAGIC64."""
+"""The bits of MAGIC64."""
 _LEAST = 2.0**-149
 _LOST = 1 + 2.0**-20
 """For the rounding of the length of what was lost."""
@@ -63,6 +66,15 @@ _LOST = 1 + 2.0**-20
 def joined(sums: Values) -> Value:
     """The sum of products with integers modulo 2**32, of those with their digits, the lowest first."""
     return reduce(lambda upper, lower: lower + (upper << 8), reversed(sums))
+
+
+def _biggest(vectors: Values) -> Value:
+    """The greatest magnitude in vectors of float32; anything if some are NaN."""
+    sizes = reduce(lambda a, b: a.intrinsic("smax", b), (one.bitcast("i32") & 0x7FFFFFFF for one in vectors))
+    while sizes.lanes > 1:
+        half = sizes.lanes // 2
+        sizes = sizes.shuffled(range(half)).intrinsic("smax", sizes.shuffled(range(half, 2 * half)))
+    return sizes.extract(0).bitcast("float")
 
 
 @emitter("digit_product")
@@ -90,12 +102,13 @@ class DigitProductEmitter(CodedProductEmitter):
             places = range(0, 8 * (1 + len(self.shares)), 8)
             before = [self.opens.select(zero, (held + place).load("double", 8)) for place in places]
             source = self.row_part(self.first + row, self.tap) + self.start * 4
-            with w.loop(0, self.size, self.piece, before) as part:
+            with w.loop(0, self.size, self.piece, [w.zero(f"<{LANES} x double>")] * len(before)) as part:
                 part.next(*self._piece(source, target, part.index, part.carried))
-            for place, total in zip(places, part.carried, strict=True):
+            totals = [total + folded(own) for total, own in zip(before, part.carried, strict=True)]
+            for place, total in zip(places, totals, strict=True):
                 (held + place).store(total, 8)
             with w.when(self.ends):
-                squares, *rest = part.carried
+                squares, *rest = totals
                 self.measured(row, squares)
                 reach = self.lengths + row * 8
                 length = reach.load("double", 8)
@@ -109,18 +122,17 @@ class DigitProductEmitter(CodedProductEmitter):
         return self.squares + row * (8 * self.lanes)
 
     def _piece(self, source: Value, target: Value, start: Value, before: Sequence[Value]) -> list[Value]:
-        """Make the digits of a piece that starts at this k of the block. Returns these sums of squares with its own."""
-        w, xs = self.w, []
+        """Make the digits of a piece that starts at this k of the block. Returns these sums of squares, eight lanes of each,
+        with its own."""
+        xs = []
         for n in range(0, self.piece, LANES):
             mask = first_lanes(self.size - start - n, LANES)
-            xs.append((source + (start + n) * 4).masked_load(f"<{LANES} x float>", mask, 4).double())
-        biggest = reduce(lambda a, b: a.where("ogt", b), map(abs, xs)).reduced("fmax")
-        power = ((biggest.where("ogt", _LEAST) * _MARGIN).bitcast("i64") & EXPONENT).bitcast("double")
-        quantum = power * 2.0**-_BITS
-        unit, inverse, zero = quantum.splat(LANES), (2.0**_BITS / power).splat(LANES), w.zero(xs[0].kind)
-        squares, none = [zero] * len(before), w.zero(f"<{LANES} x i64>")
-        sums = [none] * 2
-        for n, x in enumerate(xs):
+            xs.append((source + (start + n) * 4).masked_load(f"<{LANES} x float>", mask, 4))
+        power = (_biggest(xs).double().where("ogt", _LEAST) * _MARGIN).bitcast("i64") & EXPONENT
+        quantum = power.bitcast("double") * 2.0**-_BITS
+        unit, inverse = quantum.splat(LANES), (_INVERSE - power).bitcast("double").splat(LANES)
+        squares, sums = list(before), [self.w.zero(f"<{LANES} x i64>")] * 2
+        for n, x in enumerate(one.double() for one in xs):
             scaled = x * inverse
             magic = scaled + MAGIC64
             whole = magic - MAGIC64
@@ -131,7 +143,7 @@ class DigitProductEmitter(CodedProductEmitter):
             sums = [total + one for total, one in zip(sums, (integers, upper), strict=True)]
             squares = [one.fma(one, total) for total, one in zip(squares, (x, *lost), strict=True)]
         self._store_numbers(self._numbers_of(target, start), quantum, *map(folded, sums))
-        return [total + folded(own) for total, own in zip(before, squares, strict=True)]
+        return squares
 
     def _store_numbers(self, place: Value, quantum: Value, whole: Value, upper: Value) -> None:
         """Store a piece's numbers; whole, upper: the sums of its integers and of their upper digits, with the bias."""
@@ -149,9 +161,10 @@ class DigitProductEmitter(CodedProductEmitter):
 
     def _digits(self, integers: Value, target: Value) -> None:
         """Store the digits of eight integers, to which the bias was added: of even k, then of odd k."""
-        for n in range(DIGITS):
-            digit = (integers.lshr(8 * n) if n else integers).trunc("i8") ^ -128
-            (target + n * LANES).store(digit.shuffled([*range(0, LANES, 2), *range(1, LANES, 2)]), 4)
+        digits, order = integers ^ _BIAS, [*range(0, LANES, 2), *range(1, LANES, 2)]
+        first = digits.trunc("i32").bitcast(f"<{4 * LANES} x i8>")
+        target.store(first.shuffled([4 * k + n for n in range(4) for k in order]), 4)
+        (target + 4 * LANES).store(digits.lshr(32).trunc("i8").shuffled(order), 4)
 
     def _numbers_of(self, row: Value, start: Value) -> Value:
         """Where the numbers are of the piece that starts at this k of the block; row: where its digits are."""

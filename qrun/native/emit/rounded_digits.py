@@ -34,12 +34,17 @@ from qrun.native.emit.values import constants
 _COLUMNS = 16
 _PLACES = [(column // 4) << 4 | (column % 2) << 6 for column in range(_COLUMNS)]
 _FLOAT_EXPONENT = 0x7F800000
-_INVERSE = (127 + 127 + 23) << 23
-"""Less the exponent of a scale in its place: that of 1 / ulp(scale)."""
+_HALF = 0x400000
+"""With the exponent of a scale: the bits of a number to which adding n * ulp(scale) adds n to the bits."""
 _FACTORS = (3, 5, 7)
 """Codes less 8 whose products are rounded; 6 is twice 3, and the others are powers of two."""
 _PICKED = {3: 0, 5: 1, 6: 2, 7: 3, -3: 4, -5: 5, -6: 6, -7: 7}
 """Where r lies of each code less 8, in eight bytes of a column."""
+
+
+def _either(mask: int, one: Value, other: Value) -> Value:
+    """The bits of one where the mask has them, else those of the other."""
+    return one & mask | other & ~mask & 0xFFFFFFFF
 
 
 @emitter("rounded_digits")
@@ -76,11 +81,11 @@ class RoundedDigitsEmitter(DigitProductEmitter):
         w, a = self.w, self.a
         place = (self._scaled(self.block) + half * _COLUMNS) * 4
         scale = (a.scales + place).load(f"<{_COLUMNS} x float>", 4)
-        inverse = (_INVERSE - (scale.bitcast("i32") & _FLOAT_EXPONENT)).bitcast("float")
-        lost = [(scale.fma(float(n), -(scale * float(n))) * inverse).fptosi("i32") for n in _FACTORS]
-        both = lost[0] + (lost[0] << 17) + (lost[1] << 8) + (lost[2] << 24)
-        middle = MIDDLE * 0x01010101
-        plus, minus = middle - both, both + middle
+        magic = (scale.bitcast("i32") & _FLOAT_EXPONENT | _HALF).bitcast("float")
+        three, five, seven = ((scale.fma(float(n), -(scale * float(n))) + magic).bitcast("i32") for n in _FACTORS)
+        lower, upper = _either(0xFF, three, five << 8), _either(0xFFFFFF, three << 17, seven << 24)
+        both, middle = _either(0xFFFF, lower, upper).bitcast("<64 x i8>"), w.value("<64 x i8>", MIDDLE)
+        plus, minus = ((middle - both).bitcast(three.kind), (both + middle).bitcast(three.kind))
         made = []
         for first in (0, 2):
             order = [
