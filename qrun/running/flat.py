@@ -1,4 +1,4 @@
-"""What a plan is in which the nodes of branches stand in place of the Ifs that run them, and what happened at those."""
+"""What a plan is in which the nodes of graphs stand in place of the nodes that run these, and what happened at those."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CERTAIN = "its condition follows from shapes"
 @frozen
 class Origin:
     """Where a step of a flat plan comes from: the number of a step of the plan that it was made of, and the path of a node
-    inside that, ``then_branch/Conv_7``; "" for what is done for the step itself. around: the paths of Ifs that it is done
-    for, from the outer one to the inner one."""
+    inside that, ``then_branch/Conv_7``; "" for what is done for the step itself. around: the paths of
+    nodes with graphs that it is done for, from the outer one to the inner one."""
 
     number: int
     path: str = ""
@@ -23,11 +23,12 @@ class Origin:
 
 
 @frozen
-class InnerIf:
-    """An If inside the branch of another one. guard: what its branch is guarded by, "" for nothing; why: as of an InsideEvent."""
+class GoneNode:
+    """An If, Loop or Scan inside another one. guard: what its graph is guarded by, "" for nothing; op, why: as of an InsideEvent."""
 
     source: Origin
     guard: str
+    op: str
     why: str
 
 
@@ -36,14 +37,14 @@ class Flat:
     """What a flat plan has besides its steps.
 
     events:  of its steps. sources: where these come from; guards: of those that a bool of the run decides on, its name.
-    inner:   the Ifs inside others that are gone.
+    inner:   what has graphs, and is inside other such nodes, and is gone; as often as it runs in a turn of these.
     whole:   events of the steps of the plan that it was made of.
     """
 
     events: Sequence[NodeEvent]
     sources: Sequence[Origin]
     guards: Mapping[int, str]
-    inner: Sequence[InnerIf]
+    inner: Sequence[GoneNode]
     whole: Sequence[NodeEvent]
 
     def spans(self, spans: Sequence[int]) -> list[int]:
@@ -81,10 +82,20 @@ class Flat:
             times = runs(self.guards.get(item, ""))
             if source.path not in ("", *source.around) and times and event.node is not None:
                 yield self._path(source, path), event.node.op, span, event.backend, event.why, times
+        ran = dict.fromkeys(within, 0)
         for one in self.inner:
-            if times := runs(one.guard):
-                backend, spent = "reference" if one.why else "native", within[one.source.number, one.source.path]
-                yield self._path(one.source, path), "If", spent, backend, one.why, times
+            ran[one.source.number, one.source.path] += runs(one.guard)
+        for one in self.inner:
+            at = one.source.number, one.source.path
+            if times := ran.pop(at, 0):
+                yield (
+                    self._path(one.source, path),
+                    one.op,
+                    within[at],
+                    "reference" if one.why else "native",
+                    one.why,
+                    times,
+                )
 
     def _path(self, source: Origin, path: str) -> str:
         node = self.whole[source.number].node

@@ -1,31 +1,27 @@
-"""Plans in which the nodes of branches stand in place of the Ifs that run them, for inputs of known shapes.
+"""Plans in which the nodes of graphs stand in place of the nodes that run these, for inputs of known shapes.
 
-Where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be done, the nodes
+Of an If: where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be done, the nodes
 are those of the branch that it takes. Else they are those of both branches, each guarded by a bool: the condition, or what
-is true where that is not; and each result of the If is chosen between what the branches make.
+is true where that is not; and each result of the If is chosen between what the branches make. Of a Loop or Scan of few turns,
+whose number follows from shapes: those of all turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import QrunError
-from qrun.ir import Array, Node
-from qrun.ir.schema import OPSETS, version
-from qrun.memory import Budget
-from qrun.running.derived import blank
+from qrun.ir import Array, Model, TensorType
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.drysteps import DryValues, dry_step
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import CERTAIN, Flat, InnerIf, Origin
-from qrun.running.plan import Plan, Step, step_of
-from qrun.running.steps import REFUSALS, Run, event_of
-from qrun.running.times import Clock
+from qrun.running.flat import CERTAIN, Flat, GoneNode, Origin
+from qrun.running.flatsteps import FlatSteps, Unforetold
+from qrun.running.plan import Plan, Step
+
+UNROLLED = 64
+"""The most steps of all turns of a loop that stand in its place: each is planned, and joined to its neighbours where it can be."""
 
 
 @frozen
@@ -49,17 +45,13 @@ def flattened(
     shapes: Mapping[str, Array],
     bounds: Sequence[KernelBinding | None],
 ) -> Flattened | None:
-    """The plan with branches in place of Ifs; None where none can be.
+    """The plan with graphs in place of nodes that run them; None where none can be.
 
     events, bounds: of its steps. infos: of all tensors, shapes: values that follow from shapes, for inputs of these shapes.
     """
-    if not any(map(_is_choice, plan.steps)):
+    if not any(step.bodies for step in plan.steps):
         return None
     return _Flattening(plan, natives, infos, shapes).of(events, bounds)
-
-
-class _Unforetold(Exception):
-    """Only a run tells what a step makes, or it has no native kernel."""
 
 
 @frozen
@@ -79,44 +71,22 @@ class _Level:
         return self.names.get(name, name)
 
 
-class _Flattening:
-    """Makes a flat plan, step by step."""
-
-    def __init__(
-        self, plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorInfo], shapes: Mapping[str, Array]
-    ) -> None:
-        self.plan, self.around, self.infos = plan, natives, infos
-        self.constants = dict(plan.model.constants)
-        self.model = replace(plan.model, constants=self.constants)
-        self.natives = NativeKernels(self.model, natives.engine, natives.arith, derived=natives.derived)
-        self.dry = Run(natives.arith, Budget(), False, self.natives, Clock(), {})
-        self.values = DryValues({**self.constants, **shapes})
-        for name, info in infos.items():
-            self.values.held.setdefault(name, blank(info.shape, info.dtype))
-        self.steps, self.bounds, self.events = list[Step](), list[KernelBinding | None](), list[NodeEvent]()
-        self.sources, self.inner, self.guards = list[Origin](), list[InnerIf](), dict[int, str]()
-        self.numbers = count()
-        self.start = ":"
-        while any(name.startswith(self.start) for name in (*infos, *self.constants)):
-            self.start += ":"
+class _Flattening(FlatSteps):
+    """Makes a flat plan."""
 
     def of(self, events: Sequence[NodeEvent], bounds: Sequence[KernelBinding | None]) -> Flattened | None:
         """The flat plan. events, bounds: of the steps of the plan."""
         whole = list(events)
         for number, step in enumerate(self.plan.steps):
+            at = Origin(number)
             try:
-                if not _is_choice(step):
-                    raise _Unforetold
                 with self._or_not_at_all():
-                    certain = self._choice(
-                        step, _Level(self.around, {}, Origin(number), "", self.start), Origin(number)
-                    )
-            except _Unforetold:
+                    why = self._without(step, _Level(self.around, {}, at, "", self.start), at)
+            except Unforetold:
                 whole[number] = self._as_it_is(step, number, events[number], bounds[number])
             else:
-                backend, why = ("reference", CERTAIN) if certain else ("native", "")
-                whole[number] = replace(events[number], backend=backend, why=why)
-        if len(self.steps) == len(self.plan.steps) and not any(source.path for source in self.sources):
+                whole[number] = replace(events[number], backend="reference" if why else "native", why=why)
+        if not any(event is not old for event, old in zip(whole, events, strict=True)):
             return None
         model = replace(self.model, nodes=tuple([step.node for step in self.steps]), constants=self.constants)
         self.natives.model = model
@@ -124,26 +94,6 @@ class _Flattening:
         shapes = {name: self.values.held[name] for name in self.values.known if name not in self.constants}
         flat = Flat(self.events, self.sources, self.guards, self.inner, whole)
         return Flattened(Plan(model, tuple(self.steps), self.plan.keep), self.natives, self.bounds, infos, shapes, flat)
-
-    @contextmanager
-    def _or_not_at_all(self) -> Iterator[None]:
-        """What is added in the block is taken back if it fails."""
-        length, derived, inner = len(self.steps), self.natives.derived, len(self.inner)
-        known = set(self.values.known)
-        try:
-            yield
-        except _Unforetold:
-            for made in (self.steps, self.bounds, self.events, self.sources):
-                del made[length:]
-            del self.inner[inner:]
-            for number in [n for n in self.guards if n >= length]:
-                del self.guards[number]
-            self.natives.derived = derived
-            self.values.known.intersection_update(known)
-            for name, info in self.infos.items():
-                if name not in known:
-                    self.values.held[name] = blank(info.shape, info.dtype)
-            raise
 
     def _as_it_is(self, step: Step, number: int, event: NodeEvent, bound: KernelBinding | None) -> NodeEvent:
         """Add a step of the plan; what it reads may follow from shapes now, so that it is bound again. The event of the step."""
@@ -160,65 +110,167 @@ class _Flattening:
         self._add(own, bound, event, Origin(number), "")
         return event
 
-    def _choice(self, step: Step, level: _Level, at: Origin) -> bool:
-        """Add what an If does; at: where it is. Whether its condition follows from shapes."""
-        name, outputs = level.of(step.node.inputs[0]), list(filter(None, step.node.outputs))
+    def _without(self, step: Step, level: _Level, at: Origin) -> str:
+        """Add what a step with graphs does; at: where it is. Why it is no choice in a run, if it is none."""
+        op = step.node.op_type if step.bodies and not step.node.domain else ""
+        if op == "If":
+            return self._choice(step, level, at)
+        if op == "Loop":
+            self._loop(step, level, at)
+        elif op == "Scan" and step.node.version >= 9:
+            self._scan(step, level, at)
+        else:
+            raise Unforetold
+        return ""
+
+    def _choice(self, step: Step, level: _Level, at: Origin) -> str:
+        node = step.node
+        name, outputs = level.of(node.inputs[0]), [(n, output) for n, output in enumerate(node.outputs) if output]
         condition = self.values.held.get(name)
         if condition is None or condition.dtype != np.bool_ or condition.size != 1 or condition.ndim > 1:
-            raise _Unforetold
+            raise Unforetold
+        start = f"{level.start}{node.index}"
         if name in self.values.known:
             branch = "then_branch" if condition.reshape(()) else "else_branch"
-            made = self._branch(step, branch, level, at, level.guard, True)
-            for output in outputs:
-                if made[output] != level.of(output):
-                    self._glue("Identity", (made[output],), level.of(output), at, level.guard)
-            return True
-        opposite = self._glue("Not", (name,), f"{level.start}{step.node.index}/not", at)
+            called = {
+                output.name: level.of(node.outputs[n])
+                for n, output in enumerate(_outputs(step, branch))
+                if node.outputs[n]
+            }
+            made = self._graph(step, branch, level, at, level.guard, {}, called)
+            for n, output in outputs:
+                if made[n] != level.of(output):
+                    self._glue("Identity", (made[n],), level.of(output), at, level.guard)
+            return CERTAIN
+        opposite = self._glue("Not", (name,), f"{start}/not", at)
         taken = []
         for branch, guard in (("then_branch", name), ("else_branch", opposite)):
             if level.guard:
-                guard = self._glue("And", (level.guard, guard), f"{level.start}{step.node.index}/{branch}", at)
-            taken.append(self._branch(step, branch, level, at, guard, False))
-        for output in outputs:
-            pair = taken[0][output], taken[1][output]
-            first, second = (self.values.held[one] for one in pair)
+                guard = self._glue("And", (level.guard, guard), f"{start}/{branch}", at)
+            taken.append(self._graph(step, branch, level, at, guard, {}))
+        for n, output in outputs:
+            first, second = (self.values.held[made[n]] for made in taken)
             if (first.shape, first.dtype) != (second.shape, second.dtype) or first.ndim < condition.ndim:
-                raise _Unforetold
-            self._glue("Where", (name, *pair), level.of(output), at, level.guard)
-        return False
+                raise Unforetold
+            self._glue("Where", (name, taken[0][n], taken[1][n]), level.of(output), at, level.guard)
+        return ""
 
-    def _branch(self, step: Step, name: str, level: _Level, at: Origin, guard: str, certain: bool) -> Mapping[str, str]:
-        """Add the steps of a branch. By outputs of the If, what makes them. certain: whether that is what they are called, where
-        it can be."""
+    def _loop(self, step: Step, level: _Level, at: Origin) -> None:
+        """Add all turns of a Loop."""
+        node, body = step.node, step.bodies["body"].model
+        names = [level.of(name) for name in node.inputs]
+        most, carried = int(self._one(names[0], np.int64)), names[2:]
+        going = len(names) < 2 or not names[1] or bool(self._one(names[1], np.bool_))
+        stacks: list[list[str]] = [[] for _ in body.outputs[1 + len(carried) :]]
+        turn = 0
+        while going and turn < most:
+            start = f"{level.start}{node.index}/{turn}"
+            number = self._constant(f"{start}/number", _as(body, 0, np.array(turn)))
+            condition = self._constant(f"{start}/condition", _as(body, 1, np.array(True)))
+            made = self._turn(step, level, at, turn, (number, condition, *carried))
+            going, carried, turn = bool(self._one(made[0], np.bool_)), made[1 : 1 + len(carried)], turn + 1
+            for stack, name in zip(stacks, made[1 + len(carried) :], strict=True):
+                stack.append(name)
+        self._results(step, level, at, carried, stacks, [0] * len(stacks))
+
+    def _scan(self, step: Step, level: _Level, at: Origin) -> None:
+        """Add all turns of a Scan."""
+        node, kwargs, body = step.node, step.kwargs, step.bodies["body"].model
+        names = [level.of(name) for name in node.inputs]
+        scanned = names[len(names) - kwargs["num_scan_inputs"] :]
+        states, shapes = names[: len(names) - len(scanned)], [self._shape(name) for name in scanned]
+        axes = kwargs.get("scan_input_axes") or (0,) * len(scanned)
+        backward = kwargs.get("scan_input_directions") or (0,) * len(scanned)
+        lengths = {shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
+        length = lengths.pop()
+        stacks: list[list[str]] = [[] for _ in body.outputs[len(states) :]]
+        for turn in range(length):
+            start, elements = f"{level.start}{node.index}/{turn}", list[str]()
+            for name, axis, reverse in zip(scanned, axes, backward, strict=True):
+                place = self._constant(f"{start}/{len(elements)}", np.array(length - 1 - turn if reverse else turn))
+                elements.append(self._glue("Gather", (name, place), f"{place}/element", at, level.guard, axis=axis))
+            made = self._turn(step, level, at, turn, (*states, *elements))
+            states = made[: len(states)]
+            for stack, name in zip(stacks, made[len(states) :], strict=True):
+                stack.append(name)
+        turned = kwargs.get("scan_output_directions") or (0,) * len(stacks)
+        ordered = [stack[::-1] if turn else stack for stack, turn in zip(stacks, turned, strict=True)]
+        self._results(step, level, at, states, ordered, kwargs.get("scan_output_axes") or [0] * len(stacks))
+
+    def _turn(self, step: Step, level: _Level, at: Origin, turn: int, given: Sequence[str]) -> list[str]:
+        """Add a turn of a body, of so many steps together at most. given: what it is fed with."""
+        body = step.bodies["body"]
+        if (turn + 1) * len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
+            raise Unforetold
+        fed = {value.name: name for value, name in zip(body.model.inputs, given, strict=True)}
+        return self._graph(step, "body", level, at, level.guard, fed, part=f"{turn}/")
+
+    def _results(
+        self,
+        step: Step,
+        level: _Level,
+        at: Origin,
+        carried: Sequence[str],
+        stacks: Sequence[Sequence[str]],
+        axes: Sequence[int],
+    ) -> None:
+        """Add what makes the outputs of a loop: of what goes around at the end, and of elements, to be joined along axes."""
+        node = step.node
+        for output, name in zip(node.outputs, carried, strict=False):
+            if output:
+                self._glue("Identity", (name,), level.of(output), at, level.guard)
+        for output, names, axis in zip(node.outputs[len(carried) :], stacks, axes, strict=False):
+            if not output:
+                continue
+            if len({(self._shape(name), self.values.held[name].dtype) for name in names}) != 1:
+                raise Unforetold
+            made, along = level.of(output), self._constant(f"{level.of(output)}{self.start}axis", np.array([axis]))
+            rows = [
+                self._glue("Unsqueeze", (name, along), f"{along}/{n}", at, level.guard) for n, name in enumerate(names)
+            ]
+            self._glue("Concat", rows, made, at, level.guard, axis=axis)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.values.held[name].shape)
+
+    def _graph(
+        self,
+        step: Step,
+        name: str,
+        level: _Level,
+        at: Origin,
+        guard: str,
+        fed: Mapping[str, str],
+        called: Mapping[str, str] | None = None,
+        part: str = "",
+    ) -> list[str]:
+        """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is to call what
+        its nodes make, where not by new names; part: of these, where the graph is added several times."""
         body, node = step.bodies[name], step.node
         graph = body.model
-        if graph.inputs or len(graph.outputs) < len(node.outputs):
-            raise _Unforetold
-        start = f"{level.start}{node.index}/{name}/"
+        if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):
+            raise Unforetold
+        start = f"{level.start}{node.index}/{name}/{part}"
         produced = dict.fromkeys(made for inner in graph.nodes for made in inner.outputs if made)
         own = {inner: f"{start}{inner}" for inner in (*graph.constants, *produced)}
-        stated = [(output, value.name) for output, value in zip(node.outputs, graph.outputs, strict=False) if output]
-        for output, made in reversed(stated if certain else ()):
-            if made in produced:
-                own[made] = level.of(output)
+        own.update((inner, name) for inner, name in (called or {}).items() if inner in produced)
         for inner, array in graph.constants.items():
             self._constant(own[inner], array)
         path = f"{at.path}/{name}/" if at.path else f"{name}/"
-        inside = _Level(level.natives.inside(step, name), {**level.names, **own}, replace(at, path=path), guard, start)
+        names, natives = {**level.names, **own, **fed}, level.natives.inside(step, name)
+        inside = _Level(natives, names, replace(at, path=path), guard, start)
         for one in body.steps:
             self._inner(one, inside)
-        return {output: inside.of(made) for output, made in stated}
+        return [inside.of(value.name) for value in graph.outputs]
 
     def _inner(self, step: Step, level: _Level) -> None:
-        """Add a step of a branch."""
+        """Add a step of a graph."""
         path = f"{level.source.path}{step.node.label}"
-        if _is_choice(step):
-            at = replace(level.source, path=path, around=(*level.source.around, path))
-            certain = self._choice(step, level, at)
-            self.inner.append(InnerIf(at, level.guard, CERTAIN if certain else ""))
-            return
         if step.bodies:
-            raise _Unforetold
+            at = replace(level.source, path=path, around=(*level.source.around, path))
+            why = self._without(step, level, at)
+            self.inner.append(GoneNode(at, level.guard, step.node.op_type, why))
+            return
         names = tuple([tuple([level.of(name) for name in part]) for part in (step.node.inputs, step.node.outputs)])
         node = replace(step.node, index=next(self.numbers), name=path, inputs=names[0], outputs=names[1])
         value = level.natives.model.constant(step.node.outputs[0]) if not step.node.inputs else None
@@ -227,53 +279,13 @@ class _Flattening:
         self.natives.lenders[node.index] = level.natives, step
         self._forced(replace(step, node=node), replace(level.source, path=path), level.guard)
 
-    def _glue(self, op: str, read: tuple[str, ...], made: str, at: Origin, guard: str = "") -> str:
-        """Add an operator of ai.onnx that stands for an If; what it makes. Guards are made in each run."""
-        index = next(self.numbers)
-        node = Node(index, f"{op}_{index}", "", op, version("", op, OPSETS[-1]), read, (made,))
-        self._forced(step_of(self.model, node), at, guard)
-        return made
 
-    def _constant(self, name: str, array: Array) -> None:
-        self.constants[name] = self.values.held[name] = array
-        self.values.known.add(name)
-
-    def _forced(self, step: Step, source: Origin, guard: str) -> None:
-        """Add a step, of which shapes must tell what it makes."""
-        self._follow(step)
-        told = self._told(step)
-        if told is None:
-            raise _Unforetold
-        self._add(step, *told, source, guard)
-
-    def _follow(self, step: Step) -> None:
-        """What follows from shapes, with what this step makes (running/derived.py::derived_tensors)."""
-        definition, node, derived = step.definition, step.node, self.natives.derived
-        if definition.graphs or definition.compounds == "makes":
-            return
-        if definition.form == "shape" or all(
-            not name or name in derived or name in self.constants for name in node.inputs
-        ):
-            self.natives.derived = derived.union(filter(None, node.outputs))
-
-    def _told(self, step: Step) -> tuple[KernelBinding, NodeEvent] | None:
-        """The kernel of a step, and its event; None if only a run tells what it makes."""
-        try:
-            told = dry_step(step, self.values, self.dry)
-        except (QrunError, *REFUSALS):
-            return None
-        if told is None:
-            return None
-        return told.bound, event_of(step, self.dry.infos, told.made, told.bound, told.observations, {})
-
-    def _add(self, step: Step, bound: KernelBinding | None, event: NodeEvent, source: Origin, guard: str) -> None:
-        if guard:
-            self.guards[len(self.steps)] = guard
-        self.steps.append(step)
-        self.bounds.append(bound)
-        self.events.append(event)
-        self.sources.append(source)
+def _outputs(step: Step, branch: str) -> Sequence[TensorType]:
+    """What a branch makes of the outputs of its If, in order."""
+    return step.bodies[branch].model.outputs[: len(step.node.outputs)]
 
 
-def _is_choice(step: Step) -> bool:
-    return step.node.op_type == "If" and not step.node.domain
+def _as(body: Model, place: int, value: Array) -> Array:
+    """A number as a body's input of this place has it: of shape [1] where that is stated."""
+    stated = body.inputs[place].shape if place < len(body.inputs) else None
+    return value.reshape(1) if stated is not None and len(stated) == 1 else value

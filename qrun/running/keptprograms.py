@@ -17,7 +17,7 @@ from qrun.ops._native import NativeSection
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Flat, InnerIf, Origin
+from qrun.running.flat import Flat, GoneNode, Origin
 from qrun.running.keptlistings import packed_portable, unpacked_portable
 from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.packed import (
@@ -234,7 +234,7 @@ def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
     return (
         tuple((source.number, source.path, source.around) for source in flat.sources),
         dict(flat.guards),
-        tuple(((at := one.source).number, at.path, at.around, one.guard, one.why) for one in flat.inner),
+        tuple(((at := one.source).number, at.path, at.around, one.guard, one.op, one.why) for one in flat.inner),
         tuple(packed_node(node, bundle) for node in plain),
         _packed_events(flat.whole),
     )
@@ -242,9 +242,9 @@ def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
 
 def _unpacked_flat(packed: Any, events: Sequence[NodeEvent], arrays: Sequence[Array]) -> Flat:
     sources, guards, inner, nodes, whole = packed
-    ifs = [InnerIf(Origin(*source), guard, why) for *source, guard, why in inner]
+    inside = [GoneNode(Origin(*source), guard, op, why) for *source, guard, op, why in inner]
     outer = _unpacked_events(whole, [unpacked_node(node, arrays) for node in nodes])
-    return Flat(events, [Origin(*source) for source in sources], guards, ifs, outer)
+    return Flat(events, [Origin(*source) for source in sources], guards, inside, outer)
 
 
 def has_bodies(nodes: Iterable[Node]) -> bool:

@@ -1,0 +1,130 @@
+"""The steps of a flat plan (running/flattened.py) while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import replace
+from qrun.errors import QrunError
+from qrun.ir import Array, Node
+from qrun.ir.schema import OPSETS, version
+from qrun.memory import Budget
+from qrun.running.derived import blank
+from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.drysteps import DryValues, dry_step
+from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.flat import GoneNode, Origin
+from qrun.running.plan import Plan, Step, step_of
+from qrun.running.steps import REFUSALS, Run, event_of
+from qrun.running.times import Clock
+
+
+class Unforetold(Exception):
+    """Only a run tells what a step makes, or it has no native kernel."""
+
+
+class FlatSteps:
+    """Steps that are added one after the other, and what shapes tell of them.
+
+    plan: the plan that the flat one is made of; around: its kernels. natives: those of the flat plan.
+    """
+
+    def __init__(
+        self, plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorInfo], shapes: Mapping[str, Array]
+    ) -> None:
+        self.plan, self.around, self.infos = plan, natives, infos
+        self.constants = dict(plan.model.constants)
+        self.model = replace(plan.model, constants=self.constants)
+        self.natives = NativeKernels(self.model, natives.engine, natives.arith, derived=natives.derived)
+        self.dry = Run(natives.arith, Budget(), False, self.natives, Clock(), {})
+        self.values = DryValues({**self.constants, **shapes})
+        for name, info in infos.items():
+            self.values.held.setdefault(name, blank(info.shape, info.dtype))
+        self.steps, self.bounds, self.events = list[Step](), list[KernelBinding | None](), list[NodeEvent]()
+        self.sources, self.inner, self.guards = list[Origin](), list[GoneNode](), dict[int, str]()
+        self.numbers = count()
+        self.start = ":"
+        while any(name.startswith(self.start) for name in (*infos, *self.constants)):
+            self.start += ":"
+
+    @contextmanager
+    def _or_not_at_all(self) -> Iterator[None]:
+        """What is added in the block is taken back if it fails."""
+        length, derived, inner = len(self.steps), self.natives.derived, len(self.inner)
+        known = set(self.values.known)
+        try:
+            yield
+        except Unforetold:
+            for made in (self.steps, self.bounds, self.events, self.sources):
+                del made[length:]
+            del self.inner[inner:]
+            for number in [n for n in self.guards if n >= length]:
+                del self.guards[number]
+            self.natives.derived = derived
+            self.values.known.intersection_update(known)
+            for name, info in self.infos.items():
+                if name not in known:
+                    self.values.held[name] = blank(info.shape, info.dtype)
+            raise
+
+    def _glue(self, op: str, read: Sequence[str], made: str, at: Origin, guard: str = "", **attributes: Any) -> str:
+        """Add an operator of ai.onnx that stands for a step with graphs; what it makes. Guards are made in each run."""
+        index = next(self.numbers)
+        latest = version("", op, OPSETS[-1])
+        node = Node(index, f"{op}_{index}", "", op, latest, tuple(read), (made,), attributes)
+        self._forced(step_of(self.model, node), at, guard)
+        return made
+
+    def _constant(self, name: str, array: Array) -> str:
+        """Add a constant; its name."""
+        self.constants[name] = self.values.held[name] = array
+        self.values.known.add(name)
+        return name
+
+    def _one(self, name: str, dtype: type[np.generic]) -> Array:
+        """The only element of a value of this type that follows from shapes."""
+        value = self.values.held.get(name)
+        if value is None or name not in self.values.known or value.size != 1 or value.dtype != dtype:
+            raise Unforetold
+        return value.reshape(())
+
+    def _forced(self, step: Step, source: Origin, guard: str) -> None:
+        """Add a step, of which shapes must tell what it makes."""
+        self._follow(step)
+        told = self._told(step)
+        if told is None:
+            raise Unforetold
+        self._add(step, *told, source, guard)
+
+    def _follow(self, step: Step) -> None:
+        """What follows from shapes, with what this step makes (running/derived.py::derived_tensors)."""
+        definition, node, derived = step.definition, step.node, self.natives.derived
+        if definition.graphs or definition.compounds == "makes":
+            return
+        if definition.form == "shape" or all(
+            not name or name in derived or name in self.constants for name in node.inputs
+        ):
+            self.natives.derived = derived.union(filter(None, node.outputs))
+
+    def _told(self, step: Step) -> tuple[KernelBinding, NodeEvent] | None:
+        """The kernel of a step, and its event; None if only a run tells what it makes."""
+        try:
+            told = dry_step(step, self.values, self.dry)
+        except (QrunError, *REFUSALS):
+            return None
+        if told is None:
+            return None
+        return told.bound, event_of(step, self.dry.infos, told.made, told.bound, told.observations, {})
+
+    def _add(self, step: Step, bound: KernelBinding | None, event: NodeEvent, source: Origin, guard: str) -> None:
+        if guard:
+            self.guards[len(self.steps)] = guard
+        self.steps.append(step)
+        self.bounds.append(bound)
+        self.events.append(event)
+        self.sources.append(source)
