@@ -83,31 +83,11 @@ CONSTANTS = {
     **dict.fromkeys(QUANTIZED, 4),
 }
 """How many constants each function has; functions that are not here have none."""
-
-
-NARROWED = frozenset(
-    (
-        "cast",
-        "dequantize",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "square",
-        "reciprocal",
-        "sqrt",
-        "leaky_relu",
-        "hard_sigmoid",
-        "hard_swish",
-        "p_relu",
-        "softsign",
-        "sum",
-        "mean",
-        "shrink",
-        *CLOSE,
-    )
-)
-"""Functions whose result of numbers of a narrower type may be none of these."""
+KEPT = frozenset((
+    "abs", "ceil", "clip", "floor", "max", "min", "neg", "relu", "round", "sign", "thresholded_relu", "where",
+    *LOGICAL, *CONVERSIONS, *QUANTIZED, "to_f16", "to_bf16",
+))  # fmt: skip
+"""Functions whose result needs no rounding where operands are of a narrower type: it is one of its numbers, or no float32."""
 
 
 @frozen

@@ -177,9 +177,9 @@ EXACT: dict[str, Write] = {
     "mean": lambda k, v: k.total(v) / float(len(v)),
     "shrink": lambda k, v: k.shrunk(v[0]),
 }
+"""Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""
-"""Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
 _OF_ONE: tuple[Callable[[Value], Value], ...] = (
     exp, tanh, sigmoid, erf, gelu, logarithms.log, logarithms.softplus, logarithms.mish, logarithms.sinh, logarithms.cosh,
     logarithms.asinh, logarithms.acosh, logarithms.atanh, angles.sin, angles.cos, angles.tan, angles.asin, angles.acos,
