@@ -40,9 +40,9 @@ def appended(past: Array | None, new: Array, ctx: Context) -> Array:
     return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
 
 
-def check_past(past: Array, new: Array, name: str) -> None:
+def check_past(past: Array | None, new: Array, name: str) -> None:
     """Refuse a cache [B,N,P,H] that does not fit what is new [B,N,L,H]."""
-    if past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]:
+    if past is not None and (past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]):
         raise bad_shape(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]
 Claim = tuple[tuple[int, ...], int, str]
+Given = TypeVar("Given", Array, Array | None)
+"""An input: None only where None was given."""
 
 
 @frozen
@@ -135,9 +137,9 @@ def bad_shape(param: str, expected: str, got: Array, why: str = "") -> OperatorE
     return misfit(f"{param} has shape {shape_text(got.shape)}", param, expected, got, why=why)
 
 
-def with_shape(array: Array, name: str, *allowed: tuple[int, ...]) -> Array:
-    """The array, which has one of these shapes; refuses another."""
-    if array.shape not in allowed:
+def with_shape(array: Given, name: str, *allowed: tuple[int, ...]) -> Given:
+    """The array, if it is given, which has one of these shapes; refuses another."""
+    if array is not None and array.shape not in allowed:
         raise bad_shape(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
     return array
 

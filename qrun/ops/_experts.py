@@ -183,5 +183,4 @@ def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> 
 def check_biases(biases: Sequence[Array | None], experts: int, widths: Sequence[int]) -> None:
     """Refuse fc1_, fc2_, fc3_experts_bias that are no number for each of what an expert's projection makes."""
     for number, (bias, width) in enumerate(zip(biases, widths, strict=True), 1):
-        if bias is not None:
-            with_shape(bias, f"fc{number}_experts_bias", (experts, width))
+        with_shape(bias, f"fc{number}_experts_bias", (experts, width))

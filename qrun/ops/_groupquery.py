@@ -93,8 +93,7 @@ def check_pasts(k: Array, given: GroupQueryInputs, window: int) -> None:
     past_key, past_value = given.past_key, given.past_value
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past in (("past_key", past_key), ("past_value", past_value)):
-        if past is not None:
-            check_past(past, k, name)
+        check_past(past, k, name)
     if past_key is not None and past_value is not None:
         with_shape(past_value, "past_value", past_key.shape)
     if window and (past_key is None or past_key.shape[2] < window):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import SMALL, shape_text, type_name
-from qrun.ops._context import Context, first_place, refuse
+from qrun.ops._context import Context, Given, first_place, refuse
 from qrun.ops._rounding import DoubleDouble, Floats, nearest, scale_pair, two_product
 
 BLOCK = 1 << 16
-Given = TypeVar("Given", Array, Array | None)
-"""A parameter: None only where None was given."""
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
 _INTEGERS = {
     np.dtype(t): (int(_iinfo(t).min), int(_iinfo(t).max))

@@ -104,8 +104,8 @@ def check_targets(targets: int) -> None:
 def check_base(base: Array, targets: int) -> None:
     """Raises OperatorError for base_values that are not one for each of so many targets, one for all, or none."""
     if base.size not in (0, 1, targets):
-        raise refuse(f"base_values has {base.size} numbers", "base_values", f"{targets}, 1 or none", str(base.size),
-                     code="QR204")  # fmt: skip
+        expected = f"{targets}, 1 or none"
+        raise refuse(f"base_values has {base.size} numbers", "base_values", expected, base.size, code="QR204")
 
 
 def _add(total: Array, told: Array, rows: Array, targets: Array, weights: Array, aggregate: str) -> None:
@@ -129,7 +129,7 @@ def keyed(trees: Sequence[int] | None, nodes: Sequence[int] | None, name: str) -
 def modes_of(names: Sequence[str]) -> Array:
     unknown = next((name for name in names if name not in MODES or name == "BRANCH_MEMBER"), None)
     if unknown is not None:
-        raise refuse(f"a node has mode {unknown}", "nodes_modes", ", ".join(m for m in MODES if m != "BRANCH_MEMBER"), unknown,
-                     code="QR204")  # fmt: skip
+        known = ", ".join(m for m in MODES if m != "BRANCH_MEMBER")
+        raise refuse(f"a node has mode {unknown}", "nodes_modes", known, unknown, code="QR204")
     table = {name: number for number, name in enumerate(MODES)}
     return np.array([table[name] for name in names], np.int64)

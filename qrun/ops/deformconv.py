@@ -41,8 +41,8 @@ def deform_conv(
     check_bias(B, W.shape[0])
     taps, places, rank = math.prod(win.kernel), math.prod(win.out), X.ndim - 2
     if offset_group < 1 or X.shape[1] % offset_group:
-        raise refuse("channels do not fit offset_group", "offset_group", f"a divisor of {X.shape[1]}", str(offset_group),
-                     code="QR207")  # fmt: skip
+        expected = f"a divisor of {X.shape[1]}"
+        raise refuse("channels do not fit offset_group", "offset_group", expected, offset_group, code="QR207")
     for name, given, count in (("offset", offset, taps * rank), ("mask", mask, taps)):
         shape = (len(X), offset_group * count, *win.out)
         if given is not None and given.shape != shape:

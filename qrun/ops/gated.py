@@ -19,8 +19,7 @@ def scaled_silu(X: Array, scale: Array | None = None, *, alpha: float = 1.0, ctx
 
     scale: a scalar or [1], of any floating-point type. Raises OperatorError for a scale of another shape.
     """
-    if scale is not None:
-        with_shape(scale, "scale", (), (1,))
+    with_shape(scale, "scale", (), (1,))
     ctx.claim(X.shape, 24)
     factor = single(alpha) if scale is None else float(scale.reshape(()))
     with np.errstate(all="ignore"):

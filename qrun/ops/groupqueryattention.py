@@ -71,8 +71,7 @@ def group_query_attention(
     if attributes.do_rotary:
         q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
     check_bias(given.attention_bias, (*q.shape[:3], total))
-    if given.head_sink is not None:
-        with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
+    with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
     shape = (*k.shape[:2], room if attributes.kept else max(room, total), k.shape[3])
     ctx.claim((2, *shape), k.itemsize, "present")
     presents = np.zeros(shape, k.dtype), np.zeros(shape, k.dtype)
@@ -208,10 +207,9 @@ def _turned(
         raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
     length = q.shape[2]
     firsts = np.array([0 if total == length else step.first for step in steps], np.int64)
-    if position_ids is not None:
-        with_shape(position_ids, "position_ids", (q.shape[0], length))
-        if total == length and position_ids.size:
-            firsts = np.full(len(steps), int(position_ids.reshape(-1)[0]))
+    with_shape(position_ids, "position_ids", (q.shape[0], length))
+    if position_ids is not None and total == length and position_ids.size:
+        firsts = np.full(len(steps), int(position_ids.reshape(-1)[0]))
     places = firsts[:, None] + np.arange(length)
     places = places if position_ids is None or total == length else position_ids
     width = rotary_width(q.shape[3], 2 * cos_cache.shape[-1] if cos_cache.ndim else 0)

@@ -74,12 +74,12 @@ def gather_block_quantized(
         return np.zeros(shape, scales.dtype)
     codes = _unpacked(np.take(data, places, axis=along), width).astype(np.float32)
     rows = np.arange(size[blocks_along]) // block
-    if blocks_along == along:
-        rows = rows[places]
 
     def spread(x: Array) -> Array:
         """A parameter of each block, for each code."""
-        x = x if blocks_along == along or x.shape[along] == 1 else np.take(x, places, axis=along)
+        if blocks_along == along:
+            return np.take(x, rows[places], axis=along).astype(np.float32)
+        x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
         return np.take(x, rows, axis=blocks_along).astype(np.float32)
 
     with np.errstate(all="ignore"):

@@ -78,8 +78,7 @@ def moe(
     shapes = (experts, inner * attributes.parts, width), (experts, width, inner), (experts, inner, width)
     weights = (fc1_experts_weights, fc2_experts_weights, fc3_experts_weights)
     for number, (given, shape) in enumerate(zip(weights, shapes, strict=True), 1):
-        if given is not None:
-            with_shape(given, f"fc{number}_experts_weights", shape)
+        with_shape(given, f"fc{number}_experts_weights", shape)
     biases = (fc1_experts_bias, fc2_experts_bias, fc3_experts_bias)
     check_biases(biases, experts, [shape[1] for shape in shapes])
 

@@ -43,8 +43,9 @@ def tf_idf_vectorizer(
     pool: Sequence[Any] = (pool_strings if X.dtype == object else pool_int64s) or ()
     if bool(pool_strings) == bool(pool_int64s) or not pool:
         wanted = "pool_strings" if X.dtype == object else "pool_int64s"
-        raise refuse("the pool does not fit X", wanted, f"n-grams for X of type {X.dtype}, and no other pool",
-                     "both" if pool_strings and pool_int64s else "the other, or none", code="QR204")  # fmt: skip
+        expected = f"n-grams for X of type {X.dtype}, and no other pool"
+        got = "both" if pool_strings and pool_int64s else "the other, or none"
+        raise refuse("the pool does not fit X", wanted, expected, got, code="QR204")
     one_of("mode", mode, _MODES)
     shares = np.asarray(weights or [1.0] * len(ngram_indexes), np.float32).astype(np.float64)
     lengths = range(min_gram_length, max_gram_length + 1)

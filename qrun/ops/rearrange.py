@@ -99,8 +99,8 @@ def reverse_sequence(
     0 and 1.
     """
     if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
-        raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more",
-                     f"time {time_axis}, batch {batch_axis}", code="QR204")  # fmt: skip
+        got = f"time {time_axis}, batch {batch_axis}"
+        raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more", got, code="QR204")
     ctx.claim(input.shape, input.itemsize)
     batch, most = input.shape[batch_axis], input.shape[time_axis]
     lengths = ints(sequence_lens, "sequence_lens") if sequence_lens.size <= 128 else tuple(sequence_lens.tolist())
@@ -167,8 +167,8 @@ def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
     bits = [_bits(input.dtype), _bits(kind)]
     if kind is None or not bits[0] or bits[0] != bits[1]:
         got = f"{to} {type_name(kind)}" if kind else str(to)
-        raise refuse("the types have other bits", "to", f"a type of {bits[0]} bits, as {type_name(input.dtype)}", got,
-                     code="QR203")  # fmt: skip
+        expected = f"a type of {bits[0]} bits, as {type_name(input.dtype)}"
+        raise refuse("the types have other bits", "to", expected, got, code="QR203")
     ctx.claim(input.shape, input.itemsize)
     if bits[0] < 8:
         return (input.view(np.uint8) & np.uint8((1 << bits[0]) - 1)).view(kind)

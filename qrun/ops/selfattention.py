@@ -68,8 +68,7 @@ def attention_1(
     Raises OperatorError for shapes and attributes that do not fit.
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
-    if bias is not None:
-        with_shape(bias, "bias", weights.shape[1:])
+    with_shape(bias, "bias", weights.shape[1:])
     rows = input.reshape(-1, input.shape[2])
     projected = node("Gemm", [rows, weights, bias], ctx).reshape(*input.shape[:2], -1)
     cache = Cache(past, bool(past_present_share_buffer), past_sequence_length)

@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ops._float import narrow
-from qrun.ops._ml import (
-    ML,
-    NUMBERS,
-    TRANSFORMS,
-    labels_of,
-    logistic,
-    one_of_two,
-    rows_of,
-    single_results,
-    transformed,
-)
+from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, logistic, one_of_two, rows_of, single_results, transformed
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_trees import forest_kernel, sums_kernel
 from qrun.ops._op import Array, Context, one_of, op, require
