@@ -23,7 +23,7 @@ class Gates:
     clip: float | None
 
     def of(self, direction: int) -> tuple[Activation, ...]:
-        """Those of a direction, with what they are given clipped."""
+        """The activations of a direction; what they are given is clipped first."""
         return tuple(self._clipped(function) for function in self.functions[direction])
 
     def _clipped(self, function: Activation) -> Activation:

@@ -107,7 +107,7 @@ def attend(
 
 
 def _softmax_beside(scores: Array, sink: Array, ctx: Context) -> Array:
-    """Softmax of rows that have one more score each, which is then left out."""
+    """Softmax of rows with one more score each, whose share is left out of the result."""
     ctx.claim((*scores.shape[:3], scores.shape[3] + 1), 8)
     beside = np.broadcast_to(sink.astype(scores.dtype)[:, None, None], (*scores.shape[:3], 1))
     return np.ascontiguousarray(node("Softmax", [np.concatenate([scores, beside], axis=3)], ctx)[..., :-1])

@@ -42,12 +42,12 @@ class BlockWeights:
         return max(1, _CHUNK // max(1, self.depth))
 
     def part(self, columns: slice | Array) -> BlockWeights:
-        """Those of some columns of the product."""
+        """The weights of some columns of the product."""
         zeros = None if self.zero_points is None else self.zero_points[columns]
         return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
 
     def in_int8(self, accuracy_level: int) -> bool:
-        """Whether onnxruntime multiplies codes of A."""
+        """Whether onnxruntime quantizes A and multiplies its codes."""
         packed = self.zero_points is None or self.zero_points.dtype == np.uint8
         known = self.bits != 2 or self.block in _BLOCKS_OF_2_BITS
         return accuracy_level == _INT8 and packed and known and self.groups is None

@@ -20,7 +20,7 @@ Complete = Callable[[Any], bool]
 
 @frozen
 class Settled:
-    """The same for every result."""
+    """Every result is complete, or none is."""
 
     complete: bool
 
@@ -33,7 +33,7 @@ ALWAYS, NEVER = Settled(True), Settled(False)
 
 @frozen
 class FewEnds:
-    """So few results are one of these codes that no saturation is worth reporting."""
+    """So few results are codes at the ends of their type that no saturation is worth reporting."""
 
     ends: tuple[int, ...]
 
@@ -61,7 +61,7 @@ class Between:
 
 @frozen
 class EachPart:
-    """Of a result that is joined of parts along an axis, which end at `ends`: what `checks` say of each."""
+    """Each part of a result passes its own check; the parts are joined along an axis and end at `ends`."""
 
     axis: int
     ends: tuple[int, ...]
@@ -105,7 +105,7 @@ def stored(check: Complete) -> tuple[Any, ...] | None:
 
 
 def restored(fields: tuple[Any, ...]) -> Complete:
-    """The check that was stored so."""
+    """The check of which `stored` made these values."""
     name, *values = fields
     if name == "EachPart":
         values[-1] = tuple(map(restored, values[-1]))

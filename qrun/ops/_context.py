@@ -128,7 +128,7 @@ def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **m
 
 
 def misfit(message: str, param: str, expected: str, got: Any, **more: str) -> OperatorError:
-    """The error for an input, or its shape, that does not fit the others of the node."""
+    """The error for an input that does not fit the node's other inputs or its attributes."""
     return refuse(message, param, expected, got, **more, code="QR208")
 
 
@@ -145,7 +145,7 @@ def with_shape(array: Given, name: str, *allowed: tuple[int, ...]) -> Given:
 
 
 def check_range(places: Array, count: int, name: str, what: str, code: str = "QR209", more: str = "") -> None:
-    """Refuse integers outside 0 to count - 1, each of which names a `what`; more: what else is to be said of these."""
+    """Refuse integers outside 0 to count - 1. what: what they number, as in "no row 7"; more: is said of the range."""
     if places.size and (places.min() < 0 or places.max() >= count):
         bad = int(places.max() if places.max() >= count else places.min())
         raise refuse(f"there is no {what} {bad}", name, f"0 to {count - 1}{more}", str(bad), code=code)

@@ -56,7 +56,7 @@ def _refused(value: str, why: str) -> OperatorError:
 
 
 def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:
-    """The same for values between bottom and top; numbers, but top may be infinite, and bottom in ``ort``."""
+    """The same for values from bottom to top, which are numbers; top may be infinite, and in ``ort`` bottom too."""
     with np.errstate(all="ignore"):
         bottom, top = min(_F32(0), bottom), max(_F32(0), top)
         scale = (top - bottom) / _F32(255)

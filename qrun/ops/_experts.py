@@ -57,7 +57,7 @@ def expert_macs(inputs: Sequence[Shape], attributes: Mapping[str, Any], places: 
 
 
 def tokens_of(x: Array, router_probs: Array, experts: int, attributes: ExpertAttributes) -> Array:
-    """The rows [tokens,width] of the input, checked with what chooses among so many experts, and the attributes."""
+    """The rows [tokens,width] of the input. Refuses attributes, and router_probs that are not [tokens,experts]."""
     if x.ndim not in (2, 3):
         raise bad_shape("input", "[tokens,width] or [batch,length,width]", x)
     rows = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
@@ -93,7 +93,7 @@ def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
 
 
 def chosen(router_probs: Array, k: int) -> Array:
-    """The k experts of the greatest numbers, the greatest first; of equal ones the last, NaN before all. int64 [tokens,k]."""
+    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last, NaN before all."""
     tokens, experts = router_probs.shape
     turned = np.asarray(router_probs, np.float64)[:, ::-1]
     order = np.argsort(np.where(np.isnan(turned), -np.inf, -turned), axis=1, kind="stable")
@@ -102,13 +102,13 @@ def chosen(router_probs: Array, k: int) -> Array:
 
 
 def normalized(shares: Array, ctx: Context) -> Array:
-    """Shares by their sum, as ReduceSum and Div; those whose sum is 0 stay."""
+    """Shares divided by their sum, as ReduceSum and Div; those whose sum is 0 stay."""
     total = node("ReduceSum", [shares, np.array([1])], ctx)
     return np.asarray(np.where(total == 0, shares, node("Div", [shares, total], ctx)))
 
 
 def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Routes:
-    """Shares without those up to `least`, and NaN, in ``ort`` arithmetic."""
+    """Routes with these shares; in ``ort`` arithmetic those up to `least`, and NaN, become 0."""
     kept = shares > least if ctx.arith == "ort" else np.ones(shares.shape, bool)
     return Routes(experts, np.where(kept, shares, np.zeros((), shares.dtype)))
 
@@ -181,6 +181,6 @@ def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> 
 
 
 def check_biases(biases: Sequence[Array | None], experts: int, widths: Sequence[int]) -> None:
-    """Refuse fc1_, fc2_, fc3_experts_bias that are no number for each of what an expert's projection makes."""
+    """Refuse fc1_, fc2_ and fc3_experts_bias that are not [experts, width of what the projection makes]."""
     for number, (bias, width) in enumerate(zip(biases, widths, strict=True), 1):
         with_shape(bias, f"fc{number}_experts_bias", (experts, width))

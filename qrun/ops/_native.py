@@ -231,7 +231,7 @@ def declined(reason: str) -> Exception:
 
 
 def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") -> None:
-    """Declined if the type does not fit. what: what there is none of for it, with {} in its place."""
+    """Declined unless the type fits. what: what there is no native one of, as in ``pools of {}``; {} stands for the type."""
     if not fits:
         raise declined(f"no native {what.format(type_name(dtype))}")
 

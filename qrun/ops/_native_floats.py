@@ -57,7 +57,7 @@ def dynamic_kernel(
 def scaled_stages(
     product: DynamicProduct, left: Array | Given, scale: int, bias: int | None, slope: Array | None = None
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
-    """What makes output 0, float32; and the operations that multiply matrices, and sums."""
+    """The stages that make output 0, float32; and the operations among them that multiply matrices, and their sums by scales."""
     from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
 
     site = product.site
@@ -102,7 +102,7 @@ def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
 
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
-    """Codes, scale and zero point of input 0, which is such an array of float32."""
+    """The stages that make codes, scale and zero point of input 0, which is x, float32."""
     from qrun.native.kernels.dynamic import Parameters, Quantized, Range
 
     if not x.size:

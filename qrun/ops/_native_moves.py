@@ -93,7 +93,7 @@ def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: boo
 def taken_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input at places that follow from constants.
 
-    The reference kernel says which: it is given each element's own number in its stead.
+    The reference kernel says which: in place of the elements it is given their numbers.
     """
     from qrun.native.kernels.repeat import taken
 

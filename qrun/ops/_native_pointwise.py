@@ -77,7 +77,7 @@ def note(site: LoweringContext, seen: Context) -> None:
 
 
 def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param: str = "") -> Complete:
-    """Whether results leave the reference nothing to observe, from what it saw in all that there are.
+    """Whether a result leaves the reference nothing to observe, by what it observed in all possible results.
 
     param: of several results, the one that is observed under this name.
     """
@@ -137,7 +137,7 @@ def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> E
 
 
 def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> CodeSum | CodeProduct:
-    """About what the operator computes of unsigned codes of these operands."""
+    """An estimate of the operator's function of unsigned codes."""
     scales, zeros = [], []
     for tensor in (*operands, 5):
         scale, zero, x = site.inputs[tensor + 1], site.inputs[tensor + 2], site.inputs[tensor] if tensor != 5 else None
@@ -148,7 +148,7 @@ def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> C
 
 
 def _shift(x: Array) -> int:
-    """How much higher unsigned codes are."""
+    """What makes a code unsigned when it is added."""
     return 128 if x.dtype == np.int8 else 0
 
 

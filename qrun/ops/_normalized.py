@@ -47,7 +47,7 @@ def settled(x: Array, y: Array, states: tuple[Array, Array], scale: Array, bias:
 
 
 class _Row:
-    """square: the variance plus epsilon, exactly."""
+    """A row of x as integers. square: its variance plus epsilon, exactly."""
 
     def __init__(self, x: Array, epsilon: float) -> None:
         fractions, exponents = np.frexp(x.astype(np.float64))
@@ -61,7 +61,7 @@ class _Row:
         self.square = squares * self._unit**2 + Fraction(epsilon)
 
     def results(self, places: Array, scale: Array, bias: Array) -> Array:
-        """float32: what elements become that have this scale and bias each.
+        """The results, float32, of the elements at these places, each with its own scale and bias.
 
         First in float64 of the exact differences and variance, which has fewer doubts left.
         """

@@ -162,7 +162,7 @@ class OpDef:
 
     @property
     def contrib(self) -> bool:
-        """Whether its types are declared, as those of operators are that onnxruntime has beside onnx.defs."""
+        """Whether the declaration says the types, because onnx.defs does not have the operator."""
         return bool(self.types)
 
     @cached_property

@@ -13,7 +13,7 @@ from qrun.ops._float import bounds, is_integer, widen
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
-    """The shape that is left: of no elements, along the axes, there may be many results."""
+    """The shape of the result, which may have elements even where data has none."""
     return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
 
 

@@ -41,7 +41,7 @@ def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None
 
 
 def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
-    """The shape, if an array may have it: at most 64 axes, no overflow of the address space."""
+    """The shape, if an array may have it: at most 64 axes, fewer than 2**63 bytes."""
     dims = tuple(int(n) for n in shape)
     if len(dims) > MOST_AXES:
         raise refuse(f"the output would have {len(dims)} axes", param, f"at most {MOST_AXES} axes", str(len(dims)))

@@ -76,7 +76,7 @@ def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats
 
 
 def decided(total: Floats, reach: Floats, made: Array) -> Array:
-    """Fill `made` with these values rounded. Returns where that may be wrong, as the real ones are within `reach`."""
+    """Fill `made` with these values rounded. Returns where that may be wrong: the real values lie within `reach` of these."""
     total = total + 0.0
     low, high = narrow(total - reach, made.dtype), narrow(total + reach, made.dtype)
     made[...] = narrow(total, made.dtype)

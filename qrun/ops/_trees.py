@@ -68,7 +68,7 @@ def _compared(modes: Array, value: Array, limit: Array) -> Array:
 
 
 def votes(forest: Forest, at: Array, targets: int, aggregate: str, base: Array, ctx: Context) -> Array:
-    """What the leaves [N,trees] add up to for each target, float64 [N,targets]; one that got no vote has 0, then base."""
+    """What the leaves [N,trees] add up to for each target, plus base: float64 [N,targets]; without votes that is base."""
     check_targets(targets)
     if forest.targets.size and (forest.targets.min() < 0 or forest.targets.max() >= targets):
         bad = int(forest.targets.max() if forest.targets.max() >= targets else forest.targets.min())
@@ -97,7 +97,7 @@ def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
 
 
 def check_targets(targets: int) -> None:
-    """Raises OperatorError for fewer than one."""
+    """Raises OperatorError for fewer than one target."""
     require("n_targets", targets >= 1, "1 or more", targets)
 
 

@@ -55,7 +55,7 @@ class SlidingWindow:
 
 
 def check_rank(rank: int, param: str) -> None:
-    """Refuse more spatial axes than a view of all windows can have: each has one for the kernel and one for the place."""
+    """Refuse more spatial axes than a view of all windows can have, which takes two axes for each of them."""
     most = MOST_AXES // 2 - 1
     if rank > most:
         why = f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one."

@@ -160,7 +160,7 @@ def _power(x: Array, y: Array) -> Any:
 
 
 def _integer_power(x: Array, y: Array) -> Array:
-    """Modulo 2**64 first: its low bits are those of the narrower type."""
+    """x ** y, which wraps: computed modulo 2**64, whose low bits are those of the narrower type."""
     exponent = np.where(y < 0, np.array(0, y.dtype), y).astype(np.uint64)
     power = np.power(x.astype(np.uint64), exponent).astype(x.dtype)
     odd = (y & np.array(1, y.dtype)) != 0

@@ -205,7 +205,7 @@ def _seen(shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], l
 
 
 def _root(scale: float | None, head_size: int, dtype: Any) -> Array:
-    """sqrt(scale) in float32, then of the type."""
+    """sqrt(scale), computed in float32, as an array of the type."""
     one = np.float32(1)
     with np.errstate(all="ignore"):
         given = one / np.sqrt(np.float32(head_size)) if scale is None else np.float32(single(scale))

@@ -70,7 +70,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
-    """The kernel of a checked node that is these nodes, whose sum is its last output."""
+    """The kernel of a checked node that stands for these nodes; what they call ``sum`` is its last output."""
     if site.ctx.wants(1) or site.ctx.wants(2):
         raise declined("its mean or deviation is asked for")
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
@@ -122,14 +122,14 @@ def _inverse(x: Array, epsilon: float) -> Array:
 def _nodes(
     bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
 ) -> list[InnerNode]:
-    """weights: inputs of the normalization besides the sum; place: of the bias."""
+    """The nodes for which the operator stands. weights: inputs of the normalization besides the sum; place: of the bias."""
     first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
     then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
     return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
 
 
 def _check(x: Array, skip: Array, **weights: Array | None) -> None:
-    """Refuse a scalar, what does not broadcast to it, and weights that are not one number for each element of a row."""
+    """Refuse a scalar x, a skip that does not broadcast to x, and weights that are not one number for each element of a row."""
     if not x.ndim:
         raise misfit("the input is a scalar", "input", "rank 1 or more", x)
     if not broadcasts_to(skip.shape, x.shape):

@@ -25,7 +25,7 @@ def concat(*inputs: Array, axis: int, ctx: Context) -> Array:
 
 
 def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
-    """The axis as a number from 0 on."""
+    """The axis, counted from the front; refuses inputs that do not fit each other."""
     if not inputs or any(x is None for x in inputs):
         raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     first = inputs[0]

@@ -189,7 +189,7 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
 
 
 def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:
-    """Indices from 0 to size - 1, int64, and which of them exist; 0 for the others."""
+    """The indices counted from the front, int64, 0 for those that do not exist; and which exist."""
     whole: Any = indices if is_integer(indices.dtype) else np.trunc(widen(indices))
     exists = (whole >= least) & (whole < size)
     index = np.where(exists, whole, 0).astype(np.int64)

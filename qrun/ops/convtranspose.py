@@ -154,7 +154,7 @@ def _placed(
     output_padding: Sequence[int],
     output_shape: Sequence[int],
 ) -> _Placement:
-    """Where products go; refuses what the page forbids."""
+    """Where in the result products are added; refuses what the page forbids."""
     check_operands(x, w, geometry.group, geometry.kernel_shape, ("X", "W"), transposed=True)
     check_bias(bias, w.shape[1] * geometry.group)
     size, auto_pad = x.shape[2:], geometry.auto_pad

@@ -89,7 +89,7 @@ def _function(activation: str) -> str:
 
 
 def _check_norm(x: Array, scale: Array, gate: Array, activation: str) -> int:
-    """The width of a group."""
+    """The width of a group; refuses shapes and an activation that do not fit."""
     one_of("activation", activation, _ACTIVATIONS)
     if scale.ndim != 1 or not scale.size:
         raise bad_shape("scale", "[C]", scale)

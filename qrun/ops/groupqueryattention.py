@@ -169,8 +169,8 @@ def _attended(
     attributes: GroupQueryAttributes,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """Of one sequence, whose keys and values are `used`: results, and the scores or shares that are asked for. Scores that are
-    hidden are 0, as those of other places are."""
+    """The results of one sequence with the keys and values `used`, and its scores or shares, as qk_output asks. Hidden scores
+    are 0."""
     if sink is None and attributes.smooth_softmax == 1:
         sink = np.zeros(attributes.num_heads, q.dtype)
     mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
@@ -232,8 +232,8 @@ def _longer(x: Array | None, count: int, axis: int) -> Array | None: ...
 
 
 def _longer(x: Array | None, count: int, axis: int) -> Array | None:
-    """With zeros behind what there is of the axis, so that scores of all sequences have one length: then their sums, too,
-    are made in one order."""
+    """x with zeros behind it along the axis, up to `count`: scores of all sequences then have one length, and their sums are
+    made in one order."""
     if x is None or x.shape[axis] == count:
         return x
     behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]

@@ -57,7 +57,7 @@ def _check(x: Array, p: int) -> None:
 
 
 def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
-    """Scaled by the largest element, so that no power overflows."""
+    """The p-norm over axes, of elements that are divided by the largest one first, so that no power overflows."""
     with np.errstate(all="ignore"):
         size = np.abs(widen(x))
         top = np.max(size, axis=axes, keepdims=True, initial=0.0)

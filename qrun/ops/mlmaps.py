@@ -43,7 +43,7 @@ def zip_map(
 
 
 def _keys(numbers: Sequence[int] | None, words: Sequence[str] | None, names: tuple[str, str]) -> Array:
-    """The list that is given of the two, as an array."""
+    """Whichever of the two lists is given, as an array; refuses both, and none."""
     if bool(numbers) == bool(words):
         got = "both" if numbers else "neither"
         raise refuse(f"{names[0]} and {names[1]}: {got} given", names[0], "one of them", got, code="QR204")

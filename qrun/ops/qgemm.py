@@ -155,7 +155,7 @@ def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
 
 
 def _row(bias: Array | None, columns: int) -> Array | None:
-    """C of one row as int32 [N]."""
+    """C, which has one row, as int32 [N]."""
     return None if bias is None else np.broadcast_to(bias.reshape(-1), (columns,))
 
 

@@ -67,7 +67,7 @@ def qlinear_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
 
 
 def _product(given: QLinearMatMulInputs, c: _Checked, is_real: bool, ctx: Context) -> Array:
-    """is_real: the sums are real numbers, not int32."""
+    """The requantized product. is_real: its sums are real numbers, not int32."""
     a, b = given.a, given.b
     if is_real:
         y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)

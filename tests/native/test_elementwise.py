@@ -59,7 +59,7 @@ def test_every_function_is_here() -> None:
     }
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
     assert ({*LOGICAL}, {*CLOSE}) == (expression.LOGICAL, expression.CLOSE)
-    assert {*SINGLE, *LOGICAL} >= expression.KEPT  # what float64 makes is rounded to narrower types
+    assert {*SINGLE, *LOGICAL} >= expression.UNROUNDED  # what float64 makes is rounded to narrower types
     assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *CLOSE, *LOGICAL}
 
 

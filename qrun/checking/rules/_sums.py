@@ -95,7 +95,7 @@ def _bias(w: Weight, rows: int) -> Array:
 
 
 def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
-    """What `_worst` tells of each weight of which some pair leaves int16, and the weight."""
+    """Each weight with a pair of products that can leave int16, behind what `_worst` tells of it."""
     for w in weights(model):
         if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
             continue

@@ -148,7 +148,7 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
 
 
 def _first_of_each(model: Model, meant: Callable[[Node], bool]) -> Iterator[tuple[Scope, Node, str]]:
-    """Of the nodes that are meant the first one of each operator, and how many there are of it, in words."""
+    """The first node of each operator among those for which `meant` holds, and how many of them it has, in words."""
     found: dict[str, list[tuple[Scope, Node]]] = {}
     for scope, node in nodes(model):
         if meant(node):

@@ -83,7 +83,7 @@ CONSTANTS = {
     **dict.fromkeys(QUANTIZED, 4),
 }
 """How many constants each function has; functions that are not here have none."""
-KEPT = frozenset((
+UNROUNDED = frozenset((
     "abs", "ceil", "clip", "floor", "max", "min", "neg", "relu", "round", "sign", "thresholded_relu", "where",
     *LOGICAL, *CONVERSIONS, *QUANTIZED, "to_f16", "to_bf16",
 ))  # fmt: skip

@@ -12,9 +12,9 @@ import numpy as np
 from qrun.native.emit.expression import (
     CLOSE,
     CONSTANTS,
-    KEPT,
     KINDS,
     TYPES,
+    UNROUNDED,
     FunctionStep,
     form_of,
     kind_of_result,
@@ -94,7 +94,7 @@ class Expression(Planned):
 
     def narrowed(self, dtype: np.dtype[Any]) -> Expression:
         narrow = NARROW[dtype.name]
-        steps = tuple(replace(s, narrow="" if s.function in KEPT else narrow) for s in self.steps)
+        steps = tuple(replace(s, narrow="" if s.function in UNROUNDED else narrow) for s in self.steps)
         made = self.again(steps=steps)
         if any(step.function == "clip" for step in self.steps):
             made.constants = tuple(np.array(self.constants, _FLOAT).astype(dtype).astype(_FLOAT).tolist())
