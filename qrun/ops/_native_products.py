@@ -191,10 +191,10 @@ def _conv_transpose_of_taps(
 ) -> NativeKernel:
     """As a convolution whose results read what is added to them, and zeros where a tap meets nothing."""
     from qrun.native.kernels.float_conv import FloatConv
-    from qrun.native.kernels.taps import transposed_places
+    from qrun.native.kernels.taps import Taps
 
     site.afford(math.prod(y_shape[2:]) * math.prod(w.shape[2:]) * 40)
-    places = transposed_places(x.shape[2:], w.shape[2:], strides, dilations, begin, y_shape[2:])
+    places = Taps.of(x.shape[2:], w.shape[2:], strides, dilations, begin, y_shape[2:], transposed=True)
     apart = w.reshape(group, -1 if w.size else 0, *w.shape[1:])
     turned = np.moveaxis(apart, 1, 2).reshape(y_shape[1], -1 if w.size else 0, *w.shape[2:])
     operation = FloatConv(site.engine, x.shape, turned, exact_sums(), bias=bias, group=group, reads=places)

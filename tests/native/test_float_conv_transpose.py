@@ -67,6 +67,17 @@ def test_geometries(isa: str, number: int, at_end: bool) -> None:
 
 
 @every_isa
+def test_relu_and_clip_are_made_with_the_sums(isa: str) -> None:
+    """NaN stays, and Relu makes 0 of -0."""
+    for number, kind in ((1, "normal"), (3, SPECIAL[0])):
+        x, w, bias, geometry = case(kind, np.random.default_rng(5), number)
+        plan, want = planned(isa, x, w, bias, **geometry), wanted(x, w, bias, geometry)
+        for low, high, zero in ((0.0, np.inf, 0.0), (-0.5, 0.75, -0.0)):
+            limits = np.where(want < low, F(low), np.where(want > high, F(high), want)) + F(zero)
+            assert_bits(engine(isa).run(plan.limited(low, high, zero), [x]), limits, f"{kind} {low} {high}")
+
+
+@every_isa
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     """By the proof, and all of them in doubt."""

@@ -94,7 +94,7 @@ class Attention(Planned):
         stack = product.stack
         one, left = np.zeros((1, 4), np.int64), replace(stack.left, rows=self.rows)
         block = FloatStack(one, left, stack.columns, stack.b_row, 0, stack.y_row)
-        return product_call(engine, block, product.terms, product.exact, {}, pointers, ())
+        return product_call(product.again(engine=engine), block, pointers, ())
 
     def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
         """Bytes from the start of what the softmax reads to what a slice does."""

@@ -102,14 +102,14 @@ class FloatConv(FloatProduct):
         self.operands = (x, Operand(y_shape, _FLOAT))
         ordered = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
         self.weights = None if depthwise else FloatPanels(ordered, self._memo)
-        self.arrays: dict[str, Array] = {}
+        self.arrays = arrays = dict[str, Array]()
         if depthwise:
-            self.arrays["b*"] = self._memo.once(
+            arrays["b*"] = self._memo.once(
                 "weights",
                 lambda: np.ascontiguousarray(ordered.transpose(1, 2, 0, 3)).reshape(taps * depth, outputs),
             )
         if bias is not None:
-            self.arrays["addend*"] = np.ascontiguousarray(bias)
+            arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
         steps = [int(n[-1]) if n else 1 for n in (strides, dilations)]
@@ -140,15 +140,12 @@ class FloatConv(FloatProduct):
         stack = FloatStack(np.ascontiguousarray(starts, np.int64), left, columns, 4 * columns, 0, row)
         extents = (pixels - 1) * pixel + each * channels, (results - 1) * row + 4 * outputs
         if self.geometry.depthwise:
-            own = stack, self.terms, self.exact, self.arrays, extents
             if self.depth > 1:
-                return (grouped_call(self.engine, *own),)
-            return (depthwise_call(self.engine, self.geometry.places, self.line, *own, pixel),)
-        given = stack, self.terms, self.exact, self.arrays
+                return (grouped_call(self, stack, extents),)
+            return (depthwise_call(self, self.geometry.places, self.line, stack, extents, pixel),)
         if self.geometry.patches and self.weights:
-            window = self.geometry.window
-            return (winograd_call(self.engine, window, *given, extents, self.weights, pixel),)
-        return (product_call(self.engine, *given, ("a*", "y*"), extents, weights=self.weights),)
+            return (winograd_call(self, self.geometry.window, stack, extents, self.weights, pixel),)
+        return (product_call(self, stack, ("a*", "y*"), extents, weights=self.weights),)
 
     def _left(self, pixel: int) -> LeftRows:
         places, depth = self.geometry.places, self.depth
@@ -254,7 +251,7 @@ class FloatConvOfRun(FloatProduct):
         extents = [4 * size(operand.shape) for operand in self.operands]
         extents[0] = (images * size(spatial) - 1) * pixel + 4 * channels
         extents[-1] = (size(self.result.shape) // outputs - 1) * row + 4 * outputs
-        return (product_call(self.engine, stack, self.terms, self.exact, {}, names, extents),)
+        return (product_call(self, stack, names, extents),)
 
     def _starts(self, pixel: int, row: int) -> Array:
         """Of each image's and group's product."""

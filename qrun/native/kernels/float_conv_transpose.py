@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, narrower, product_call
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, product_call
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
@@ -55,7 +52,7 @@ class _Axis:
         return -low, high - (self.size - 1)
 
 
-class FloatConvTranspose(Planned):
+class FloatConvTranspose(FloatProduct):
     """y [N, M, spatial...] of float32 [N, C, spatial...], weights [C, M/group, kernel...], finite, and bias [M], constant.
 
         full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
@@ -99,10 +96,6 @@ class FloatConvTranspose(Planned):
         self.bias = None if bias is None else np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
 
-    def narrowed(self, dtype: np.dtype[Any]) -> FloatConvTranspose:
-        terms = replace(self.terms, out=NARROW[dtype.name])
-        return self.again(terms=terms, exact=narrower(self.exact, dtype))
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if any(strides):
             raise ValueError("rows of a transposed convolution have no gaps")
@@ -132,7 +125,7 @@ class FloatConvTranspose(Planned):
         stack = self._stack(rows, lines, steps, (x.stored("channels"), origin))
         arrays = {"b*": np.ascontiguousarray(packed), **({} if self.bias is None else {"addend*": self.bias})}
         extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
-        return product_call(self.engine, stack, self.terms, self.exact, arrays, ("a*", "y*"), extents)
+        return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents)
 
     def _stack(
         self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from qrun.native.emit.float_conv import shared_pixels
 from qrun.native.emit.isa import Isa
 from qrun.native.kernels.float_tiles import even
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
+from qrun.native.kernels.floats import FloatProduct, FloatStack, column_lengths
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.taps import Taps
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
+from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec
 
 _NEIGHBOURS, _LINE = 8, 7
 """The most results that are made together, and elements of a kernel's line that have registers."""
@@ -28,18 +28,16 @@ _TILES_PER_THREAD = 8
 
 
 def depthwise_call(
-    engine: Engine,
+    product: FloatProduct,
     places: Window | Taps,
     line: tuple[int, int, int],
     stack: FloatStack,
-    terms: FloatTerms,
-    exact: Exact,
-    arrays: Mapping[str, Array],
     extents: Sequence[int],
     pixel: int,
 ) -> KernelCall:
     """The call for channels of one. line: elements of a line of the kernel, and how far they are moved from result to result,
-    and are apart; 1 where neighbours along the last axis share nothing. arrays: b*, weights [taps, channels], and addend*. pixel: bytes of one of the image."""
+    and are apart; 1 where neighbours along the last axis share nothing. product: of weights [taps, channels]. pixel: bytes of one of the image."""
+    engine, arrays, terms = product.engine, product.arrays, product.terms
     isa, columns, width, (kernel, stride, dilation) = engine.isa, stack.columns, places.out[-1], line
     offsets = places.offsets(pixel).reshape(-1, width, stack.left.taps // kernel, kernel)
     height, _, lines, _ = offsets.shape
@@ -56,7 +54,7 @@ def depthwise_call(
     spec = KernelSpec("float_depthwise", isa.name, rows, vectors, kernel, *form, operands=f"{stride}-{dilation}{cut}")
     weights = _weights(arrays["b*"], panel)
     finite = np.isfinite(weights["sizes*"]).all() and np.isfinite(arrays.get("addend*", 0.0)).all()
-    held = {**arrays, **weights, "windows*": table, "spans*": _spans(read, high)}
+    held = {**weights, "windows*": table, "spans*": _spans(read, high)}
     words = {
         "pixel": pixel,
         "lines": lines,
@@ -69,8 +67,7 @@ def depthwise_call(
         "panel_block": wide,
         "tiles": len(stack.starts) * -(-len(table) // high) * -(-panels // wide),
     }
-    given = (stack, terms, ElementRecheck(stack, exact), words, held, ("a*", "y*"), extents, 8 * (rows + 1) * panel)
-    return stack_call(engine, spec, *given)
+    return product.call(spec, stack, words, held, ("a*", "y*"), extents, 8 * (rows + 1) * panel)
 
 
 def _weights(given: Array, panel: int) -> dict[str, Array]:
@@ -119,15 +116,9 @@ def _spans(read: Ints, windows: int) -> Ints:
     return np.stack([np.where(last < 0, 0, first), last + 1], axis=1)
 
 
-def grouped_call(
-    engine: Engine,
-    stack: FloatStack,
-    terms: FloatTerms,
-    exact: Exact,
-    arrays: Mapping[str, Array],
-    extents: Sequence[int],
-) -> KernelCall:
-    """The call for groups of several channels. arrays: b*, weights [taps, channels of a group, channels], and addend*."""
+def grouped_call(product: FloatProduct, stack: FloatStack, extents: Sequence[int]) -> KernelCall:
+    """The call for groups of several channels. product: of weights [taps, channels of a group, channels]."""
+    engine, terms = product.engine, product.terms
     left, width = stack.left, engine.isa.lanes // 2
     rows, panels, high = min(_ROWS, left.rows), -(-stack.columns // width), left.rows
     if engine.threads > 1:
@@ -136,6 +127,5 @@ def grouped_call(
     high = even(left.rows, high, rows)
     spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, left.depth, terms.form, terms.out, False)
     words = {"row_block": high, "panels": panels, "tiles": len(stack.starts) * -(-left.rows // high)}
-    known = np.pad(column_lengths(arrays["b*"]), [(0, 0), (0, width * panels - stack.columns)])
-    given = (stack, terms, ElementRecheck(stack, exact), words, {**arrays, "known*": known}, ("a*", "y*"), extents)
-    return stack_call(engine, spec, *given, 16 * rows * width)
+    known = np.pad(column_lengths(product.arrays["b*"]), [(0, 0), (0, width * panels - stack.columns)])
+    return product.call(spec, stack, words, {"known*": known}, ("a*", "y*"), extents, 16 * rows * width)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import DOT_BLOCK
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, stack_call
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec
+from qrun.native.kernels.floats import FloatProduct, FloatStack
+from qrun.native.machine.engine import KernelCall, KernelSpec
 
 _ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21
 """Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many bytes on:
@@ -28,17 +28,10 @@ def serves(rows: int, depth: int, columns: int, constant: bool) -> bool:
     return 0 < rows <= _ROWS and depth >= _DEPTH and (not constant or 4 * depth * columns >= _LARGE)
 
 
-def dot_call(
-    engine: Engine,
-    stack: FloatStack,
-    terms: FloatTerms,
-    exact: Exact,
-    arrays: Mapping[str, Array],
-    pointers: Sequence[str],
-    extents: Sequence[int],
-) -> KernelCall:
+def dot_call(product: FloatProduct, stack: FloatStack, pointers: Sequence[str], extents: Sequence[int]) -> KernelCall:
     """The call for products that are not empty. Operands as those of product_call."""
-    left, lanes = stack.left, engine.isa.lanes // 2
+    engine, terms, left = product.engine, product.terms, stack.left
+    lanes = engine.isa.lanes // 2
     panels, links = -(-stack.columns // lanes), -(-min(left.depth, DOT_BLOCK) // lanes)
     blocks = -(-left.depth // DOT_BLOCK)
     left = replace(left, links=links + lanes.bit_length() + blocks)
@@ -55,9 +48,7 @@ def dot_call(
     words["ahead"] = wide if wide <= _NEAR else _AHEAD
     words |= {"squares_at": squares_at, "sums_at": sums_at, "tiles": len(stack.starts) * -(-panels // block)}
     scratch = sums_at + 8 * lanes * left.rows
-    return stack_call(
-        engine, spec, stack, terms, ElementRecheck(stack, exact), words, arrays, pointers, extents, scratch
-    )
+    return product.call(spec, stack, words, {}, pointers, extents, scratch)
 
 
 def _together(isa: Isa, rows: int) -> int:

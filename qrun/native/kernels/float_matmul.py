@@ -56,11 +56,11 @@ class FloatMatmul(FloatProduct):
         self.engine, self.exact, self._memo = engine, exact, memo or Memo()
         y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
         self.turned = turned
-        self.arrays: dict[str, Array] = {}
+        self.arrays = arrays = dict[str, Array]()
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
         for name, array in (("b*", weights), ("addend*", constant)):
             if array is not None:
-                self.arrays[name], shapes[name] = np.ascontiguousarray(array), None
+                arrays[name], shapes[name] = np.ascontiguousarray(array), None
         self.names = [name for name, shape in shapes.items() if shape is not None]
         self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
         row = addend if constant is None else constant.shape
@@ -70,7 +70,7 @@ class FloatMatmul(FloatProduct):
             "sum" if plain else "bias" if row and not many and alpha == beta == 1 else "scaled", alpha, beta
         )
         if row is None and not plain:
-            self.arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
+            arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
@@ -109,10 +109,11 @@ class FloatMatmul(FloatProduct):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         extents = [operand.nbytes for operand in self.operands]
-        given = (self.stack, self.terms, self.exact, self.arrays, self.names, extents)
         if self.turned:
-            return (dot_call(self.engine, *given),)
-        return (product_call(self.engine, *given, lengths=self._lengths if "b*" in self.arrays else None),)
+            return (dot_call(self, self.stack, self.names, extents),)
+        return (
+            product_call(self, self.stack, self.names, extents, lengths=self._lengths if "b*" in self.arrays else None),
+        )
 
     def _lengths(self) -> Array:
         right = self.arrays["b*"]

@@ -13,9 +13,9 @@ import numpy as np
 from qrun.native.emit.float_winograd import LINE, TAPS, TWO, Filtering, both
 from qrun.native.emit.isa import Isa
 from qrun.native.kernels.float_tiles import aligned_up, even
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
+from qrun.native.kernels.floats import FloatPanels, FloatProduct, FloatStack
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
+from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec
 
 _FLOAT = np.dtype(np.float32)
 _BLOCK = 32
@@ -78,17 +78,15 @@ def transformed_lengths(matrices: Array) -> Array:
 
 
 def winograd_call(
-    engine: Engine,
+    product: FloatProduct,
     window: Window,
     stack: FloatStack,
-    terms: FloatTerms,
-    exact: Exact,
-    arrays: Mapping[str, Array],
     extents: Sequence[int],
     weights: FloatPanels,
     pixel: int,
 ) -> KernelCall:
-    """The call for a convolution that is `worthwhile`. stack: as its taps have it; arrays: the addend; pixel: bytes of one."""
+    """The call for a convolution that is `worthwhile`. stack: as its taps have it; pixel: bytes of one."""
+    engine, terms = product.engine, product.terms
     left, lanes, corners = stack.left, engine.isa.lanes // 2, _corners(window)
     depth, number = left.depth, len(stack.starts)
     most = _PATCHES if len(corners) <= _PATCHES else max(min(_PATCHES, _NEAR // (8 * TWO.side**2 * depth)), _FEW)
@@ -116,7 +114,6 @@ def winograd_call(
         "tiles": number * -(-len(corners) // patches) * -(-panels // panel_block),
     }
     held = {
-        **arrays,
         "b*": weights.panels(width),
         "batches*": entries,
         "offsets*": np.ascontiguousarray(_offsets(window, corners, pixel), np.int32),
@@ -125,8 +122,7 @@ def winograd_call(
         "known*": np.pad(known, [(0, 0), (0, width * panels - stack.columns)]),
     }
     spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, terms.out, False)
-    recheck = ElementRecheck(stack, exact)
-    return stack_call(engine, spec, stack, terms, recheck, words, held, ("a*", "y*"), extents, scratch)
+    return product.call(spec, stack, words, held, ("a*", "y*"), extents, scratch)
 
 
 def _strip(isa: Isa, patches: int, columns: int) -> tuple[int, int]:

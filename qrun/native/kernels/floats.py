@@ -122,10 +122,14 @@ class FloatTerms:
 
 
 class FloatProduct(Planned):
-    """Sums of products of floats, each rounded once: what becomes of them, and what makes those that are in doubt."""
+    """Sums of products of floats, each rounded once.
+
+    terms: what becomes of them. exact: makes those that are in doubt. arrays: operands that are constant, by word.
+    """
 
     terms: FloatTerms
     exact: Exact
+    arrays: Mapping[str, Array] = {}
 
     def limited(self, low: float, high: float, zero: float) -> Self:
         return self.again(terms=replace(self.terms, limits=(low, high, zero)))
@@ -133,6 +137,23 @@ class FloatProduct(Planned):
     def narrowed(self, dtype: np.dtype[Any]) -> Self:
         terms = replace(self.terms, out=NARROW[dtype.name])
         return self.again(terms=terms, exact=narrower(self.exact, dtype))
+
+    def call(
+        self,
+        spec: KernelSpec,
+        stack: FloatStack,
+        words: Mapping[str, int],
+        arrays: Mapping[str, Array],
+        operands: Sequence[str] | Mapping[str, int],
+        extents: Sequence[int],
+        scratch: int,
+    ) -> KernelCall:
+        """The call of a kernel that makes these products, as stack_call has it; arrays: besides the operation's own."""
+        given, recheck = (
+            (words, {**self.arrays, **arrays}, operands, extents, scratch),
+            ElementRecheck(stack, self.exact),
+        )
+        return stack_call(self.engine, spec, stack, self.terms, recheck, *given)
 
 
 class ElementRecheck(Rechecker):
@@ -195,27 +216,25 @@ def _floats(address: int, places: Array, each: int = 4) -> Array:
 
 
 def product_call(
-    engine: Engine,
+    product: FloatProduct,
     stack: FloatStack,
-    terms: FloatTerms,
-    exact: Exact,
-    arrays: Mapping[str, Array],
     pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
     *,
     lengths: Callable[[], Array] | None = None,
     weights: FloatPanels | None = None,
 ) -> KernelCall:
-    """The call for products that are not empty. arrays: constant operands by name; pointers: names of the others, in
-    order, or which operand each is; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
+    """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or which
+    operand each is; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
     weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
-    left, lanes = stack.left, engine.isa.lanes // 2
+    engine, left = product.engine, stack.left
+    lanes = engine.isa.lanes // 2
     known = weights is not None or (lengths is not None and direct(left.rows, True))
     near = direct(left.rows, known)
     rows, vectors = block(engine.isa, left.rows, stack.columns, known)
     width, image = vectors * lanes, left.image is not None
     panels, (taps, depth) = -(-stack.columns // width), left.steps
-    held = dict(arrays)
+    held: dict[str, Array] = {}
     if weights is not None:
         held["b*"], lengths = weights.panels(width), weights.lengths
         starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
@@ -225,9 +244,8 @@ def product_call(
     far = near and not weights and stack.k * stack.b_row > _FAR
     kind, fetched = "float_image" if image else "float_product", -(-4 * width // 64) if far else 0
     operands = _places(left, weights is not None, near, known)
-    spec = KernelSpec(
-        kind, engine.isa.name, rows, vectors, UNROLL, terms.form, terms.out, False, fetched, operands=operands
-    )
+    form = product.terms.form, product.terms.out, False
+    spec = KernelSpec(kind, engine.isa.name, rows, vectors, UNROLL, *form, fetched, operands=operands)
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {"ahead": _AHEAD[left.rows > _FEW] * stack.b_row, "tap_step": taps, "depth_step": depth, **places}
     words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
@@ -242,8 +260,7 @@ def product_call(
             starts[:, 5] = 8 * (channels + first // left.depth - first)
         held |= {"batches*": starts, "known*": np.pad(found, [(0, 0), (0, width * panels - stack.columns)])}
         words["known_odd"] = int(not np.isfinite(found).all())
-    recheck = ElementRecheck(stack, exact)
-    return stack_call(engine, spec, stack, terms, recheck, words, held, pointers, extents, scratch)
+    return product.call(spec, stack, words, held, pointers, extents, scratch)
 
 
 def _places(left: LeftRows, ordered: bool, near: bool, known: bool) -> str:

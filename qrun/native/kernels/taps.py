@@ -32,14 +32,17 @@ class Taps:
         dilations: Sequence[int],
         begin: Sequence[int],
         out: Sequence[int],
+        transposed: bool = False,
     ) -> Taps:
-        """Of windows with one value per axis. begin: pads before the image; out: windows. Raises Declined."""
+        """Of windows with one value per axis. begin: pads before the image; out: windows. transposed: what each result of a
+        transposed convolution reads instead: sums that go to i * stride + k * dilation, less `begin`. Raises Declined."""
         if size(out) * size(kernel) > ENTRIES:
             raise Declined("the table of offsets would be too large")
         places = []
         for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
-            place = np.arange(o, dtype=np.int64)[:, None] * s - b + np.arange(k, dtype=np.int64) * d
-            places.append(np.where((place >= 0) & (place < n), place, -1))
+            result, tap = np.arange(o, dtype=np.int64)[:, None], np.arange(k, dtype=np.int64) * d
+            place, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
+            places.append(np.where((rest == 0) & (place >= 0) & (place < n), place, -1))
         return cls(tuple(image), tuple(places))
 
     def __post_init__(self) -> None:
@@ -109,25 +112,6 @@ def read_places(
         raise Declined("the kernel is larger than the padded image")
     out = [n // s + 1 for n, s in zip(spare, strides, strict=True)]
     return Taps.of(image, kernel, strides, dilations, begin, out)
-
-
-def transposed_places(
-    image: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    begin: Sequence[int],
-    out: Sequence[int],
-) -> Taps:
-    """What each result of a transposed convolution reads: sums that go to i * stride + k * dilation, less `begin`. Raises
-    Declined."""
-    if size(out) * size(kernel) > ENTRIES:
-        raise Declined("the table of offsets would be too large")
-    places = []
-    for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
-        place, rest = np.divmod(np.arange(o, dtype=np.int64)[:, None] + b - np.arange(k, dtype=np.int64) * d, s)
-        places.append(np.where((rest == 0) & (place >= 0) & (place < n), place, -1))
-    return Taps(tuple(image), tuple(places))
 
 
 def out_of(places: Window | Taps, rank: int) -> tuple[int, ...]:
