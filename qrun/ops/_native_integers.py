@@ -21,35 +21,17 @@ _GROUPS = 256
 _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 
 
-def conv_kernel(
-    site: LoweringContext,
-    x: Array,
-    w: Array,
-    zeros: tuple[Array | None, Array | None],
-    bias: Array | None,
-    win: SlidingWindow,
-    target: Target | None,
-    *,
-    channels_last: bool = False,
-) -> NativeKernel:
-    """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
-    from qrun.native.kernels.conv import ChannelsLast
-
-    conv = planned_conv(site, x, w, zeros, bias, win, target, memo=site.memo)
-    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
-
-
 def planned_conv(
     site: LoweringContext,
     x: Array,
     w: Array,
     zeros: tuple[Array | None, Array | None],
-    bias: Array | None,
     win: SlidingWindow,
-    target: Target | None,
+    bias: Array | None = None,
+    target: Target | None = None,
     **options: Any,
 ) -> Conv:
-    """A checked convolution as the engine plans it."""
+    """A checked convolution as the engine plans it. options: kinds and stores, as Conv has them."""
     from qrun.native.kernels.conv import Conv
     from qrun.native.kernels.layout import planning_bytes
 
@@ -70,11 +52,21 @@ def planned_conv(
         strides=win.strides,
         dilations=win.dilations,
         pads=(*win.begin, *win.end),
+        memo=site.memo,
         **options,
     )
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
     return conv
+
+
+def conv_kernel(
+    site: LoweringContext, conv: Conv, target: Target | None = None, *, channels_last: bool = False
+) -> NativeKernel:
+    """The kernel of a planned convolution of site.inputs[0], whose channels may be its last axis."""
+    from qrun.native.kernels.conv import ChannelsLast
+
+    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
 
 
 def gemm_kernel(

@@ -110,6 +110,6 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
     site.require_constant(1)
     site.require_constant(3)
     if site.fixed[2]:
-        return conv_kernel(site, x, w, (xz, wz), None, win, None)
-    conv = planned_conv(site, x, w, (None, wz), None, win, None, kinds=KINDS, stores=False, memo=site.memo)
+        return conv_kernel(site, planned_conv(site, x, w, (xz, wz), win))
+    conv = planned_conv(site, x, w, (None, wz), win, kinds=KINDS, stores=False)
     return dynamic_sums_kernel(site, conv, w, wz, 2)

@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.ir.types import shape_text
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_integers import conv_kernel, native_target
+from qrun.ops._native_integers import conv_kernel, native_target, planned_conv
 from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._signature import InputRecord
@@ -104,9 +104,8 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     c = _check(given, ConvGeometry.of(site.attributes), site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
-    return conv_kernel(
-        site, given.x, given.w, (c.x_zero, c.w_zero), given.B, c.window, target, channels_last=channels_last
-    )
+    conv = planned_conv(site, given.x, given.w, (c.x_zero, c.w_zero), c.window, given.B, target)
+    return conv_kernel(site, conv, target, channels_last=channels_last)
 
 
 @op(

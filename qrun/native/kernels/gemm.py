@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import Any
 
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.native.kernels.conv import KINDS, Conv
+from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
-from qrun.native.proof.epilogue import Target
 
 
 class Gemm(Operation):
     """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N].
 
-    Parameters, kinds and result as for Conv, with one zero point and scale per column.
+    parameters, and the result: as for Conv, with one zero point and scale per column.
     """
 
     order: Order = "rows"
 
     def __init__(
-        self,
-        engine: Engine,
-        x_shape: Sequence[int],
-        w: Array,
-        *,
-        x_zero_point: Array,
-        w_zero_point: Array | None = None,
-        bias: Array | None = None,
-        target: Target | None = None,
-        kinds: frozenset[str] = KINDS,
-        memo: Memo | None = None,
+        self, engine: Engine, x_shape: Sequence[int], w: Array, *, memo: Memo | None = None, **parameters: Any
     ) -> None:
         rows = size(x_shape[:-1])
         self.engine, memo = engine, memo or Memo()
@@ -40,12 +30,8 @@ class Gemm(Operation):
             engine,
             (1, w.shape[0], max(rows, 1)),
             memo.once("columns", lambda: np.ascontiguousarray(w.T)[:, :, None]),
-            x_zero_point=x_zero_point,
-            w_zero_point=w_zero_point,
-            bias=bias,
-            target=target,
-            kinds=kinds,
             memo=memo,
+            **parameters,
         )
         self.empty = not rows
         shape = tuple(int(n) for n in x_shape)

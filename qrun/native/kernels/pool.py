@@ -29,6 +29,8 @@ class Pool(Planned):
     types = tuple(_OUT)[:2]
     most_vectors = 4
     why = ""
+    padding: float = 0.0
+    """What lies outside of the image."""
     rechecks: tuple[Rechecker, ...] = ()
 
     def __init__(
@@ -53,10 +55,6 @@ class Pool(Planned):
     @property
     def signed(self) -> bool:
         return bool(self.result.dtype == np.int8)
-
-    def _padding(self) -> float:
-        """The code that padding reads."""
-        raise NotImplementedError
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x_row, y_row = (s or self.columns for s in strides)
@@ -86,7 +84,7 @@ class Pool(Planned):
         }
         words["tiles"] = self.images * words["chunks"] * words["strips"]
         padding = aligned(panel // self.result.dtype.itemsize, self.result.dtype)
-        padding[...] = self._padding()
+        padding[...] = self.padding
         arrays = {"padding*": padding, "offsets*": table, **arrays}
         read = int(offsets.max()) + last + panel if offsets.max() >= 0 else 0
         extents = (
@@ -132,7 +130,8 @@ class MaxPool(Pool):
     types = tuple(_OUT)
     narrows = True
 
-    def _padding(self) -> float:
+    @property
+    def padding(self) -> float:  # type: ignore[override]
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
@@ -156,12 +155,10 @@ class SumPool(Pool):
         order: Order = "channels",
     ) -> None:
         super().__init__(engine, x_shape, dtype, taps, order)
-        self.x_zero, self.means, self.why = x_zero, means, means.why
+        self.padding = self.x_zero = x_zero
+        self.means, self.why = means, means.why
         if taps.count >= 1 << 22:
             raise Declined("windows of more than four million elements")
-
-    def _padding(self) -> float:
-        return self.x_zero
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         form, constants, zero = self.means.form, self.means.constants, self.means.zero
@@ -203,12 +200,10 @@ class MeanPool(Pool):
         super().__init__(engine, x_shape, dtype, taps, order)
         if divisors.shape != (taps.pixels,) or not np.isfinite(scales[0]):
             raise ValueError("a divisor for each pixel and a finite scale are needed")
-        self.x_zero, self.y_zero, self.scales = x_zero, y_zero, scales
+        self.padding = self.x_zero = x_zero
+        self.y_zero, self.scales = y_zero, scales
         self.divisors = aligned((taps.pixels, 2), np.float32, 0)
         self.divisors[:, 0] = divisors
-
-    def _padding(self) -> float:
-        return self.x_zero
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         x_scale, y_scale, zero = (int(np.float32(v).view(np.int32)) for v in (*self.scales, np.float32(self.y_zero)))
@@ -272,9 +267,6 @@ class AveragePool(Pool):
         self.constants[:, 0] = divisors
         self.constants[:, 1] = (4 * taps.count + 16) * _UNIT / divisors
         self.means, self.rechecks = means, (WindowRecheck(taps, self.constants[:, 0], means),)
-
-    def _padding(self) -> float:
-        return 0.0
 
     def narrowed(self, dtype: np.dtype[Any]) -> AveragePool:
         def means(windows: Array, divisors: Array) -> Array:
