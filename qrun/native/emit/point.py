@@ -98,13 +98,11 @@ class RowsEmitter(KernelEmitter):
         w, a = self.w, self.a
         rest, part = divmod(tile, a.parts)
         image, chunk = divmod(rest, a.chunks)
-        row, column = chunk * a.chunk, part * a.part
-        row_end = (row + a.chunk).least(a.rows)
-        column_end = (column + a.part).least(a.columns)
+        columns = part.part(a.part, a.columns)
         images = [(name, a[name] + image * a[f"{name}_image"]) for name in self.operands]
-        with w.loop(row, row_end, 1) as at_row:
-            lines = [start + at_row.index * a[f"{name}_row"] for name, start in images]
-            (self._vectors if self.spec.vectors else self._entries)(lines, column, column_end)
+        with w.part(chunk, a.chunk, a.rows) as row:
+            lines = [start + row * a[f"{name}_row"] for name, start in images]
+            (self._vectors if self.spec.vectors else self._entries)(lines, *columns)
 
     def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
         with self.w.loop(column, end, self.width) as at:

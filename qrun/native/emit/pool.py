@@ -49,16 +49,13 @@ class PoolEmitter(KernelEmitter):
         w, a = self.w, self.a
         rest, strip = divmod(tile, a.strips)
         image, chunk = divmod(rest, a.chunks)
-        x = a.x + image * a.x_image
-        y = a.y + image * a.y_image
-        first, panel = chunk * a.chunk, strip * a.strip
-        end = (first + a.chunk).least(a.pixels)
-        panel_end = (panel + a.strip).least(a.panels)
-        with w.loop(first, end, 1) as pixel:
-            offsets = a.offsets + pixel.index * (a.taps * 4)
-            self._pixel(pixel.index)
-            row = y + pixel.index * a.y_row
-            with w.loop(panel, panel_end, 1) as at:
+        x, y = a.x + image * a.x_image, a.y + image * a.y_image
+        panels = strip.part(a.strip, a.panels)
+        with w.part(chunk, a.chunk, a.pixels) as pixel:
+            offsets = a.offsets + pixel * (a.taps * 4)
+            self._pixel(pixel)
+            row = y + pixel * a.y_row
+            with w.loop(*panels, 1) as at:
                 channel = (at.index * (self.vectors * self.spec.rows)).least(a.last_channel)
                 self._store(self._window(x + channel, offsets), row + channel)
 

@@ -51,13 +51,10 @@ class _Floats(KernelEmitter):
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         chunk, part = divmod(tile, a.parts)
-        first, column = chunk * a.chunk, part * a.part
-        end = (first + a.chunk).least(a.rows)
-        column_end = (column + a.part).least(a.columns)
-        with w.loop(first, end, 1) as row:
-            x = a.x + row.index * a.x_row
-            y = a.y + row.index * a.y_row
-            with w.loop(column, column_end, self.spec.rows) as at:
+        columns = part.part(a.part, a.columns)
+        with w.part(chunk, a.chunk, a.rows) as row:
+            x, y = a.x + row * a.x_row, a.y + row * a.y_row
+            with w.loop(*columns, self.spec.rows) as at:
                 self._block(x, y, at.index.least(a.last))
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
