@@ -142,7 +142,7 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
     if not wanted:
         return kernel_of(site, norm, (0,), ALWAYS)
     shape = (*x.shape[:axis], *(1,) * len(inner))
-    inverse = InverseRms(site.engine, x.shape, weight.size, epsilon, rows(1), shape)
+    inverse = InverseRms(site.engine, x.shape, weight.size, rows(1), shape, epsilon)
     return staged_kernel(site, [Stage(norm, (0,)), Stage(inverse, (0,), 1)], (norm,), ALWAYS)
 
 

@@ -44,7 +44,7 @@ def test_rows(isa: str, at_end: bool) -> None:
                 native, number = engine(isa, threads), float(F(epsilon))
                 norm = RmsNorm(native, x.shape, scale, number, lambda x: row(x, 0))
                 assert_equal(run_placed(native, norm, [x], (0, 0), at_end), row(x, 0), f"{length}, {epsilon}")
-                inverse = InverseRms(native, x.shape, length, number, lambda x: row(x, 1), (40, 1))
+                inverse = InverseRms(native, x.shape, length, lambda x: row(x, 1), (40, 1), number)
                 assert_equal(run_placed(native, inverse, [x], (0, 0), at_end), row(x, 1), f"{length}, {epsilon}")
 
 

@@ -14,7 +14,15 @@ from qrun.native.kernels.copy import Copy, transposed, view
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
-from qrun.native.kernels.floats import Exact, FloatPanels, FloatProduct, FloatStack, FloatTerms, product_call
+from qrun.native.kernels.floats import (
+    Exact,
+    FloatPanels,
+    FloatProduct,
+    FloatStack,
+    FloatTerms,
+    product_call,
+    stack_starts,
+)
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.taps import Taps, out_of, read_places
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
@@ -126,18 +134,10 @@ class FloatConv(FloatProduct):
         groups = 1 if self.geometry.depthwise else self.geometry.group
         stored = x.stored("channels")
         pixels, results = size(stored[:-1]), size(self.result.shape) // outputs
-        image, group = (n.reshape(-1) for n in np.indices((images, groups)))
-        starts = np.stack(
-            [
-                image * (pixels // images * pixel) + group * (each * self.depth),
-                group,
-                group * (4 * self.each),
-                image * (results // images * row) + group * (4 * self.each),
-            ],
-            axis=1,
-        )
+        by_image = pixels // images * pixel, 0, 0, results // images * row
+        starts = stack_starts((images, groups), by_image, (each * self.depth, 1, 4 * self.each, 4 * self.each))
         columns = outputs if self.geometry.depthwise else self.each
-        stack = FloatStack(np.ascontiguousarray(starts, np.int64), left, columns, 4 * columns, 0, row)
+        stack = FloatStack(starts, left, columns, 4 * columns, 0, row)
         extents = (pixels - 1) * pixel + each * channels, (results - 1) * row + 4 * outputs
         if self.geometry.depthwise:
             if self.depth > 1:
@@ -246,22 +246,12 @@ class FloatConvOfRun(FloatProduct):
             raise Declined("one image is larger than 2 GB")
         held = np.ascontiguousarray(offsets, np.int32)
         left = LeftRows(len(held), self.depth, 4 * self.taps, self.taps, held)
-        stack = FloatStack(self._starts(pixel, row), left, self.each, 4 * self.each, 0, row)
+        by_image = size(spatial) * pixel, 0, 0, size(self.result.shape[2:]) * row
+        by_group = 4 * self.depth, 4 * self.taps * self.depth * self.each, 4 * self.each, 4 * self.each
+        starts = stack_starts((images, self.group), by_image, by_group)
+        stack = FloatStack(starts, left, self.each, 4 * self.each, 0, row)
         names = ("a*", "b*", *(["addend*"] if len(self.operands) > 3 else []), "y*")
         extents = [4 * size(operand.shape) for operand in self.operands]
         extents[0] = (images * size(spatial) - 1) * pixel + 4 * channels
         extents[-1] = (size(self.result.shape) // outputs - 1) * row + 4 * outputs
         return (product_call(self, stack, names, extents),)
-
-    def _starts(self, pixel: int, row: int) -> Array:
-        """Of each image's and group's product."""
-        images, _, *spatial = self.operands[0].shape
-        results = size(self.result.shape[2:])
-        image, group = (n.reshape(-1) for n in np.indices((images, self.group)))
-        columns = [
-            image * (size(spatial) * pixel) + group * (4 * self.depth),
-            group * (4 * self.taps * self.depth * self.each),
-            group * (4 * self.each),
-            image * (results * row) + group * (4 * self.each),
-        ]
-        return np.ascontiguousarray(np.stack(columns, axis=1), np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, product_call
+from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, product_call, stack_starts
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 
 _FLOAT = np.dtype(np.float32)
@@ -135,14 +135,8 @@ class FloatConvTranspose(FloatProduct):
         images, pixels = self.result.shape[0], size(self.result.shape[2:])
         line, y_line, y_row = steps
         stored, origin = places
-        image, group, number = (n.reshape(-1) for n in np.indices((images, self.group, lines)))
-        starts = np.stack(
-            [
-                image * (4 * size(stored[1:])) + number * line + group * (4 * self.depth),
-                group * (4 * rows.taps * self.depth * self.each),
-                group * (4 * self.each),
-                image * (4 * self.result.shape[1] * pixels) + origin + number * y_line + group * (4 * self.each),
-            ],
-            axis=1,
-        )
-        return FloatStack(np.ascontiguousarray(starts, np.int64), rows, self.each, 4 * self.each, 0, y_row)
+        by_image = 4 * size(stored[1:]), 0, 0, 4 * self.result.shape[1] * pixels
+        by_group = 4 * self.depth, 4 * rows.taps * self.depth * self.each, 4 * self.each, 4 * self.each
+        starts = stack_starts((images, self.group, lines), by_image, by_group, (line, 0, 0, y_line))
+        starts[:, 3] += origin
+        return FloatStack(starts, rows, self.each, 4 * self.each, 0, y_row)

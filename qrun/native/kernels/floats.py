@@ -58,6 +58,12 @@ class FloatStack:
         return panel * (self.k * self.b_row) + 4 * lane
 
 
+def stack_starts(counts: Sequence[int], *steps: Sequence[int]) -> Ints:
+    """FloatStack.starts of products along some axes. counts: how many along each; steps: for each axis, bytes in a, b, addend
+    and y from one product to the next."""
+    return np.ascontiguousarray(np.indices(counts).reshape(len(counts), -1).T @ np.array(steps, np.int64))
+
+
 class FloatPanels:
     """Constant right matrices, float32 [number, taps, depth, N], that products read panel after panel.
 

@@ -32,9 +32,8 @@ class LayerNorm(FloatRows):
         epsilon: float,
         reference: Callable[[Array], Array],
     ) -> None:
-        self._epsilon = epsilon
         self._affine = scale, np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias
-        super().__init__(engine, shape, scale.size, reference)
+        super().__init__(engine, shape, scale.size, reference, epsilon=epsilon)
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         if not isinstance(other, LayerNorm) or (other.length, other.out) != (self.length, self.out):
@@ -47,7 +46,7 @@ class LayerNorm(FloatRows):
         of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))
         lanes = self.engine.isa.lanes
         of_pairs = 4 * ((self.length // lanes + 2 * lanes + 128) * UNIT) ** 2
-        numbers = np.array([of_size, of_scale, self._epsilon, self.length, of_pairs])
+        numbers = np.array([of_size, of_scale, self.epsilon, self.length, of_pairs])
         scale, bias = (values.astype(np.float64) for values in self._affine)
         return numbers, dict(
             zip(("scale*", "bias*", "slack*"), map(aligned_copy, (scale, bias, abs(bias) * of_size)), strict=True)
@@ -92,10 +91,10 @@ class ChannelNorm(LayerNorm):
         epsilon: float,
         function: Normalized,
     ) -> None:
-        self._epsilon, self._affine, self.function, self.groups = epsilon, (scale, bias), function, groups
+        self._affine, self.function, self.groups = (scale, bias), function, groups
         channels = shape[1] // groups
         length = int(np.prod(shape[1:])) // groups
-        super(LayerNorm, self).__init__(engine, shape, length, _never)
+        super(LayerNorm, self).__init__(engine, shape, length, _never, epsilon=epsilon)
         self.recheck = GroupRecheck(length, groups, function)
         self.words = {"groups": groups, "channels": channels, "piece": length // channels}
 
@@ -111,24 +110,12 @@ def _never(rows: Array) -> Array:
 
 
 class _Squares(FloatRows):
-    """epsilon: what is added to the mean of the squares of a row of `length` elements."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        shape: Sequence[int],
-        length: int,
-        epsilon: float,
-        reference: Callable[[Array], Array],
-        y_shape: Sequence[int] | None = None,
-    ) -> None:
-        self._epsilon = epsilon
-        super().__init__(engine, shape, length, reference, y_shape)
+    """epsilon is added to the mean of the squares of a row."""
 
     def _numbers(self) -> Array:
         """The root halves the error of the sum; what follows it rounds five times, here and in the reference."""
         reach = (self.additions + 32) * UNIT
-        return np.array([1 - reach, 1 + reach, self._epsilon, self.length])
+        return np.array([1 - reach, 1 + reach, self.epsilon, self.length])
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return self._numbers(), {}
@@ -148,7 +135,7 @@ class RmsNorm(_Squares):
         reference: Callable[[Array], Array],
     ) -> None:
         self._scale = scale
-        super().__init__(engine, shape, scale.size, epsilon, reference)
+        super().__init__(engine, shape, scale.size, reference, epsilon=epsilon)
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return self._numbers(), {"scale*": aligned_copy(self._scale.astype(np.float64))}

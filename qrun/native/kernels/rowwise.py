@@ -38,6 +38,7 @@ class FloatRows(Planned):
 
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
                both are within a reach of each other that grows with the additions that follow each other in a sum.
+    epsilon:   of kinds that have one: what is added below a root.
     source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
     together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
     """
@@ -56,10 +57,11 @@ class FloatRows(Planned):
         length: int,
         reference: Callable[[Array], Array],
         y_shape: Sequence[int] | None = None,
+        epsilon: float = 0.0,
     ) -> None:
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
-        self.engine, self.length = engine, length
+        self.engine, self.length, self.epsilon = engine, length, epsilon
         self.reference, self.out = reference, "f32"
         self.recheck: Rechecker = Recheck(reference)
         # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
