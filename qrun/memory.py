@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypedDict
 
 from qrun.errors import MemoryLimitError, TimeLimitError
 
@@ -54,6 +54,13 @@ def file_size(nbytes: int) -> str:
             return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     raise AssertionError
+
+
+class RunLimits(TypedDict, total=False):
+    """What a run may take: max_memory in bytes, None for 80 % of what is free; max_time in seconds, None for any time."""
+
+    max_memory: int | None
+    max_time: float | None
 
 
 def parse_size(text: str) -> int:

@@ -253,9 +253,7 @@ def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if "qrun.json" not in ctx.meta:
         return value
     if value != "json" and given(ctx, "format") and not ctx.resilient_parsing:
-        raise contradiction(
-            f"--json and --format {value} are two formats", f"--json --format {value}", ["--json", f"--format {value}"]
-        )
+        raise contradiction(f"--json and --format {value} are two formats", ["--json", f"--format {value}"])
     return "json"
 
 
@@ -272,6 +270,6 @@ def given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
-def contradiction(message: str, got: str, either: Sequence[str]) -> CallError:
-    """Two options that do not go together."""
-    return CallError("QR005", message, facts=[("got", got)], fixes=[f"leave out {' or '.join(either)}"])
+def contradiction(message: str, given: Sequence[str]) -> CallError:
+    """Options that do not go together, as they were given."""
+    return CallError("QR005", message, facts=[("got", " ".join(given))], fixes=[f"leave out {' or '.join(given)}"])

@@ -26,12 +26,9 @@ def kind_of(options: Mapping[str, Any]) -> str:
             raise unfit("a second file is missing", f"two {first} files", a, f"qrun compare {a} OTHER{first}")
         for name in ("against", "arith", "record"):
             if options["emulate"] and options[name]:
-                raise unfit(
-                    f"--emulate compares two sides of its own, without --{name}",
-                    "one of them",
-                    f"--emulate {options['emulate']} --{name} {options[name]}",
-                    f"leave out --{name}",
-                )
+                got = f"--emulate {options['emulate']} --{name} {options[name]}"
+                message = f"--emulate compares two sides of its own, without --{name}"
+                raise unfit(message, "one of them", got, f"leave out --{name}")
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
         if first != second:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._comparison_kinds import unfit
+from qrun.cli._base import contradiction
 from qrun.cli._flow import read_feeds, start_other
-from qrun.cli._options import read_model
+from qrun.cli._options import limits, read_model
 from qrun.declare.frozen import frozen
 
 if TYPE_CHECKING:
@@ -75,14 +75,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     start_other(against)
     model, data = _model(options)
     feeds = read_feeds(model, options, out)
-    a, b = sides(
-        model,
-        against,
-        data=data,
-        arith=options["arith"] or "exact",
-        max_memory=options["max_memory"],
-        max_time=options["max_time"],
-    )
+    a, b = sides(model, against, data=data, arith=options["arith"] or "exact", **limits(options))
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
@@ -104,10 +97,9 @@ def _accuracy(first: Model, second: Model, feeds: Any, seconds: float, options: 
             feeds,
             tolerance=_tolerance(options),
             min_sqnr=options["min_sqnr"],
-            max_memory=options["max_memory"],
-            max_time=options["max_time"],
             progress=progress,
             seconds=seconds,
+            **limits(options),
         )
 
 
@@ -184,19 +176,12 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
 
     against: str | None = options["against"]
     if options["arith"] and against is not None and against not in OWN:
-        raise unfit(
-            "--arith is for qrun's own backends; another runtime has its own arithmetic",
-            "one of them",
-            f"--arith {options['arith']} --against {against}",
-            "leave one of them out",
-        )
+        given = [f"--{name} {options[name]}" for name in ("arith", "against")]
+        raise contradiction("--arith is for qrun's own backends; another runtime has its own arithmetic", given)
     start_other(against)
     model, data = _model(options)
     feeds = read_feeds(model, options, out)
-    arith: Any = options["arith"] or "exact"
-    pair = sides(
-        model, against or "", data=data, arith=arith, max_memory=options["max_memory"], max_time=options["max_time"]
-    )
+    pair = sides(model, against or "", data=data, arith=options["arith"] or "exact", **limits(options))
     return pair[1 if against or options["arith"] else 0], feeds
 
 

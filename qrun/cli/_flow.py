@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call
-from qrun.cli._options import OTHERS, read_model
+from qrun.cli._base import Call, contradiction
+from qrun.cli._options import OTHERS, limits, read_model
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
 
 if TYPE_CHECKING:
     from qrun.io.inputs import Feeds
@@ -161,34 +160,13 @@ def _session(
     if options["backend"] in OWN:
         from qrun.running.session import Session
 
-        made = Session(
-            model,
-            backend=options["backend"],
-            arith=options["arith"],
-            threads=options["threads"],
-            fuse=options["fuse"],
-            max_memory=options["max_memory"],
-            max_time=options["max_time"],
-            cache=not options["no_cache"],
-        )
-        return made, ""
+        own = {name: options[name] for name in ("backend", "arith", "threads", "fuse")}
+        return Session(model, **own, cache=not options["no_cache"], **limits(options)), ""
     from qrun.peers import Peer
 
     if options["arith"] != "exact":
-        raise CallError(
-            "QR005",
-            "--arith is for qrun's own backends; another runtime has its own arithmetic",
-            facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
-            fixes=["leave one of them out"],
-        )
+        given = [f"--{name} {options[name]}" for name in ("arith", "backend")]
+        raise contradiction("--arith is for qrun's own backends; another runtime has its own arithmetic", given)
     data = source if isinstance(source, bytes) else None
-    peer = Peer(
-        model,
-        options["backend"],
-        data=data,
-        outputs=names,
-        threads=options["threads"],
-        max_memory=options["max_memory"],
-        max_time=options["max_time"],
-    )
+    peer = Peer(model, options["backend"], data=data, outputs=names, threads=options["threads"], **limits(options))
     return peer, peer.label

@@ -12,7 +12,7 @@ import click
 
 from qrun.cli._base import Call, Function, RealNumber, WholeNumber, contradiction, given, option, places, stacked
 from qrun.cli._config import config_option
-from qrun.memory import parse_size
+from qrun.memory import RunLimits, parse_size
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
@@ -136,11 +136,8 @@ def own_backends(function: Function) -> Function:
             if backend in OTHERS and name in options and given(ctx, name):
                 value = options[name]
                 word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
-                raise contradiction(
-                    f"{word.split()[0]} is for qrun's own backends; another runtime has {has}",
-                    f"{word} --backend {backend}",
-                    [word, f"--backend {backend}"],
-                )
+                message = f"{word.split()[0]} is for qrun's own backends; another runtime has {has}"
+                raise contradiction(message, [word, f"--backend {backend}"])
         return function(*args, **options)
 
     return checked
@@ -168,6 +165,11 @@ def memory_option(group: str, help: str = "Stop before a tensor would take more,
 
 def time_option(group: str, help: str = "Stop a run that takes longer, e.g. 90s or 10m.") -> Options:
     return option(group, "--max-time TIME", help, type=Seconds(), show_default="none")
+
+
+def limits(options: Mapping[str, Any]) -> RunLimits:
+    """What `memory_option` and `time_option` ask for."""
+    return {"max_memory": options["max_memory"], "max_time": options["max_time"]}
 
 
 def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:

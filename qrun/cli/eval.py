@@ -10,10 +10,10 @@ import click
 
 from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, option, places, print_json
 from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option, time_option
-from qrun.declare.frozen import frozen
 
 if TYPE_CHECKING:
     from qrun.evaluating.evaluation import Evaluation
+    from qrun.report.evaluation import Gate
     from qrun.report.screen import Out
 
 
@@ -31,20 +31,6 @@ class Percent(RealNumber):
         if number != number:
             self.fail(f"{value!r} is not a number from 0 to 100.", param, ctx)
         return number
-
-
-@frozen
-class Gate:
-    """A score that an option asks for. expected, got: percent."""
-
-    option: str
-    model: str
-    expected: float
-    got: float
-
-    @property
-    def passed(self) -> bool:
-        return self.got <= self.expected if self.option == "--max-drop" else self.got >= self.expected
 
 
 @define(
@@ -158,18 +144,14 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
         found = evaluated(models, options["inputs"], wishes, stdin=stdin, progress=running(progress))
     gates = _gates(found, options)
     code = int(found.failed >= found.samples or not all(gate.passed for gate in gates))
-    missed = [gate for gate in gates if not gate.passed]
     if options["format"] == "json":
-        print_json(
-            out, evaluation_fields(found, [(g.option, g.model, g.expected, g.got, g.passed) for g in gates]), code
-        )
+        print_json(out, evaluation_fields(found, gates), code)
     elif options["format"] == "csv":
         for line in csv_lines(found):
             out.result.line(line)
     else:
-        told = [f"{g.option} {g.expected:g} is missed by {g.model}: {g.got:.2f}" for g in missed]
         markdown = options["format"] == "markdown"
-        print_sheet(out, evaluation_sheet(found, told, markdown), markdown)
+        print_sheet(out, evaluation_sheet(found, gates, markdown), markdown)
     return code
 
 
@@ -195,6 +177,8 @@ def _contradictions(options: dict[str, Any]) -> None:
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
     """What the options ask of the models; of a reference nothing is asked."""
+    from qrun.report.evaluation import Gate
+
     made = []
     for place, model in enumerate(found.models):
         judged = [

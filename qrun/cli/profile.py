@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import WholeNumber, define, format_options, model_argument, option, print_json
+from qrun.cli._base import WholeNumber, contradiction, define, format_options, model_argument, option, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
-from qrun.cli._options import general_options, input_options, run_options, runs_option, trace_option
-from qrun.errors import CallError
+from qrun.cli._options import general_options, input_options, limits, run_options, runs_option, trace_option
 from qrun.running.cpus import usable_cpus
 
 if TYPE_CHECKING:
@@ -60,8 +59,10 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Measure time per node over many runs."""
-    _check(options)
     if options["against"]:
+        given = [f"--{name} {options[name]}" for name in ("backend", "against")]
+        if options["backend"] not in OWN:
+            raise contradiction(f"--against compares qrun with {options['against']}, not another runtime", given)
         options = {**options, "threads": options["threads"] or usable_cpus()}
     start_other(options["against"])
     ready = prepare(options, out)
@@ -104,16 +105,6 @@ def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileRepor
     )
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    if options["against"] and options["backend"] not in OWN:
-        raise CallError(
-            "QR005",
-            f"--against compares qrun with {options['against']}, not another runtime",
-            facts=[("got", f"--backend {options['backend']} --against {options['against']}")],
-            fixes=["leave one of them out"],
-        )
-
-
 def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profile, Profile | None]:
     """The profile asked for, and with --against that of the other runtime."""
     from qrun.report.progress import Progress
@@ -129,26 +120,10 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 
         own = ready.session if isinstance(ready.session, Session) else None
         peer = ready.session if isinstance(ready.session, Peer) else None
-        peer = peer or Peer(
-            ready.model,
-            "ort",
-            data=ready.data,
-            threads=options["threads"],
-            max_memory=options["max_memory"],
-            max_time=options["max_time"],
-        )
+        given = {"data": ready.data, "threads": options["threads"]}
+        peer = peer or Peer(ready.model, "ort", **given, **limits(options))
         macs = None if own else _counted(ready, options)
-        found = ort_profiles(
-            peer,
-            feeds,
-            data=ready.data,
-            threads=options["threads"],
-            runs=runs,
-            warmup=warmup,
-            progress=progress,
-            session=own,
-            macs=macs,
-        )
+        found = ort_profiles(peer, feeds, **given, runs=runs, warmup=warmup, progress=progress, session=own, macs=macs)
     return found[0], found[1] if own else None
 
 
@@ -159,13 +134,7 @@ def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
     from qrun.running.session import Session
 
     try:
-        session = Session(
-            ready.model,
-            backend="native",
-            cache=not options["no_cache"],
-            max_memory=options["max_memory"],
-            max_time=options["max_time"],
-        )
+        session = Session(ready.model, backend="native", cache=not options["no_cache"], **limits(options))
         return multiply_adds(session.execute(ready.feeds.arrays, observe=False))
     except QrunError:
         return {}

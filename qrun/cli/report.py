@@ -11,7 +11,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, option
 from qrun.cli._flow import Ready, prepare, start_other
-from qrun.cli._options import general_options, input_options, run_options, runs_option
+from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
@@ -130,18 +130,9 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     from qrun.report.text import plural
     from qrun.running.session import Session
 
-    own: Session | None = None
+    own = ready.session if isinstance(ready.session, Session) else None
     try:
-        own = (
-            ready.session
-            if isinstance(ready.session, Session)
-            else Session(
-                ready.model,
-                max_memory=options["max_memory"],
-                max_time=options["max_time"],
-                cache=not options["no_cache"],
-            )
-        )
+        own = own or Session(ready.model, cache=not options["no_cache"], **limits(options))
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not checked: {error.message}")
     documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)
@@ -172,9 +163,7 @@ def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     from qrun.report.progress import Progress
 
     against = options["against"]
-    own, other = sides(
-        ready.model, against, data=ready.data, max_memory=options["max_memory"], max_time=options["max_time"]
-    )
+    own, other = sides(ready.model, against, data=ready.data, **limits(options))
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:

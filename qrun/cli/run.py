@@ -72,15 +72,7 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.message import print_findings
     from qrun.report.run import RunReport, print_run, run_fields
 
-    report = RunReport(
-        ready.model,
-        ready.feeds,
-        result,
-        findings,
-        ready.session.backend,
-        options["arith"],
-        ready.label,
-    )
+    report = RunReport(ready.model, ready.feeds, result, findings, ready.session.backend, options["arith"], ready.label)
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":

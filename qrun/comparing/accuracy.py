@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
+from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy, mismatch
 from qrun.comparing.differences import ErrorSums, Tolerance, decibels
 from qrun.comparing.matching import Left, match
 from qrun.comparing.matching_graph import Reals
@@ -173,29 +173,18 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Arra
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
-        facts = [("first", ", ".join(mine) or "none"), ("second", ", ".join(theirs) or "none")]
-        fixes = ["compare a model with one that was made from it, or rename the inputs"]
-        raise CallError("QR003", "the two models have inputs of different names", where=where, facts=facts, fixes=fixes)
+        names = ", ".join(mine) or "none", ", ".join(theirs) or "none"
+        fix = "compare a model with one that was made from it, or rename the inputs"
+        raise mismatch("the two models have inputs of different names", where, *names, fix)
     for name, one in mine.items():
         other = theirs[name]
         if one.dtype != other.dtype or not _fit(one.shape, other.shape):
-            facts = [("first", str(one)), ("second", str(other))]
-            fixes = ["compare models with inputs of one type and shape"]
-            raise CallError(
-                "QR003", f"input {name!r} differs between the two models", where=where, facts=facts, fixes=fixes
-            )
+            fix = "compare models with inputs of one type and shape"
+            raise mismatch(f"input {name!r} differs between the two models", where, str(one), str(other), fix)
     if len(reference.outputs) != len(quantized.outputs):
-        raise CallError(
-            "QR003",
-            "the two models have different numbers of outputs",
-            where=where,
-            facts=[
-                ("first", ", ".join(v.name for v in reference.outputs)),
-                ("second", ", ".join(v.name for v in quantized.outputs)),
-            ],
-            fixes=["compare a model with one that was made from it"],
-            name="output-mismatch",
-        )
+        ends = [", ".join(v.name for v in model.outputs) for model in (reference, quantized)]
+        fix = "compare a model with one that was made from it"
+        raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
 
 
 def _fed(model: Model, feeds: Sequence[Mapping[str, Array]]) -> tuple[TensorType, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -132,16 +132,10 @@ class Rows:
         form = form_difference(got, want)
         got, want = numbers(got), numbers(want)
         if form or got.shape != want.shape:
-            raise CallError(
-                "QR003",
-                f"output {self.ends[at][0]!r} has another shape in the second model",
-                where=[self.a.model.label, self.b.model.label],
-                facts=[
-                    ("first", form[1] if form else shape_text(want.shape)),
-                    ("second", form[0] if form else shape_text(got.shape)),
-                ],
-                name="output-mismatch",
-            )
+            ends = form[::-1] if form else (shape_text(want.shape), shape_text(got.shape))
+            where = [self.a.model.label, self.b.model.label]
+            message = f"output {self.ends[at][0]!r} has another shape in the second model"
+            raise mismatch(message, where, *ends, name="output-mismatch")
         whole = integral(got.dtype)
         got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None
@@ -196,6 +190,12 @@ class Rows:
         """The reference's tensor of that name, or the codes that stand for the value there."""
         telling = _telling(self.a, value)
         return value if telling is None or value in _own(self.a) else telling[0]
+
+
+def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes: str, name: str = "") -> CallError:
+    """Two models that cannot be compared. where: their labels; first, second: what each has."""
+    facts = [("first", first), ("second", second)]
+    return CallError("QR003", message, where=where, facts=facts, fixes=fixes, name=name)
 
 
 def _real(array: Array, told: Meaning | None, values: Mapping[str, Array]) -> Array | None:

@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from qrun.comparing.differences import Difference, Tolerance, difference, plain, sqnr
+from qrun.comparing.settings import lone
 from qrun.declare.frozen import frozen
 from qrun.io.arrays import Npz, no_such_file
 from qrun.io.storable import restored
@@ -90,9 +91,7 @@ def compare_npz(
                 budget = Budget(default_limit if max_memory is None else max_memory)
                 one, other = (_read(side, key, known.get(key), budget) for side in (left, right))
                 pairs.append(_pair(key, one, other, tolerance, budget))
-        only_a = tuple(key for key in left.members if key not in right.members)
-        only_b = tuple(key for key in right.members if key not in left.members)
-    return Archives(a, b, tolerance, tuple(pairs), only_a, only_b)
+        return Archives(a, b, tolerance, tuple(pairs), *lone(left.members, right.members))
 
 
 def _opened(path: Path) -> IO[bytes]:

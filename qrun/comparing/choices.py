@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.emulated import EmulatedSide
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
+from qrun.memory import RunLimits
 from qrun.ops import Arith
 
 EMULATED = ("avx2",)
@@ -39,23 +40,16 @@ def tolerance(
 
 
 def sides(
-    model: Model,
-    against: str,
-    *,
-    data: bytes | None = None,
-    arith: Arith = "exact",
-    max_memory: int | None = None,
-    max_time: float | None = None,
+    model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", **limits: Unpack[RunLimits]
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 
     against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
              qrun.
              "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others, both emulated.
-    data:    the bytes of a model that was not read from a path. max_memory, max_time: of each run.
+    data:    the bytes of a model that was not read from a path. limits: of each run.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    limits: Any = {"max_memory": max_memory, "max_time": max_time}
     own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
     emulated: Callable[..., EmulatedSide] = partial(EmulatedSide, model, **limits)
@@ -68,6 +62,6 @@ def sides(
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
         "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
         "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
-        "avx2": lambda: (emulated(False, "exact"), emulated(True, "avx2")),
+        "avx2": lambda: (emulated(name="exact"), emulated(name="avx2", saturating=True)),
     }
     return made[against]()

@@ -114,12 +114,7 @@ def compare(
         raise CallError(
             "QR005", "one model on two sides takes one set of inputs", facts=[("got", str(len(several)))], fixes=fixes
         )
-    data = (
-        model
-        if isinstance(model, bytes)
-        else None
-        if isinstance(model, (str, Path, Model))
-        else model.SerializeToString()
-    )
+    given = model if isinstance(model, (str, Path, Model, bytes)) else model.SerializeToString()
+    data = given if isinstance(given, bytes) else None
     a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory, max_time=max_time)
     return compare_runtimes(a, b, several[0], tolerance(against, lsb=lsb, rtol=rtol, atol=atol), isolate=isolate)

@@ -1,26 +1,31 @@
 """What onnxruntime computes on another CPU, recomputed on this one: each node in its arithmetic, with sums of products as that
-CPU's kernels add them."""
+CPU's kernels add them; and groups of nodes in all their forms: as written, or as integer operators, in either arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Unpack
 
 import numpy as np
 
-from qrun.comparing.causes import Suspect
+from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes._product import resumed
 from qrun.comparing.causes.saturation import lost_in_pairs
-from qrun.comparing.sides import Unit, Values, extract, grouped, run_alone
+from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
+from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
+from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
-from qrun.memory import Budget, default_limit
+from qrun.memory import Budget, RunLimits, default_limit
+from qrun.ops import Arith
 from qrun.passes import optimize
 
 
 @frozen(slots=False)
-class EmulatedSide:
+class EmulatedSide(QrunSide):
     """The graph as onnxruntime fuses it, in its arithmetic.
 
     saturating: are uint8 * int8 products added in saturating pairs, as by vpmaddubsw on x86 CPUs without VNNI? Else sums are
@@ -28,11 +33,7 @@ class EmulatedSide:
     max_memory: bytes that all tensors may take. max_time: seconds that a node may take.
     """
 
-    model: Model
-    saturating: bool
-    name: str
-    max_memory: int | None = None
-    max_time: float | None = None
+    saturating: bool = False
 
     @property
     def label(self) -> str:
@@ -44,37 +45,12 @@ class EmulatedSide:
         done = optimize(self.model, frozenset(), "ort", "fused")
         return done.model, done.groups
 
-    @cached_property
-    def units(self) -> tuple[Unit, ...]:
-        return grouped(self.model, *self._ran)
-
-    def run(self, feeds: Values) -> Mapping[str, Array | None]:
-        model, _ = self._ran
-        known = set(self.model.producers)
-        names = [name for node in model.nodes for name in node.outputs if name in known]
-        return self._run(model, feeds, names)
-
-    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
-        model, groups = self._ran
-        wanted = {node.index for node in unit.group}
-        part = extract(model, [n for n in model.nodes if wanted >= set(groups.get(n.index, (n.index,)))], values)
-        made = [name for node in part.nodes for name in node.outputs if name]
-        return self._run(part, values, made)
-
-    def _run(self, model: Model, feeds: Values, wanted: Iterable[str]) -> dict[str, Array]:
-        return run_emulated(
-            model, feeds, wanted, saturating=self.saturating, max_memory=self.max_memory, max_time=self.max_time
-        )
+    def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
+        return run_emulated(model, feeds, names, saturating=self.saturating, **self.limits)
 
 
 def run_emulated(
-    model: Model,
-    feeds: Values,
-    wanted: Iterable[str],
-    *,
-    saturating: bool = True,
-    max_memory: int | None = None,
-    max_time: float | None = None,
+    model: Model, feeds: Values, wanted: Iterable[str], *, saturating: bool = True, **limits: Unpack[RunLimits]
 ) -> dict[str, Array]:
     """The tensors asked for, every node in onnxruntime's arithmetic.
 
@@ -83,9 +59,10 @@ def run_emulated(
     Raises QrunError if a node cannot run, or takes more than `max_time`, or the tensors take more than `max_memory`.
     """
     values: dict[str, Array] = {**model.constants, **feeds}
-    budget = Budget(default_limit if max_memory is None else max_memory)
+    most = limits.get("max_memory")
+    budget = Budget(default_limit if most is None else most)
     for node in model.nodes:
-        made = run_alone(model, (_softmax(model, node) or node,), values, "reference", "ort", max_memory, max_time)
+        made = run_alone(model, (_softmax(model, node) or node,), values, "reference", "ort", **limits)
         name = node.outputs[0] if node.outputs else ""
         if saturating and name in made and not _is_depthwise(node, values):
             suspect = Suspect(model, Unit(node, (node,)), name, values, made[name], None)
@@ -119,3 +96,52 @@ def _is_depthwise(node: Node, values: Values) -> bool:
         return False
     w = values[node.inputs[3]]
     return w.shape[1] == 1 and w.shape[0] == group and bool(np.ndim(w) >= 3)
+
+
+@frozen
+class NodeGroup:
+    """One tensor of a group of nodes. inputs: what the group reads, by name."""
+
+    model: Model
+    unit: Unit
+    tensor: str
+    inputs: Values
+
+    def forms(self) -> tuple[AlternativeForm, ...]:
+        """The forms that another runtime may have given it, from the simplest; none for a single node."""
+        if len(self.unit.group) == 1:
+            return ()
+        plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
+        return (*plain, self._form(True, "ort", True), self._form(False, "ort", True))
+
+    def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
+        shape = "groups as integer operators" if fused else "the graph as written"
+        steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
+        pairs = "; pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI" if saturating else ""
+        cause = "pair-saturation" if saturating else "fused-requantization"
+        return AlternativeForm(cause, f"{shape}, {steps}{pairs}", partial(self._run, fused, arith, saturating))
+
+    def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
+        try:
+            part = self._part(arith if fused else None)
+            if saturating:
+                return run_emulated(part, self.inputs, [self.tensor])[self.tensor]
+            return run_alone(part, part.nodes, self.inputs, None, arith).get(self.tensor)
+        except (QrunError, KeyError):
+            return None
+
+    def _part(self, fused: Arith | None) -> Model:
+        part = extract(self.model, self.unit.group, self.inputs)
+        part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
+        return part if fused is None else optimize(part, frozenset(), fused, "fused").model
+
+    def before_rounding(self) -> Array | None:
+        """What the one integer operator that the group can become would round; None if it becomes none, or more."""
+        try:
+            part = self._part("exact")
+        except (QrunError, KeyError):
+            return None
+        if len(part.nodes) != 1:
+            return None
+        values = {**part.constants, **self.inputs}
+        return before_rounding(part.nodes[0], [values.get(name) for name in part.nodes[0].inputs])

@@ -3,7 +3,7 @@ tell, and why, where making the recorded bytes again shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +15,7 @@ from qrun.comparing.differences import Tolerance, integral
 from qrun.comparing.record import Made, Record, Tensors, host, read_record, recorded_inputs, recorded_model, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
 from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, exact_values
-from qrun.comparing.settings import Setting, differing
+from qrun.comparing.settings import Setting, differing, lone
 from qrun.comparing.sides import Unit
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
@@ -59,13 +59,7 @@ class RecordComparison:
 
 
 def compare_record(
-    tensors: Tensors,
-    model: Model,
-    feeds: Mapping[str, Array],
-    folder: Path,
-    tolerance: Tolerance,
-    *,
-    label: str = "",
+    tensors: Tensors, model: Model, feeds: Mapping[str, Array], folder: Path, tolerance: Tolerance, *, label: str = ""
 ) -> RecordComparison:
     """Compare a run with the record in `folder`.
 
@@ -78,20 +72,13 @@ def compare_record(
     _same_inputs(record, feeds)
     now, wholes, proofs = _now(tensors, model, feeds, record)
     if now.keys().isdisjoint(record.entries):
-        facts = [
-            ("recorded", ", ".join(list(record.entries)[:3]) or "none"),
-            ("got", ", ".join(list(now)[:3]) or "none"),
-        ]
-        fixes = ["record it again"]
-        raise CallError(
-            "QR005", "the record and this run have no tensor in common", where=[str(folder)], facts=facts, fixes=fixes
-        )
+        there, here = (", ".join(list(found)[:3]) or "none" for found in (record.entries, now))
+        message = "the record and this run have no tensor in common"
+        raise _other("QR005", message, [str(folder)], there, here, "record it again")
     settings = differing(record.made_by, {"runtime": label, **host()})
     changes = tuple(_changes(record, now, wholes, proofs, model, tolerance))
-    only_recorded, only_now = (
-        tuple(n for n in x if n not in y) for x, y in ((record.entries, now), (now, record.entries))
-    )
-    return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, only_recorded, only_now)
+    names = lone(record.entries, now)
+    return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, *names)
 
 
 def _now(
@@ -158,13 +145,9 @@ def _same_model(record: Record, model: Model) -> None:
     pairs += [(name, files.get(name, "none"), others.get(name, "none")) for name in {**files, **others}]
     for what, recorded, got in pairs:
         if recorded != got:
-            raise CallError(
-                "QR005",
-                f"the record in {str(record.folder)!r} was made with another model",
-                where=[model.label, what],
-                facts=[("recorded", f"sha256 {recorded}"), ("got", f"sha256 {got}")],
-                fixes=["compare with the model that was recorded, or --record it again"],
-            )
+            message = f"the record in {str(record.folder)!r} was made with another model"
+            fix = "compare with the model that was recorded, or --record it again"
+            raise _other("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
 
 
 def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
@@ -172,16 +155,15 @@ def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
     for name in {**then, **now}:
         recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))
         if recorded != got:
-            raise CallError(
-                "QR003",
-                f"input {name!r} is not the one that was recorded",
-                where=[str(record.folder), f"input {name}"],
-                facts=[
-                    (what, f"{side.form}, sha256 {side.sha256}")
-                    for what, side in (("recorded", recorded), ("got", got))
-                ],
-                fixes=["give the inputs that were recorded, or --record again"],
-            )
+            message, where = f"input {name!r} is not the one that was recorded", [str(record.folder), f"input {name}"]
+            there, here = (f"{side.form}, sha256 {side.sha256}" for side in (recorded, got))
+            fix = "give the inputs that were recorded, or --record again"
+            raise _other("QR003", message, where, there, here, fix)
+
+
+def _other(code: str, message: str, where: Sequence[str], recorded: str, got: str, fix: str) -> CallError:
+    """A record that is not of this run."""
+    return CallError(code, message, where=where, facts=[("recorded", recorded), ("got", got)], fixes=[fix])
 
 
 RECORD_EXACT = "the record is exact"

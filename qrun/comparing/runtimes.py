@@ -9,7 +9,7 @@ from functools import cached_property
 from qrun.comparing.causes import Suspect, reason
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
 from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, same
-from qrun.comparing.groups import NodeGroup
+from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values

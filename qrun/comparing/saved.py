@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
-from qrun.comparing.settings import Setting, settings
+from qrun.comparing.settings import Setting, lone, settings
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.answers import RunOutput
 from qrun.documents.item import Item, damaged, read_document
@@ -131,8 +131,7 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
 def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedRuns:
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
     pairs = tuple(_outputs(left[name], right[name]) for name in left if name in right)
-    only_a, only_b = (tuple(n for n in x if n not in y) for x, y in ((left, right), (right, left)))
-    return SavedRuns(a, b, settings(first, second), pairs, only_a, only_b)
+    return SavedRuns(a, b, settings(first, second), pairs, *lone(left, right))
 
 
 def _by_name(items: Item) -> dict[str, tuple[RunOutput, Item]]:
@@ -185,17 +184,9 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     )
     new, gone = _without(after, before), _without(before, after)
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
-    return SavedChecks(
-        a,
-        b,
-        settings(first, second),
-        tuple(new),
-        tuple(gone),
-        len(before) - len(gone),
-        tuple(changed),
-        tuple(p for p in left if p not in right),
-        tuple(p for p in right if p not in left),
-    )
+    kept = len(before) - len(gone)
+    told = settings(first, second)
+    return SavedChecks(a, b, told, tuple(new), tuple(gone), kept, tuple(changed), *lone(left, right))
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:

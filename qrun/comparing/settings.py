@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from qrun.declare.frozen import frozen
 from qrun.documents.item import Item
@@ -26,6 +27,12 @@ def settings(first: Item, second: Item) -> tuple[Setting, ...]:
 def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
     names = dict.fromkeys([*a, *b])
     return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
+
+
+def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that only the first has, and those that only the second has."""
+    first, second = dict.fromkeys(a), dict.fromkeys(b)
+    return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
 
 
 def environment(item: Item) -> dict[str, str]:

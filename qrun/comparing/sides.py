@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from qrun.comparing.differences import same
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
+from qrun.memory import RunLimits
 from qrun.ops import Arith
 from qrun.passes import optimize
 from qrun.peers import Nodes, Peer, optimized_peer
@@ -42,7 +43,7 @@ class Unit:
     @property
     def made(self) -> tuple[str, ...]:
         """Names of the tensors that it makes."""
-        return tuple(name for node in self.group for name in node.outputs if name)
+        return tuple(made_by(self.group))
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -116,19 +117,24 @@ class QrunSide:
         return grouped(self.model, *self._ran)
 
     def run(self, feeds: Values) -> Mapping[str, Array | None]:
-        model = self._ran[0]
-        known = set(self.model.producers)
+        model, known = self._ran[0], set(self.model.producers)
         names = [name for node in model.nodes for name in node.outputs if name in known]
-        return self._session(model).values(feeds, names) if names else {}
+        return self._tensors(model, feeds, names) if names else {}
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
-        return run_alone(model, nodes, values, self.backend, self.arith, self.max_memory, self.max_time)
+        part = extract(model, nodes, values)
+        return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
 
-    def _session(self, model: Model) -> Session:
-        return _session(model, self.backend, self.arith, self.max_memory, self.max_time)
+    @property
+    def limits(self) -> RunLimits:
+        return {"max_memory": self.max_memory, "max_time": self.max_time}
+
+    def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
+        """These tensors of a run of the model that runs, or of a part of it."""
+        return _session(model, self.backend, self.arith, **self.limits).values(feeds, names)
 
 
 def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
@@ -144,19 +150,17 @@ def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> 
 
 
 def run_alone(
-    model: Model,
-    nodes: Sequence[Node],
-    values: Values,
-    backend: str | None,
-    arith: Arith,
-    max_memory: int | None = None,
-    max_time: float | None = None,
+    model: Model, nodes: Sequence[Node], values: Values, backend: str | None, arith: Arith, **limits: Unpack[RunLimits]
 ) -> dict[str, Array]:
     """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
-    made = [name for node in part.nodes for name in node.outputs if name]
-    session = _session(part, backend, arith, max_memory, max_time)
-    return session.values({v.name: values[v.name] for v in part.inputs}, made)
+    session = _session(part, backend, arith, **limits)
+    return session.values({v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
+
+
+def made_by(nodes: Iterable[Node]) -> list[str]:
+    """The names of all that the nodes make."""
+    return [name for node in nodes for name in node.outputs if name]
 
 
 def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
@@ -164,7 +168,7 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
 
     Raises KeyError if one of them is missing.
     """
-    made = {name for node in nodes for name in node.outputs if name}
+    made = set(made_by(nodes))
     names = list(dict.fromkeys(n for node in nodes for n in _reads(node) if n not in made))
     stored = model.constants
     constants = {n: stored[n] for n in names if n in stored and values.get(n, stored[n]) is stored[n]}
@@ -184,10 +188,8 @@ def _reads(node: Node) -> Iterable[str]:
         yield from (value.name for value in graph.outputs if value.name not in inner)
 
 
-def _session(
-    model: Model, backend: str | None, arith: Arith, max_memory: int | None, max_time: float | None
-) -> Session:
-    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory, max_time=max_time)
+def _session(model: Model, backend: str | None, arith: Arith, **limits: Unpack[RunLimits]) -> Session:
+    return Session(model, backend=backend, arith=arith, fuse=False, **limits)
 
 
 class PeerSide:
@@ -204,11 +206,9 @@ class PeerSide:
         *,
         data: bytes | None = None,
         optimize: bool = False,
-        max_memory: int | None = None,
-        max_time: float | None = None,
+        **limits: Unpack[RunLimits],
     ) -> None:
-        self.model = model
-        self._limits = max_memory, max_time
+        self.model, self._limits = model, limits
         self.backend = backend
         self.name = f"{backend}-optimized" if optimize else backend
         self._optimize = optimize
@@ -221,15 +221,7 @@ class PeerSide:
         self._seen = set(self._names)
         self.refused: QrunError | None = None
         try:
-            self._peer = Peer(
-                model,
-                backend,
-                data=data,
-                outputs=self._names,
-                optimize=optimize,
-                max_memory=max_memory,
-                max_time=max_time,
-            )
+            self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize, **limits)
         except LimitError:
             raise
         except QrunError as error:
@@ -237,7 +229,7 @@ class PeerSide:
                 raise
             self.refused = error
         if optimize and self._peer is not None:
-            self._inner = optimized_peer(model, data, self._names, max_memory, max_time)
+            self._inner = optimized_peer(model, data, self._names, **limits)
 
     @property
     def label(self) -> str:
@@ -284,7 +276,7 @@ class PeerSide:
         made: dict[str, Array | None] = {}
         for node in unit.group:
             inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
-            outputs = self._nodes.alone(node, inputs, self.backend, *self._limits)
+            outputs = self._nodes.alone(node, inputs, self.backend, **self._limits)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
 

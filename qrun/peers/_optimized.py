@@ -6,12 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from pickle import PickleBuffer
+from typing import Unpack
 
 import onnx
 
 from qrun.child import Crash, Failed, RemoteObject
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Model
+from qrun.memory import RunLimits
 from qrun.peers._common import proto_of
 from qrun.peers._loaded import loading
 from qrun.peers._ort import external_settings
@@ -19,7 +21,7 @@ from qrun.peers._peer import Peer
 
 
 def optimized_peer(
-    model: Model, data: bytes | None, outputs: Sequence[str], max_memory: int | None, max_time: float | None
+    model: Model, data: bytes | None, outputs: Sequence[str], **limits: Unpack[RunLimits]
 ) -> Peer | None:
     """A peer that runs the optimized graph as it is, with all tensors of the model that onnxruntime has left in it.
 
@@ -27,21 +29,13 @@ def optimized_peer(
     refused as written). Raises MemoryLimitError.
     """
     try:
-        found = _optimized(model, data, max_memory)
+        found = _optimized(model, data, limits.get("max_memory"))
         made = {name for node in found.graph.node for name in node.output if name}
         kept = [name for name in model.producers if name in made and name not in outputs]
         if not kept:
             return None
         written = found.SerializeToString()
-        return Peer(
-            model,
-            "ort",
-            data=written,
-            outputs=[*outputs, *kept],
-            optimize=False,
-            max_memory=max_memory,
-            max_time=max_time,
-        )
+        return Peer(model, "ort", data=written, outputs=[*outputs, *kept], optimize=False, **limits)
     except LimitError:
         raise
     except (QrunError, Failed, Crash, OSError, ValueError):

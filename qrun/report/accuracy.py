@@ -10,13 +10,14 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking import Cost
+from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
 from qrun.report.screen import BAD, GOOD
-from qrun.report.sheet import NONE, Block, Sheet, Sources, more
+from qrun.report.sheet import NONE, Block, Sheet, Sources, more, top_rows
 from qrun.report.text import decibel, file_size, number, percent, plural
 
 __all__ = ["accuracy_fields", "accuracy_sheet"]
@@ -36,34 +37,25 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
     advice = [Block(title, lines=lines) for title, lines in _advice(found)]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
-    return Sheet(
-        [*_tables(found, top), *advice],
-        verdict(found) + chance(sources),
-        GOOD if reached else BAD,
-        models,
-        about,
-        notes(found),
-    )
+    told, style = verdict(found) + chance(sources), GOOD if reached else BAD
+    return Sheet([*_tables(found, top), *advice], told, style, models, about, notes(found))
 
 
 def _tables(found: Accuracy, top: int | None) -> list[Block]:
     tables = [Block("Outputs", _outputs(found))]
     if found.costs:
         shown = found.costs[:top]
-        more = len(found.costs) - len(shown)
-        rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown) :]))} of the noise   --top all, --json"
-        tables.append(
-            Block("Most costly nodes, each quantized alone", _costs(shown), more=rest if more else "", folds=True)
-        )
+        together = percent(sum(c.share for c in found.costs[len(shown) :]))
+        left = more(len(found.costs) - len(shown), "node").replace("   ", f", together {together} of the noise   ")
+        tables.append(Block("Most costly nodes, each quantized alone", _costs(shown), more=left, folds=True))
     if found.suggestion is not None and found.suggestion.operators:
         tables.append(
             Block("All nodes of one operator in float", Grid.of(_OPERATORS, found.suggestion.operators[:top]))
         )
     tensors = worst(found.tensors, top)
     if tensors:
-        more = len(found.tensors) - len(tensors)
-        title = "Least accurate tensors, in graph order" if more else "Tensors, in graph order"
-        left = f"{plural(more, 'more tensor')}   --top all, --json" if more else ""
+        left = more(len(found.tensors) - len(tensors), "tensor")
+        title = "Least accurate tensors, in graph order" if left else "Tensors, in graph order"
         tables.append(Block(title, Grid.of(_TENSORS, tensors), more=left, folds=True))
     return tables
 
@@ -178,36 +170,22 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     verdict = f"{words[not best.passed]}: the best is {found[0][0]}, SQNR {decibel(least(best))}{_flips(best)}; {good} of {len(found)} reach {goal}."
     about = [f"{plural(best.runs, 'set')} of inputs; SQNR is that of the worst output"]
     notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departed(each)) if text]
-    block = Block(
-        "Models, the best first",
-        _table(found[:top]),
-        lines=[f"qrun compare {first} {found[0][0]} with the same inputs tells what each node costs"],
-        more=more(len(found) - len(found[:top]), "model") if top is not None else "",
-    )
+    (block,) = top_rows("Models, the best first", _CANDIDATES, found, top, "model")
+    tip = f"qrun compare {first} {found[0][0]} with the same inputs tells what each node costs"
+    models = [headline(reference, Feeds(dict(best.feeds), dict(sources)))]
     style = GOOD if best.passed else BAD
-    return Sheet(
-        [block],
-        verdict + chance(sources),
-        style,
-        [headline(reference, Feeds(dict(best.feeds), dict(sources)))],
-        about,
-        notes,
-    )
+    return Sheet([replace(block, lines=[tip])], verdict + chance(sources), style, models, about, notes)
 
 
-def _table(found: Sequence[Candidate]) -> Grid:
-    return Grid.of(
-        [
-            Column("model", shrink=1, cell=lambda each: each[0]),
-            Column("SQNR", right=True, cell=lambda each: decibel(least(each[1]))),
-            Column("argmax", right=True, cell=lambda each: _same(each[1].outputs)),
-            Column("good enough", cell=lambda each: "yes" if each[1].passed else "no"),
-            Column("size", right=True, optional=1, cell=lambda each: file_size(each[1].quantized.size)),
-            Column("quantized nodes", right=True, optional=2, cell=lambda each: str(each[1].quantizing)),
-            Column("costs most", shrink=2, optional=3, cell=lambda each: _dearest(each[1])),
-        ],
-        found,
-    )
+_CANDIDATES = [
+    Column("model", shrink=1, cell=lambda each: each[0]),
+    Column("SQNR", right=True, cell=lambda each: decibel(least(each[1]))),
+    Column("argmax", right=True, cell=lambda each: _same(each[1].outputs)),
+    Column("good enough", cell=lambda each: "yes" if each[1].passed else "no"),
+    Column("size", right=True, optional=1, cell=lambda each: file_size(each[1].quantized.size)),
+    Column("quantized nodes", right=True, optional=2, cell=lambda each: str(each[1].quantizing)),
+    Column("costs most", shrink=2, optional=3, cell=lambda each: _dearest(each[1])),
+]
 
 
 def _dearest(found: Accuracy) -> str:

@@ -18,10 +18,10 @@ from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
 from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import answer, check_sheet, profile_sheet, run_sheet
-from qrun.report.grid import Column, Grid
+from qrun.report.grid import Column
 from qrun.report.header import chance, input_fields
 from qrun.report.screen import BAD, GOOD, OPEN
-from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, more, settings_block
+from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, settings_block, top_rows
 from qrun.report.text import decibel, file_size, number, percent, plural
 
 VERDICTS = {"close": "within the tolerance", "unknown": "not known", "form": "another form"}
@@ -79,16 +79,9 @@ def _fed(feeds: Feeds | None) -> dict[str, Any]:
 
 def _archives(found: Archives, top: int | None) -> Sheet:
     differ = [pair for pair in found.pairs if not pair.difference.equal]
-    blocks = []
-    if differ:
-        forms = [p for p in differ if p.difference.form is not None]
-        valued = [p for p in differ if p.difference.form is None]
-        if valued:
-            left = more(len(valued) - len(valued[:top]), "array")
-            blocks.append(Block("Arrays that differ", Grid.of(_PAIR_COLUMNS, valued[:top]), more=left))
-        if forms:
-            grid = Grid([Column("key", shrink=1), Column("a"), Column("b")], [[p.name, p.a, p.b] for p in forms[:top]])
-            blocks.append(Block("Types or shapes that differ", grid, more=more(len(forms) - len(grid.rows), "array")))
+    forms, valued = ([p for p in differ if (p.difference.form is None) is alike] for alike in (False, True))
+    blocks = top_rows("Arrays that differ", _PAIR_COLUMNS, valued, top, "array")
+    blocks += top_rows("Types or shapes that differ", _FORM_COLUMNS, forms, top, "array")
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     title = (
         f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
@@ -131,6 +124,13 @@ _PAIR_COLUMNS = [
 ]
 
 
+_FORM_COLUMNS = [
+    Column("key", shrink=1, cell=lambda p: p.name),
+    Column("a", cell=lambda p: p.a),
+    Column("b", cell=lambda p: p.b),
+]
+
+
 def _record(found: RecordComparison, top: int | None) -> Sheet:
     changed = [t for t in found.tensors if t.verdict != "equal"]
     title = f"{found.now or 'this run'}, and in {found.folder} {found.recorded}, {plural(len(found.tensors), 'tensor')}"
@@ -138,16 +138,7 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
     if found.first is not None:
         blocks.append(Block("First difference", facts=_first(found.first)))
         later = [t for t in changed if t is not found.first]
-        shown = later[:top]
-        if later:
-            blocks.append(
-                Block(
-                    "Others, of which at least so much differs",
-                    Grid.of(_CHANGE_COLUMNS, shown),
-                    more=more(len(later) - len(shown), "tensor"),
-                    folds=True,
-                )
-            )
+        blocks += top_rows("Others, of which at least so much differs", _CHANGE_COLUMNS, later, top, "tensor", True)
     blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
     told = _record_verdict(found, len(changed))
     return Sheet(blocks, told, GOOD if found.equal else BAD if told.startswith("differ") else OPEN, about=[title])

@@ -48,12 +48,8 @@ def refusal(found: Comparison) -> list[tuple[str, str]]:
     versions = re.search(r"No implementation for operator '.*' domain '' and version (\d+), found ([\d, ]+)", said)
     later = [int(v) for v in re.findall(r"\d+", versions[2]) if int(v) > int(versions[1])] if versions else []
     if later:
-        facts.append(
-            (
-                "fix",
-                f"convert the model to opset {min(later)}: onnx.version_converter.convert_version(model, {min(later)})",
-            )
-        )
+        call = f"onnx.version_converter.convert_version(model, {min(later)})"
+        facts.append(("fix", f"convert the model to opset {min(later)}: {call}"))
     return facts
 
 
@@ -128,13 +124,9 @@ def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
 def _reason(reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:
     facts = [("cause", f"{reason.cause}: {reason.text}")]
     if reason.explained:
-        facts.append(
-            (
-                "evidence",
-                f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"
-                + (", and all others" if reason.explained < pair.difference.total else ""),
-            )
-        )
+        count = f"{reason.explained} of {plural(pair.difference.differing, 'differing element')}"
+        others = ", and all others" if reason.explained < pair.difference.total else ""
+        facts.append(("evidence", f"{count} reproduced bit for bit{others}"))
     if reason.farthest is not None and reason.nearest is not None:
         exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
         ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from qrun.comparing.archives import Archives
-from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
-from qrun.comparing.savedprofiles import LEAST, Change, Lone, SavedProfiles
+from qrun.comparing.saved import OutputPair, SavedChecks, SavedRuns
+from qrun.comparing.savedprofiles import LEAST, Change, SavedProfiles
 from qrun.ir.types import shape_text
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, OPEN
-from qrun.report.sheet import Block, Sheet, listed, more, settings_block
+from qrun.report.sheet import Block, Sheet, listed, settings_block, top_rows
 from qrun.report.text import duration, number, plural
 
 VERDICTS = {
@@ -30,17 +31,12 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
     )
     blocks = settings_block(found.settings, "before", "after")
     blocks.append(Block("Whole run", Grid.of(_times(lambda change: change), [found.whole])))
-    ordered = sorted(found.nodes, key=lambda n: -abs(n.change.after - n.change.before))
-    shown = sorted(found.nodes, key=lambda n: n.index) if top is None else ordered[:top]
-    if shown:
-        columns = [*_NODE_COLUMNS, *_times(lambda n: n.change)]
-        if any(node.note for node in shown):
-            columns.append(Column("note", optional=1, cell=lambda n: n.note))
-        heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
-        blocks.append(
-            Block(heading, Grid.of(columns, shown), more=more(len(found.nodes) - len(shown), "node"), folds=True)
-        )
-    blocks += _lone("Only before", found.only_a, top) + _lone("Only after", found.only_b, top)
+    heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
+    ordered = sorted(found.nodes, key=lambda n: n.index if top is None else -abs(n.change.after - n.change.before))
+    note = Column("note", optional=1, cell=lambda n: n.note) if any(n.note for n in ordered[:top]) else None
+    blocks += top_rows(heading, [*_NODE_COLUMNS, *_times(lambda n: n.change), note], ordered, top, "node", True)
+    for title, nodes in (("Only before", found.only_a), ("Only after", found.only_b)):
+        blocks += top_rows(title, _LONE_COLUMNS, nodes, top, "node", True)
     ways = {"slower": BAD, "faster": GOOD} if found.same_work else {found.whole.verdict: BAD}
     return Sheet(blocks, _outcome(found), ways.get(found.whole.verdict, OPEN), about=[title])
 
@@ -90,21 +86,12 @@ _NODE_COLUMNS = [
 _LONE_COLUMNS = [*_NODE_COLUMNS, Column("median", right=True, cell=lambda n: duration(n.median * 1e6))]
 
 
-def _lone(title: str, nodes: Sequence[Lone], top: int | None) -> list[Block]:
-    if not nodes:
-        return []
-    grid = Grid.of(_LONE_COLUMNS, nodes[:top])
-    return [Block(title, grid, more=more(len(nodes) - len(grid.rows), "node"), folds=True)]
-
-
 def run_sheet(found: SavedRuns, top: int | None) -> Sheet:
     """The outputs that differ."""
     title = f"a: {found.a}, b: {found.b}, {plural(len(found.outputs), 'output')} in both"
     differ = [pair for pair in found.outputs if not pair.equal]
     blocks = settings_block(found.settings, "a", "b")
-    if differ:
-        left = more(len(differ) - len(differ[:top]), "output")
-        blocks.append(Block("Outputs that differ", Grid.of(_OUTPUT_COLUMNS, differ[:top]), more=left))
+    blocks += top_rows("Outputs that differ", _OUTPUT_COLUMNS, differ, top, "output")
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     parts = [f"{len(differ)} of {plural(len(found.outputs), 'output')}, first {differ[0].name}"] if differ else []
     same = f"{plural(len(found.outputs), 'output')}, bit for bit"
@@ -154,26 +141,26 @@ def check_sheet(found: SavedChecks, top: int | None) -> Sheet:
     """Findings that are new, those that are gone, and vectors with another status."""
     title = f"a: {found.a}, b: {found.b}, {plural(found.kept, 'finding')} in both"
     blocks = settings_block(found.settings, "a", "b")
-    blocks += _findings("New findings", found.new, top) + _findings("Findings that are gone", found.gone, top)
-    if found.vectors:
-        columns = [Column("model", shrink=1), Column("vector", shrink=2), Column("a"), Column("b")]
-        rows = [list(row) for row in found.vectors[:top]]
-        blocks.append(Block("Vectors", Grid(columns, rows), more=more(len(found.vectors) - len(rows), "vector")))
+    blocks += top_rows("New findings", _FINDING_COLUMNS, found.new, top, "finding")
+    blocks += top_rows("Findings that are gone", _FINDING_COLUMNS, found.gone, top, "finding")
+    blocks += top_rows("Vectors", _VECTOR_COLUMNS, found.vectors, top, "vector")
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
     parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
     return answer(found, blocks, title, plural(found.kept, "finding"), parts, "model")
 
 
-def _findings(title: str, found: Sequence[Found], top: int | None) -> list[Block]:
-    if not found:
-        return []
-    columns = [
-        Column("level", cell=lambda f: f.level),
-        Column("rule", cell=lambda f: f"{f.rule} {f.name}"),
-        Column("model", shrink=1, optional=1, cell=lambda f: f.model),
-        Column("node", shrink=3, cell=lambda f: f.node),
-        Column("tensor", shrink=2, cell=lambda f: f.tensor),
-        Column("message", wrap=True, below=True, cell=lambda f: f.message),
-    ]
-    return [Block(title, Grid.of(columns, found[:top]), more=more(len(found) - len(found[:top]), "finding"))]
+_FINDING_COLUMNS = [
+    Column("level", cell=lambda f: f.level),
+    Column("rule", cell=lambda f: f"{f.rule} {f.name}"),
+    Column("model", shrink=1, optional=1, cell=lambda f: f.model),
+    Column("node", shrink=3, cell=lambda f: f.node),
+    Column("tensor", shrink=2, cell=lambda f: f.tensor),
+    Column("message", wrap=True, below=True, cell=lambda f: f.message),
+]
+_VECTOR_COLUMNS = [
+    Column("model", shrink=1, cell=itemgetter(0)),
+    Column("vector", shrink=2, cell=itemgetter(1)),
+    Column("a", cell=itemgetter(2)),
+    Column("b", cell=itemgetter(3)),
+]

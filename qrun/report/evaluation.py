@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import PairedDifference, Score
@@ -31,16 +32,35 @@ _TENSORS = 5
 """Tensors of a model whose codes are shown."""
 
 
-def evaluation_fields(found: Evaluation, gates: Sequence[tuple[str, str, float, float, bool]]) -> dict[str, Any]:
+@frozen
+class Gate:
+    """A score that an option asks for. expected, got: percent."""
+
+    KEYS = keys("option model expected got passed")
+
+    option: str
+    model: str
+    expected: float
+    got: float
+
+    @property
+    def passed(self) -> bool:
+        return self.got <= self.expected if self.option == "--max-drop" else self.got >= self.expected
+
+    def __str__(self) -> str:
+        """What is said where it is not passed."""
+        return f"{self.option} {self.expected:g} is missed by {self.model}: {self.got:.2f}"
+
+
+def evaluation_fields(found: Evaluation, gates: Sequence[Gate]) -> dict[str, Any]:
     """The body of the JSON report."""
-    keys = ("option", "model", "expected", "got", "passed")
-    return {**encode(found), "gates": [dict(zip(keys, gate, strict=True)) for gate in gates]}
+    return {**encode(found), "gates": gates}
 
 
-def evaluation_sheet(found: Evaluation, missed: Sequence[str], markdown: bool = False) -> Sheet:
-    """missed: sentences about gates that were not passed. markdown: a row of scores for each model, not for each score."""
+def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = False) -> Sheet:
+    """markdown: a row of scores for each model, not for each score."""
     verdict, style = verdict_of(found)
-    if missed:
+    if missed := [str(gate) for gate in gates if not gate.passed]:
         verdict, style = f"missed: {'; '.join(missed)}", BAD
     about = [_how(found)]
     scores = _beside(found) if markdown else Grid.of(_columns(found), _rows(found))

@@ -9,7 +9,6 @@ from qrun.checking.rules import RULES, Rule
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
-from qrun.report.explainoperator import print_operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import STYLES, Screen
 
@@ -89,9 +88,7 @@ def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
         ("found by", "qrun run, and qrun check with vectors" if rule.runs else "qrun check, without running; qrun run"),
         ("silence", f"qrun check --ignore {rule.id}, or [tool.qrun.check] ignore"),
     ]
-    for label, value in rows:
-        if value:
-            screen.wrapped(f"  {label:<10}  ", " " * 14, value)
+    screen.facts(rows)
     for heading in ("Bad", "Good") if verbose else ():
         screen.line()
         screen.line(f"  {heading}")
@@ -208,9 +205,7 @@ def _print_cause(screen: Screen, told: Cause, also: str) -> None:
         ("source", told.source),
         ("see also", f"qrun explain {also}, the rule of the same name" if also else ""),
     ]
-    for label, value in rows:
-        if value:
-            screen.wrapped(f"  {label:<10}  ", " " * 14, value)
+    screen.facts(rows)
 
 
 def _print_topic(screen: Screen, name: str) -> None:
@@ -226,7 +221,7 @@ def _print_topic(screen: Screen, name: str) -> None:
 
 
 def _operator(word: str) -> Page | None:
-    from qrun.report.ops import ops_fields, supported
+    from qrun.report.ops import ops_fields, print_operators, supported
 
     plain = word.lower().removeprefix("ai.onnx::")
     found = [s for s in supported() if plain in (s.op.lower(), s.op_type.lower())]

@@ -50,8 +50,7 @@ def print_overview(screen: Screen, facts: ModelFacts) -> None:
         ("quantized", _quantized(facts)),
         ("runs here", f"no: {facts.obstacle}" if facts.obstacle else "yes"),
     ]
-    for label, value in rows:
-        screen.wrapped(f"  {label:<9}  ", " " * 13, value)
+    screen.facts(rows)
     screen.line()
     screen.line(("Inputs and outputs", "bold"))
     inputs, outputs = _values(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from qrun.declare.frozen import changeable
@@ -112,6 +112,13 @@ class Screen:
             end = at + len(word)
             at = end + 1
         self.line(first, *_slice(parts, begin, len(text)))
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Labels with their values behind them, each a paragraph; those without a value are left out."""
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            if value:
+                self.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
 
     def fits(self, grid: Grid) -> bool:
         """Can the grid be shown as it is?"""

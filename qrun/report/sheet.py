@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from qrun.comparing.settings import Setting
 from qrun.declare.frozen import frozen
@@ -95,9 +96,7 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
 def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
     """told: legends that were shown, to which the block's are added."""
     screen.line((block.title, "bold"))
-    width = max((len(label) for label, _ in block.facts), default=0)
-    for label, value in block.facts:
-        screen.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
+    screen.facts(block.facts)
     legends: list[str] = []
     if block.grid is not None:
         shown = screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
@@ -151,6 +150,14 @@ def more(left: int, noun: str) -> str:
     return f"{plural(left, f'more {noun}')}   --top all, --json" if left > 0 else ""
 
 
+def top_rows(
+    title: str, columns: Sequence[Column | None], rows: Sequence[Any], top: int | None, noun: str, folds: bool = False
+) -> list[Block]:
+    """A table of the first `top` rows, None for all, and how many more there are; nothing without rows."""
+    grid = Grid.of(columns, rows[:top])
+    return [Block(title, grid, more=more(len(rows) - len(grid.rows), noun), folds=folds)] if rows else []
+
+
 def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
     """What was not the same; nothing if all was."""
     if not settings:
@@ -161,9 +168,5 @@ def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
 
 def listed(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
     """Names that only one side has."""
-    made = []
-    for title, names in groups:
-        if names:
-            grid = Grid([Column("name", shrink=1)], [[name] for name in names[:top]])
-            made.append(Block(title, grid, more=more(len(names) - len(grid.rows), "name")))
-    return made
+    column = Column("name", shrink=1)
+    return [block for title, names in groups for block in top_rows(title, [column], names, top, "name")]

@@ -147,7 +147,7 @@ np.save(sys.argv[3], session.run(None, {"images": np.load(sys.argv[2])})[0])
 
 
 def sides_of(model: Model) -> tuple[EmulatedSide, EmulatedSide]:
-    return EmulatedSide(model, False, "exact"), EmulatedSide(model, True, "avx2")
+    return EmulatedSide(model, name="exact"), EmulatedSide(model, name="avx2", saturating=True)
 
 
 def test_a_whole_model_as_cpus_without_vnni_compute_it() -> None:
@@ -187,4 +187,4 @@ def test_outputs_are_those_of_onnxruntime_on_such_a_cpu(form: str, tmp_path: Pat
 def test_memory_is_bounded() -> None:
     model = qrun.load(DIGITS / "qdq/model.onnx")
     with pytest.raises(MemoryLimitError):
-        EmulatedSide(model, True, "avx2", max_memory=10_000).run({"images": np.load(DIGITS / "x.npy")})
+        EmulatedSide(model, name="avx2", saturating=True, max_memory=10_000).run({"images": np.load(DIGITS / "x.npy")})

@@ -19,7 +19,7 @@ from qrun.cli.compare import AGAINST
 from qrun.comparing.choices import sides
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import NOISE, Tolerance
-from qrun.comparing.groups import NodeGroup
+from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
 from qrun.comparing.ties import before_rounding

@@ -8,6 +8,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import accuracies
+from qrun.report.html.frame import section
 from qrun.report.html.tags import Markup, join, shape, tag
 from qrun.report.html.timing import label
 from qrun.report.text import duration, plural
@@ -18,6 +19,10 @@ ACROSS = 80
 """Layers in a line of the picture; those after it stand in the next line."""
 SHARES = (0.5, 0.2, 0.05, 0.01)
 """Parts of the slowest node's time from which a node has the first, second ... colour."""
+ABOUT = (
+    "One box for each node, from the inputs to the outputs; the darker, the more time it takes. A box is a link to the node's "
+    "row. Nodes that read constants only are left out."
+)
 DECIBELS = (20.0, 30.0, 40.0, 60.0)
 """SQNR below which a node has the first, second ... colour."""
 
@@ -40,26 +45,16 @@ def graph_section(page: PageContent) -> Markup:
         return Markup()
     places = layout(links)
     largest = max(node.median_ms for node in page.nodes)
-    parts = [
-        tag(
-            "p",
-            "One box for each node, from the inputs to the outputs; the darker, the more time it takes. A box is a link to the node's row. Nodes that read constants only are left out.",
-            class_="about",
-        ),
-        _map("time", page.nodes, links, places, lambda node: _timed(node, largest)),
-    ]
+    parts = [_map("time", page.nodes, links, places, lambda node: _timed(node, largest))]
     noise = accuracies(page.comparison) if page.comparison else {}
     worst = {
         node.index: min(found) for node in page.nodes if (found := [noise[i] for i in members(node) if i in noise])
     }
     if worst:
-        parts += [
-            tag(
-                "p", "The same graph by accuracy: the darker, the lower the SQNR of the node's output.", class_="about"
-            ),
-            _map("accuracy", page.nodes, links, places, lambda node: _accurate(worst.get(node.index))),
-        ]
-    return tag("section", tag("h2", "Graph", id="graph"), parts)
+        about = "The same graph by accuracy: the darker, the lower the SQNR of the node's output."
+        parts.append(tag("p", about, class_="about"))
+        parts.append(_map("accuracy", page.nodes, links, places, lambda node: _accurate(worst.get(node.index))))
+    return section("graph", "Graph", ABOUT, parts)
 
 
 def members(node: ProfileNode) -> tuple[int, ...]:
@@ -141,30 +136,13 @@ def _map(
     boxes = []
     for node in (node for node in nodes if node.index in at):
         shade, words = colour(node)
-        x, y = at[node.index]
-        box = tag(
-            "rect",
-            tag("title", f"{label(node)}: {words}"),
-            x=str(x),
-            y=str(y),
-            width=str(BOX),
-            height=str(BOX),
-            class_=f"m{shade}",
-        )
-        boxes.append(tag("a", box, href=f"#n{node.index}", tabindex="-1", aria_label=f"{label(node)}: {words}"))
+        told, (x, y) = f"{label(node)}: {words}", map(str, at[node.index])
+        box = tag("rect", tag("title", told), x=x, y=y, width=str(BOX), height=str(BOX), class_=f"m{shade}")
+        boxes.append(tag("a", box, href=f"#n{node.index}", tabindex="-1", aria_label=told))
     lines = shape("path", d=" ".join(_lines(links, places, at)))
-    drawn = tag(
-        "svg",
-        lines,
-        join(boxes),
-        class_="map",
-        width=str(width),
-        height=str(height),
-        viewBox=f"0 0 {width} {height}",
-        role="group",
-        aria_label=f"Graph of {plural(len(at), 'node')}, by {name}",
-    )
-    return tag("figure", drawn)
+    size = {"width": str(width), "height": str(height), "viewBox": f"0 0 {width} {height}"}
+    name = f"Graph of {plural(len(at), 'node')}, by {name}"
+    return tag("figure", tag("svg", lines, join(boxes), class_="map", **size, role="group", aria_label=name))
 
 
 def _lines(

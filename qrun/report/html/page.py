@@ -35,12 +35,8 @@ def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
     if len(pages) == 1:
         return html(pages[0])
     names = names_of(pages, sources)
-    whole = tag(
-        "p",
-        "The full page of one of them: ",
-        tag("code", "qrun report FILE... -o ONE.html"),
-        " with its results alone.",
-    )
+    call = tag("code", "qrun report FILE... -o ONE.html")
+    whole = tag("p", "The full page of one of them: ", call, " with its results alone.")
     header = [tag("h1", " · ".join(names)), *verdicts(pages, names), _made(pages[0], [])]
     return _document(" · ".join(names), header, Markup(), [*several_sections(pages, names), whole], pages)
 
@@ -58,22 +54,15 @@ def _document(
 
 
 def _sections(page: PageContent) -> list[Markup]:
-    checked, nodes = page.checked, page.nodes
-    palette = Palette(nodes)
+    checked, palette = page.checked, Palette(page.nodes)
     return [
-        findings_section(checked, {n.index for n in nodes}) if checked else Markup(),
+        findings_section(checked, {n.index for n in page.nodes}) if checked else Markup(),
         outputs_section(page.outputs),
-        *(
-            [
-                time_section(page, palette),
-                graph_section(page),
-                beside_section(page.against),
-                nodes_section(page),
-                roofline_section(page, palette),
-            ]
-            if nodes
-            else []
-        ),
+        time_section(page, palette),
+        graph_section(page),
+        beside_section(page.against),
+        nodes_section(page),
+        roofline_section(page, palette),
         comparison_section(page.comparison) if page.comparison else Markup(),
         evaluation_section(page.evaluation) if page.evaluation else Markup(),
         quantization_section(page.tensors, page.all_tensors),

@@ -6,14 +6,14 @@ Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.memory import human
 from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
-from qrun.report.html.tags import Markup, shape, tag
+from qrun.report.html.tags import Markup, tag
 from qrun.report.html.timing import Palette, label
 from qrun.report.text import plural
 from qrun.running.machine import Machine
@@ -64,22 +64,10 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
     machine = page.told.machine
-    return section(
-        "roofline",
-        "Roofline",
-        about,
-        tag(
-            "figure",
-            tag(
-                "div",
-                tag("span", "Up: speed, 10⁹ multiply-adds a second (GMAC/s)"),
-                tag("span", "To the right: multiply-adds for each byte moved"),
-                class_="ends",
-            ),
-            _plot(nodes, machine, palette),
-            tag("figcaption", _caption(machine)) if machine else "",
-        ),
-    )
+    ends = ("Up: speed, 10⁹ multiply-adds a second (GMAC/s)", "To the right: multiply-adds for each byte moved")
+    axes = tag("div", (tag("span", words) for words in ends), class_="ends")
+    caption = tag("figcaption", _caption(machine)) if machine else ""
+    return section("roofline", "Roofline", about, tag("figure", axes, _plot(nodes, machine, palette), caption))
 
 
 def _peaks(machine: Machine) -> list[tuple[str, float]]:
@@ -106,27 +94,36 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
     x, y = LogAxis.over(across), LogAxis.over([*(n.gmacs or 0.0 for n in nodes), *(gmacs for _, gmacs in roofs)])
     fastest = max((speed for _, speed in memory), default=0.0)
     parts = [*_grid(x, y), *(_slope(size, speed, top, x, y) for size, speed in memory if top)]
-    parts += [_flat(gmacs, fastest, x, y) for _, gmacs in roofs]
-    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -n.share)]
     parts += [
-        tag(
-            "text",
-            f"{name} {gmacs:.0f} GMAC/s",
-            x="100%",
-            y=f"{100 - y(gmacs):.2f}%",
-            dx="-6",
-            dy="-6" if y(gmacs) < TOP else "14",
-            text_anchor="end",
-        )
-        for name, gmacs in roofs
+        _line(max(x(gmacs / fastest if fastest else 10**x.low), 0), y(gmacs), 100, y(gmacs), "roof")
+        for _, gmacs in roofs
     ]
+    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -n.share)]
+    for name, gmacs in roofs:
+        parts.append(_text(f"{name} {gmacs:.0f} GMAC/s", 100, y(gmacs), -6, -6 if y(gmacs) < TOP else 14, end=True))
     named: set[str] = set()
     for size, speed in memory if top else ():
-        if (level := _level(size)) not in named:
+        level = next((name for limit, name in LEVELS if size <= limit), "RAM")
+        if level not in named:
             named.add(level)
             parts.append(_slope_label(level, speed, top, x, y))
     name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over MAC a byte"
     return tag("svg", parts, class_="plot", role="img", aria_label=name)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str | None = None, *inside: Markup) -> Markup:
+    """From one point to another, each in percent of the axes."""
+    return tag("line", *inside, class_=style, x1=_at(x1), y1=_at(100 - y1), x2=_at(x2), y2=_at(100 - y2))
+
+
+def _text(words: str, x: float, y: float, dx: int, dy: int, end: bool = False) -> Markup:
+    """Words beside a point: dx and dy pixels to the right and down of it; end: they end there."""
+    place = {"x": _at(x), "y": _at(100 - y), "dx": str(dx), "dy": str(dy)}
+    return tag("text", words, **place, text_anchor="end" if end else None)
+
+
+def _at(percent: float) -> str:
+    return f"{percent:.2f}%"
 
 
 def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
@@ -134,71 +131,29 @@ def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
     title = f"{label(node)}: {gmacs:.1f} GMAC/s, {intensity:.3g} MAC a byte"
     if node.roof_share is not None:
         title += f", {100 * node.roof_share:.0f}% of the roof ({node.bound or ''})"
-    return tag(
-        "circle",
-        tag("title", title),
-        cx=f"{x(intensity):.2f}%",
-        cy=f"{100 - y(gmacs):.2f}%",
-        r=f"{3.5 + 14 * math.sqrt(node.share):.1f}",
-        class_=palette[node.op],
-    )
+    place = {"cx": _at(x(intensity)), "cy": _at(100 - y(gmacs)), "r": f"{3.5 + 14 * math.sqrt(node.share):.1f}"}
+    return tag("circle", tag("title", title), **place, class_=palette[node.op])
 
 
-def _grid(x: LogAxis, y: LogAxis) -> list[Markup]:
-    parts = []
+def _grid(x: LogAxis, y: LogAxis) -> Iterator[Markup]:
     for value in x.ticks:
-        at = f"{x(value):.2f}%"
-        right = x(value) > NEAR_THE_END
-        parts += [
-            shape("line", x1=at, x2=at, y1="0", y2="100%"),
-            tag(
-                "text",
-                f"{value:g}",
-                x=at,
-                y="100%",
-                dx="-4" if right else "4",
-                dy="-6",
-                text_anchor="end" if right else None,
-            ),
-        ]
+        at, right = x(value), x(value) > NEAR_THE_END
+        yield _line(at, 0, at, 100)
+        yield _text(f"{value:g}", at, 0, -4 if right else 4, -6, right)
     for value in y.ticks:
-        at = f"{100 - y(value):.2f}%"
-        parts += [
-            shape("line", x1="0", x2="100%", y1=at, y2=at),
-            tag("text", f"{value:g}", x="6", y=at, dy="-4" if y(value) < NEAR_THE_END else "13"),
-        ]
-    return parts
+        yield _line(0, y(value), 100, y(value))
+        yield _text(f"{value:g}", 0, y(value), 6, -4 if y(value) < NEAR_THE_END else 13)
 
 
 def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
     """What reading from buffers of one size allows, up to the highest flat line."""
     start = max(10**x.low, 10**y.low / speed)
     title = tag("title", f"{speed:.1f} GB/s from {human(size)}")
-    return tag(
-        "line",
-        title,
-        class_="roof",
-        x1=f"{x(start):.2f}%",
-        y1=f"{100 - y(start * speed):.2f}%",
-        x2=f"{x(top / speed):.2f}%",
-        y2=f"{100 - y(top):.2f}%",
-    )
-
-
-def _level(size: int) -> str:
-    """Where a buffer of so many bytes is held by usual CPUs."""
-    return next((name for limit, name in LEVELS if size <= limit), "RAM")
+    return _line(x(start), y(start * speed), x(top / speed), y(top), "roof", title)
 
 
 def _slope_label(name: str, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
     """The name of a slope, beside it where it begins."""
     up = min(max(LOWEST, y(10**x.low * speed) + LOWEST / 3), y(top))
     across = x(10 ** (y.low + up / 100 * (y.high - y.low)) / speed)
-    return tag("text", name, x=f"{across:.2f}%", y=f"{100 - up:.2f}%", dx="6", dy="14" if up > NEAR_THE_END else "4")
-
-
-def _flat(gmacs: float, fastest: float, x: LogAxis, y: LogAxis) -> Markup:
-    """What the units allow, from where the nearest memory feeds them."""
-    start = gmacs / fastest if fastest else 10**x.low
-    at = f"{100 - y(gmacs):.2f}%"
-    return shape("line", class_="roof", x1=f"{max(x(start), 0):.2f}%", y1=at, x2="100%", y2=at)
+    return _text(name, across, up, 6, 14 if up > NEAR_THE_END else 4)

@@ -44,6 +44,9 @@ def label(node: ProfileNode) -> str:
 
 
 def time_section(page: PageContent, palette: Palette) -> Markup:
+    """Empty without nodes."""
+    if not page.nodes:
+        return Markup()
     spent, whole = page.sum_ms, page.run_ms
     rest = (
         f"; the last block is what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
@@ -68,25 +71,21 @@ def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Pa
     blocks, at = [], 0.0
     for node in nodes:
         width = 100 * node.median_ms / whole if whole else 0
-        title = tag("title", f"{label(node)} {duration(node.median_ms * 1e6)}")
-        blocks.append(
-            tag("rect", title, x=f"{at:.2f}%", width=f"{width - GAP * (width > WIDE):.2f}%", class_=palette[node.op])
-        )
+        told = f"{label(node)} {duration(node.median_ms * 1e6)}"
+        blocks.append(_block(told, at, width - GAP * (width > WIDE), palette[node.op]))
         at += width
     for what, until, style in (("other nodes", spent, f"c{COLOURS}"), (BESIDES, whole, "rest")):
         width = 100 * until / whole - at if whole else 0
         if width > TINY:
-            title = tag("title", f"{what} {duration(whole * width / 100 * 1e6)}")
-            blocks.append(tag("rect", title, x=f"{at:.2f}%", width=f"{width:.2f}%", class_=style))
+            blocks.append(_block(f"{what} {duration(whole * width / 100 * 1e6)}", at, width, style))
             at += width
-    return tag(
-        "svg",
-        blocks,
-        class_="strip",
-        role="img",
-        aria_label=f"Time of {plural(len(nodes), 'node')} in graph order, {duration(spent * 1e6)} of a run of "
-        f"{duration(whole * 1e6)}",
-    )
+    times = f"{duration(spent * 1e6)} of a run of {duration(whole * 1e6)}"
+    name = f"Time of {plural(len(nodes), 'node')} in graph order, {times}"
+    return tag("svg", blocks, class_="strip", role="img", aria_label=name)
+
+
+def _block(told: str, at: float, width: float, style: str) -> Markup:
+    return tag("rect", tag("title", told), x=f"{at:.2f}%", width=f"{width:.2f}%", class_=style)
 
 
 def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
@@ -97,19 +96,14 @@ def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, uni
         speed = macs / spent / 1e6 if macs and spent else None
         rows.append(OperatorTimes(op, len(own), spent, spent / (whole or 1.0), macs, speed, None, {}))
     largest = max(row.share for row in rows)
-    return table(
-        "operators",
-        [
-            HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
-            HtmlColumn("nodes", lambda row: str(row.nodes), number=True),
-            HtmlColumn(f"median {unit.name}", lambda row: unit(row.median_ms), number=True),
-            HtmlColumn("share", lambda row: share(row.share, largest), number=True),
-            HtmlColumn("GMAC/s", lambda row: gmacs(row.gmacs), number=True),
-        ],
-        rows,
-        sortable=True,
-        box="narrow",
-    )
+    columns = [
+        HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
+        HtmlColumn("nodes", lambda row: str(row.nodes), number=True),
+        HtmlColumn(f"median {unit.name}", lambda row: unit(row.median_ms), number=True),
+        HtmlColumn("share", lambda row: share(row.share, largest), number=True),
+        HtmlColumn("GMAC/s", lambda row: gmacs(row.gmacs), number=True),
+    ]
+    return table("operators", columns, rows, sortable=True, box="narrow")
 
 
 def share(part: float | None, largest: float) -> Cell:
@@ -141,6 +135,9 @@ def gmacs(value: float | None) -> str:
 
 
 def nodes_section(page: PageContent) -> Markup:
+    """Empty without nodes."""
+    if not page.nodes:
+        return Markup()
     nodes, count = page.nodes, page.all_nodes
     some = f"The slowest {len(nodes):,} of {count:,} nodes" if count > len(nodes) else "All nodes"
     about = f"{some}, slowest first; # is a node's place in the graph. Median and p90 are over all runs."
@@ -154,27 +151,19 @@ def nodes_section(page: PageContent) -> Markup:
 def _inside(page: PageContent) -> list[Markup]:
     if not page.inside:
         return []
-    unit, about = (
-        TimeUnit.of(page.sum_ms),
-        "Nodes of the graphs inside If, Loop and Scan, slowest first; runs and time are those in one run of the model.",
+    about = (
+        "Nodes of the graphs inside If, Loop and Scan, slowest first; runs and time are those in one run of the model."
     )
-    return [
-        tag("h3", "Inside nodes"),
-        tag("p", about, class_="about"),
-        table(
-            "inside nodes",
-            [
-                HtmlColumn("inside", lambda row: row.path, name=True),
-                HtmlColumn("operator", lambda row: row.op, short=True),
-                HtmlColumn("runs", lambda row: str(row.runs), number=True),
-                HtmlColumn(f"time {unit.name}", lambda row: unit(row.time_ms), number=True),
-                HtmlColumn("kernel", lambda row: row.backend, wide=True),
-            ],
-            page.inside,
-            sortable=True,
-            box="tall",
-        ),
+    unit = TimeUnit.of(page.sum_ms)
+    columns = [
+        HtmlColumn("inside", lambda row: row.path, name=True),
+        HtmlColumn("operator", lambda row: row.op, short=True),
+        HtmlColumn("runs", lambda row: str(row.runs), number=True),
+        HtmlColumn(f"time {unit.name}", lambda row: unit(row.time_ms), number=True),
+        HtmlColumn("kernel", lambda row: row.backend, wide=True),
     ]
+    shown = table("inside nodes", columns, page.inside, sortable=True, box="tall")
+    return [tag("h3", "Inside nodes"), tag("p", about, class_="about"), shown]
 
 
 def search(target: str, words: str, columns: str) -> Markup:
