@@ -56,7 +56,7 @@ def file_size(nbytes: int) -> str:
     raise AssertionError
 
 
-class RunLimits(TypedDict, total=False):
+class ResourceLimits(TypedDict, total=False):
     """What a run may take: max_memory in bytes, None for 80 % of what is free; max_time in seconds, None for any time."""
 
     max_memory: int | None

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from qrun.cli._base import Call
+from qrun.cli._base import COMMANDS, Call
 from qrun.cli._interrupt import finish, heed
 from qrun.errors import CallError, OperatorError, QrunError, RunError
 
@@ -29,7 +29,11 @@ STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug, 130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    call = Call(argv=arguments, json=wants_json(arguments), command=_command(arguments))
+    call = Call(
+        argv=arguments,
+        json=wants_json(arguments),
+        command=arguments[0] if arguments and arguments[0] in COMMANDS else "run",
+    )
     limit_blas_threads(arguments)
     atexit.register(gc.freeze)  # else Python looks for circles once more when it ends, which took a sixth of a process
     try:
@@ -141,12 +145,6 @@ def wants_json(arguments: Sequence[str]) -> bool:
         words = words[: words.index("--")]
     pairs = zip(words, words[1:], strict=False)
     return "--json" in words or "--format=json" in words or any(pair == ("--format", "json") for pair in pairs)
-
-
-def _command(arguments: Sequence[str]) -> str:
-    from qrun.cli._base import COMMANDS
-
-    return arguments[0] if arguments and arguments[0] in COMMANDS else "run"
 
 
 def _fail(call: Call, error: QrunError) -> int:

@@ -12,7 +12,7 @@ import click
 
 from qrun.cli._base import Call, Function, RealNumber, WholeNumber, contradiction, given, option, places, stacked
 from qrun.cli._config import config_option
-from qrun.memory import RunLimits, parse_size
+from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
@@ -167,7 +167,7 @@ def time_option(group: str, help: str = "Stop a run that takes longer, e.g. 90s 
     return option(group, "--max-time TIME", help, type=Seconds(), show_default="none")
 
 
-def limits(options: Mapping[str, Any]) -> RunLimits:
+def limits(options: Mapping[str, Any]) -> ResourceLimits:
     """What `memory_option` and `time_option` ask for."""
     return {"max_memory": options["max_memory"], "max_time": options["max_time"]}
 

@@ -4,7 +4,7 @@ most, and where it does something else than the measurement of its nodes takes i
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from qrun.comparing.matching_operators import is_dequantize
 from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
 from qrun.comparing.ranking_lists import Suggestion, suggest
+from qrun.comparing.sides import Values
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
@@ -52,7 +53,7 @@ class Accuracy(InNotebook):
     reference: Model
     quantized: Model
     runs: int
-    feeds: Mapping[str, Array]
+    feeds: Values
     outputs: tuple[OutputAccuracy, ...]
     tensors: tuple[TensorAccuracy, ...]
     left: tuple[Left, ...]
@@ -102,7 +103,7 @@ class Accuracy(InNotebook):
 def accuracy(
     reference: Model,
     quantized: Model,
-    feeds: Sequence[Mapping[str, Array]],
+    feeds: Sequence[Values],
     *,
     tolerance: Tolerance = Tolerance(),  # noqa: B008
     min_sqnr: float | None = None,
@@ -164,7 +165,7 @@ def accuracy(
     )
 
 
-def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:
+def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
     if not feeds:
         fixes = ["-i FILE, or --random"]
         raise CallError(
@@ -187,7 +188,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Arra
         raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
 
 
-def _fed(model: Model, feeds: Sequence[Mapping[str, Array]]) -> tuple[TensorType, ...]:
+def _fed(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:
     """The inputs with a default that are fed; the others are constants."""
     return tuple(value for value in model.defaults if any(value.name in one for one in feeds))
 
@@ -224,9 +225,7 @@ class Departure:
     hint: str
 
 
-def departure(
-    rows: Rows, ranking: Ranking, feeds: Mapping[str, Array], real: float, measured: float
-) -> Departure | None:
+def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured: float) -> Departure | None:
     """Do noise to signal ratios of the model and of its nodes measured together go apart? feeds: a run to look where."""
     ends = [decibels(max(ratio, _EXACT)) for ratio in (real, measured)]
     if not ranking.watches or not abs(ends[0] - ends[1]) > _APART:
@@ -237,7 +236,7 @@ def departure(
     return Departure(decibels(real), decibels(measured), group.node, group.floats, _hint(rows.b, group))
 
 
-def _first(rows: Rows, ranking: Ranking, feeds: Mapping[str, Array]) -> RoundingGroup | None:
+def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
     """The first group that makes something else of the model's own values than the model does."""
     clean = ranking.mixed.clean(check_feeds(rows.a.model, feeds))
     groups = {watch.group.value: watch.group for watch in ranking.watches}

@@ -12,6 +12,7 @@ from qrun.comparing.matching_graph import Reals, Source
 from qrun.comparing.meanings import Meaning, TensorScales, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import CallError
 from qrun.ir import Array, Node
@@ -92,14 +93,14 @@ class Rows:
         self.meanings = [(meaning(a.model, one), meaning(b.model, other)) for one, other in self.ends]
         self.reached: list[float] = []
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Values) -> dict[str, Array]:
         """The quantized model's own run."""
         scales = [name for _, told in self.meanings if told is not None for name in told.names]
         names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends), *scales])
         there = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)} | set(self.b.model.constants)
         return {**feeds, **self.session.values(feeds, [n for n in names if n not in there])}
 
-    def pairs(self, got: Mapping[str, Array], clean: Mapping[str, Array]) -> Iterator[tuple[Match, Array, Array]]:
+    def pairs(self, got: Values, clean: Values) -> Iterator[tuple[Match, Array, Array]]:
         """For each match that runs of both models show: the quantized model's value and the reference's."""
         for m in self.matches:
             want = clean[self.a.settled(m.other)]
@@ -119,7 +120,7 @@ class Rows:
             else:
                 yield m, array, want
 
-    def add(self, feeds: Mapping[str, Array], clean: Mapping[str, Array]) -> None:
+    def add(self, feeds: Values, clean: Values) -> None:
         got = self.run(feeds)
         for m, array, want in self.pairs(got, clean):
             self.sums[m.value].add(array, want)
@@ -128,7 +129,7 @@ class Rows:
             self._end(at, got[theirs], clean[mine], second, first)
         self.reached.append(mean_ratio(self.end_sums))
 
-    def _end(self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]) -> None:
+    def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values) -> None:
         form = form_difference(got, want)
         got, want = numbers(got), numbers(want)
         if form or got.shape != want.shape:
@@ -153,7 +154,7 @@ class Rows:
             self.agreed[at][1] += int(np.size(same))
 
     def _comparable(
-        self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]
+        self, at: int, got: Array, want: Array, theirs: Values, mine: Values
     ) -> tuple[Array, Array, Array | None]:
         """Both arrays, as real numbers if one holds such or their codes have other scales; and the second one's steps."""
         spoken, told = self.meanings[at]
@@ -198,14 +199,14 @@ def mismatch(message: str, where: Sequence[str], first: str, second: str, *fixes
     return CallError("QR003", message, where=where, facts=facts, fixes=fixes, name=name)
 
 
-def _real(array: Array, told: Meaning | None, values: Mapping[str, Array]) -> Array | None:
+def _real(array: Array, told: Meaning | None, values: Values) -> Array | None:
     """Real numbers as they are, codes as what they stand for; None if nothing tells that."""
     if not integral(array.dtype):
         return array
     return told.real(array, values) if told is not None else None
 
 
-def _apart(a: Meaning | None, a_values: Mapping[str, Array], b: Meaning | None, b_values: Mapping[str, Array]) -> bool:
+def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
     """Are the scales and zero points of both sides known, and others?"""
     one, other = (m.parameters(v) if m is not None else None for m, v in ((a, a_values), (b, b_values)))
     if one is None or other is None:

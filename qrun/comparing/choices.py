@@ -11,7 +11,7 @@ from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.emulated import EmulatedSide
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
-from qrun.memory import RunLimits
+from qrun.memory import ResourceLimits
 from qrun.ops import Arith
 
 EMULATED = ("avx2",)
@@ -40,7 +40,7 @@ def tolerance(
 
 
 def sides(
-    model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", **limits: Unpack[RunLimits]
+    model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", **limits: Unpack[ResourceLimits]
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 

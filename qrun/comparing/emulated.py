@@ -19,7 +19,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
-from qrun.memory import Budget, RunLimits, default_limit
+from qrun.memory import Budget, ResourceLimits, default_limit
 from qrun.ops import Arith
 from qrun.passes import optimize
 
@@ -45,12 +45,12 @@ class EmulatedSide(QrunSide):
         done = optimize(self.model, frozenset(), "ort", "fused")
         return done.model, done.groups
 
-    def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
+    def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Values:
         return run_emulated(model, feeds, names, saturating=self.saturating, **self.limits)
 
 
 def run_emulated(
-    model: Model, feeds: Values, wanted: Iterable[str], *, saturating: bool = True, **limits: Unpack[RunLimits]
+    model: Model, feeds: Values, wanted: Iterable[str], *, saturating: bool = True, **limits: Unpack[ResourceLimits]
 ) -> dict[str, Array]:
     """The tensors asked for, every node in onnxruntime's arithmetic.
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.comparing.matching_operators import is_dequantize, is_quantize, unfold
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError
 from qrun.ir import Array, Model, Node
@@ -196,9 +197,7 @@ class Reals:
 
     # Computing
 
-    def compute(
-        self, place: int, args: Sequence[Array | None], around: Mapping[str, Array] | None = None
-    ) -> tuple[Array, ...]:
+    def compute(self, place: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
         """The outputs of a node with the reference kernel. around: what graphs inside it take from outside. Raises RunError."""
         node = self.nodes[place]
         try:
@@ -219,7 +218,7 @@ class Reals:
                 codes, scale, zero = self.compute(place, [array])
             else:
                 scale, zero = (self.constant(name) for name in _pair(node.inputs[1:]))  # type: ignore[assignment]
-                (codes,) = self.compute(place, [array, *_given(node.inputs[1:], scale, zero)])
+                (codes,) = self.compute(place, [array, *(scale, zero)[: len(node.inputs) - 1]])
             array = _dequantize(codes, scale, zero, node)
         return array
 
@@ -231,10 +230,6 @@ class Reals:
 
 def _pair(names: Sequence[str]) -> tuple[str, str]:
     return (*names, "", "")[0], (*names, "", "")[1]
-
-
-def _given(names: Sequence[str], scale: Array | None, zero: Array | None) -> list[Array | None]:
-    return [scale, zero][: len(names)]
 
 
 def _is_dynamic(node: Node) -> bool:

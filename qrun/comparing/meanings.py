@@ -4,7 +4,6 @@ steps of what was dequantized."""
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,19 +38,19 @@ class Meaning:
     def names(self) -> tuple[str, ...]:
         return (self.scale, self.zero) if self.zero else (self.scale,)
 
-    def parameters(self, values: Mapping[str, Array]) -> tuple[Array, Array] | None:
+    def parameters(self, values: Values) -> tuple[Array, Array] | None:
         """Scale and zero point; None if these values have them not, or they do not count."""
         scale, zero = values.get(self.scale), values.get(self.zero) if self.zero else np.zeros((), np.int32)
         if scale is None or zero is None or not (self.whole or scale.size == zero.size == 1):
             return None
         return scale, zero
 
-    def step(self, codes: Array, values: Mapping[str, Array]) -> Array | None:
+    def step(self, codes: Array, values: Values) -> Array | None:
         """What two neighbouring codes are apart, as it broadcasts with the codes."""
         found = self.parameters(values)
         return None if found is None else spread(found[0], codes, self.axis)
 
-    def real(self, codes: Array, values: Mapping[str, Array]) -> Array | None:
+    def real(self, codes: Array, values: Values) -> Array | None:
         """The real numbers as float64; None if these values do not tell them."""
         found = self.parameters(values)
         if found is None:

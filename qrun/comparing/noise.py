@@ -11,6 +11,7 @@ import numpy as np
 from qrun.comparing.causes.sums import SUMS
 from qrun.comparing.differences import Tolerance, magnitude
 from qrun.comparing.matching_operators import moves
+from qrun.comparing.sides import Results
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 
@@ -28,7 +29,7 @@ _SLOPES = {
 """The steepest slope of elementwise operators, and of those that choose elements of several inputs."""
 
 
-def noises(model: Model, sides: Sequence[Mapping[str, Array | None]], tolerance: Tolerance) -> Mapping[str, float]:
+def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapping[str, float]:
     """What the `eps` of a tolerance allow in each tensor, absolute; tensors in which they allow nothing are left out.
 
     A rounding error of a sum is in proportion to its terms, whatever is left of them (Higham 2002, section 4.2): a node
@@ -48,7 +49,7 @@ def noises(model: Model, sides: Sequence[Mapping[str, Array | None]], tolerance:
 @frozen
 class _Noises:
     constants: Mapping[str, Array]
-    sides: Sequence[Mapping[str, Array | None]]
+    sides: Sequence[Results]
     found: dict[str, float] = field(default_factory=dict)
 
     def reached(self, name: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from qrun.comparing.differences import ErrorSums
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
+from qrun.comparing.sides import Values
 from qrun.ir import Array
 from qrun.running.profiling import Progress
 
@@ -36,7 +37,7 @@ class Effects:
         self.parts: dict[tuple[int, ...], list[ErrorSums]] = {}
         self._done = self._steps = 0
 
-    def add(self, clean: Mapping[str, Array], made: Sequence[Array]) -> None:
+    def add(self, clean: Values, made: Sequence[Array]) -> None:
         """One run of the first model; made: what each group makes of its values."""
         self._start, self._steps = monotonic(), 0
         if self._done:
@@ -46,7 +47,7 @@ class Effects:
             self._explore(clean, made)
         self._done += 1
 
-    def _explore(self, clean: Mapping[str, Array], made: Sequence[Array]) -> None:
+    def _explore(self, clean: Values, made: Sequence[Array]) -> None:
         """Choose the sets, with the first run."""
         count, room = len(made), self.seconds / self.runs
         whole = tuple(range(count))
@@ -66,9 +67,7 @@ class Effects:
             for half in (members[: len(members) // 2], members[len(members) // 2 :]):
                 pending.append((-self._measure(half, clean, made, count), half))
 
-    def _measure(
-        self, members: tuple[int, ...], clean: Mapping[str, Array], made: Sequence[Array], total: int
-    ) -> float:
+    def _measure(self, members: tuple[int, ...], clean: Values, made: Sequence[Array], total: int) -> float:
         if self.progress is not None:
             self._tell(total)
         self._steps += 1

@@ -12,6 +12,7 @@ from qrun.comparing.matching import Matching
 from qrun.comparing.matching_graph import Path, Reals, Region, region
 from qrun.comparing.matching_likeness import is_absorbed
 from qrun.comparing.matching_operators import moves
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 
@@ -129,7 +130,7 @@ def _named(b: Reals, inner: Region, rounds: Path) -> Node:
     return next((n for n in b.model.nodes if n.index == node.index), node)
 
 
-def simulate(b: Reals, group: RoundingGroup, values: Mapping[str, Array], *, own: bool = True) -> Array:
+def simulate(b: Reals, group: RoundingGroup, values: Values, *, own: bool = True) -> Array:
     """What the group makes of the first model's values (by tensor), before its result is rounded.
 
     own: with the quantizers in front of its operators.
@@ -182,7 +183,7 @@ class Mixed:
         self.a, self.b = a, b
         self.outputs = [v.name for v in a.model.outputs]
 
-    def clean(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def clean(self, feeds: Values) -> dict[str, Array]:
         """Every tensor of the first model's own run."""
         values = dict(feeds)
         for place in self.a.running:
@@ -197,9 +198,7 @@ class Mixed:
                 values[name] = self.a.constant(name)  # type: ignore[assignment]
         return values
 
-    def run(
-        self, clean: Mapping[str, Array], active: Sequence[RoundingGroup], known: Mapping[str, Array] | None = None
-    ) -> list[Array]:
+    def run(self, clean: Values, active: Sequence[RoundingGroup], known: Values | None = None) -> list[Array]:
         """The outputs with these groups in place. known: what groups make, by target, if that is known already."""
         at = {group.target: group for group in active}
         now: dict[str, Array] = {}
@@ -220,9 +219,7 @@ class Mixed:
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
-    def made(
-        self, group: RoundingGroup, values: Mapping[str, Array], known: Mapping[str, Array] | None = None
-    ) -> Array:
+    def made(self, group: RoundingGroup, values: Values, known: Values | None = None) -> Array:
         """The group's result from these values; rounded from its own value there if it cannot be computed."""
         if known is not None and group.target in known:
             return known[group.target]
@@ -240,13 +237,13 @@ class Mixed:
             needed.update(_read(node) if group is None else group.inputs.values())
         return needed
 
-    def _computed(self, place: int, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    def _computed(self, place: int, values: Values) -> tuple[Array, ...]:
         """What a node of the first model makes of these values."""
         node = self.a.nodes[place]
         around = {name: array for name in node.captured if (array := self._value(name, values)) is not None}
         return self.a.compute(place, [self._value(name, values) for name in node.inputs], around)
 
-    def _value(self, name: str, values: Mapping[str, Array]) -> Array | None:
+    def _value(self, name: str, values: Values) -> Array | None:
         if not name:
             return None
         return values[name] if name in self.a.sources else self.a.constant(name)

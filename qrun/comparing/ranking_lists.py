@@ -11,8 +11,9 @@ from qrun.comparing.ranking import Cost
 from qrun.comparing.ranking_effects import comparable, mean_ratio
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import changeable, frozen, keys
-from qrun.ir import Array, Node
+from qrun.ir import Node
 
 SIZES = (1, 2, 3, 5, 8, 13)
 PART = 3
@@ -81,13 +82,13 @@ class _Trials:
 
     mixed: Mixed
     watches: Sequence[Watch]
-    feeds: Sequence[Mapping[str, Array]]
+    feeds: Sequence[Values]
     seconds: float
     sums: dict[Kept, list[ErrorSums]]
     used: int = 0
     hurried: bool = False
     begun: float = 0.0
-    clean: Mapping[str, Array] | None = None
+    clean: Values | None = None
 
     def all(self, lists: Sequence[Kept], optional: Sequence[Kept]) -> None:
         """Measure these lists; the optional ones where the first run has time for them."""
@@ -116,7 +117,7 @@ class _Trials:
                 self._add(kept, self.clean if self.clean is not None else self.mixed.clean(feeds))
         return self.sums[kept]
 
-    def _add(self, kept: Kept, clean: Mapping[str, Array]) -> None:
+    def _add(self, kept: Kept, clean: Values) -> None:
         row = self.sums.setdefault(kept, [ErrorSums() for _ in self.mixed.outputs])
         active = [w.group for w in self.watches if w.group.target not in kept]
         for total, x, name in zip(row, self.mixed.run(clean, active), self.mixed.outputs, strict=True):
@@ -127,7 +128,7 @@ def suggest(
     mixed: Mixed,
     watches: Sequence[Watch],
     costs: Sequence[Cost],
-    feeds: Sequence[Mapping[str, Array]],
+    feeds: Sequence[Values],
     seconds: float,
     wanted: float | None = None,
 ) -> Suggestion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from qrun.comparing.differences import ErrorSums, Noise, differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import OperatorError
 from qrun.ir import Array
@@ -92,7 +92,7 @@ class Watch:
         self.inputs = {key: _Values(limits(b, path)) for key, path in group.own.items()}
         self.noise = dict.fromkeys(group.own, 0.0)
 
-    def add(self, clean: Mapping[str, Array]) -> Array:
+    def add(self, clean: Values) -> Array:
         """Count one run; what the group makes of its values."""
         want = clean[self.group.target]
         raw = self._raw(clean, want)
@@ -113,12 +113,12 @@ class Watch:
                 self.noise[place, at] += _energy(self.b.pass_through(array, path), array)
         return got
 
-    def _raw(self, clean: Mapping[str, Array], want: Array) -> Array:
+    def _raw(self, clean: Values, want: Array) -> Array:
         """The true values before the first model rounds them, inside the range that its codes have; as far as known."""
         held = self.group.before
         return want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
 
-    def _operate(self, clean: Mapping[str, Array], want: Array, raw: Array) -> Array:
+    def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
         """What the group's operators make; where they cannot work on the first model's tensors, the true values."""
         group = self.group
         if not group.whole or not group.region.operators:

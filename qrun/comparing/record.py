@@ -20,6 +20,7 @@ import numpy as np
 
 from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, filled, places
 from qrun.comparing.settings import text
+from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode, encode
@@ -37,7 +38,7 @@ FILE = "record.json"
 SCHEMA = "qrun/record/1.0"
 HOW = "qrun compare MODEL -i INPUTS --record DIR writes one"
 
-Tensors = Mapping[str, Array] | Iterable[tuple[str, Array]]
+Tensors = Values | Iterable[tuple[str, Array]]
 """Tensors of a run by name; or pairs in graph order, of which only those are kept that a later node reads."""
 
 
@@ -50,7 +51,7 @@ class Recorded:
     nbytes: int
 
 
-def record(tensors: Tensors, model: Model, feeds: Mapping[str, Array], label: str, folder: Path) -> Recorded:
+def record(tensors: Tensors, model: Model, feeds: Values, label: str, folder: Path) -> Recorded:
     """Write a record of a run; an older record there is replaced at once.
 
     feeds: the inputs of the run. label: what ran it, with its version.
@@ -98,7 +99,7 @@ class Made:
         return bare if self.fixed else filled(bare, self.array, self.node, self.values)
 
 
-def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator[Made]:
+def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
     """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader. Of a value
     that is no tensor, such as a sequence, its kind and length, then the tensors in it."""
     if isinstance(tensors, Mapping):
@@ -126,7 +127,7 @@ def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator
             live[name] = array
 
 
-def _values(node: Node, live: Mapping[str, Array]) -> list[Array | None] | None:
+def _values(node: Node, live: Values) -> list[Array | None] | None:
     """The node's inputs, None for omitted ones; None if one is not known, or no tensor."""
     if any(name and (name not in live or is_compound(live[name])) for name in node.inputs):
         return None
@@ -164,7 +165,7 @@ def _file_sha(path: Path) -> str:
         return ""
 
 
-def recorded_inputs(feeds: Mapping[str, Array]) -> tuple[RecordedInput, ...]:
+def recorded_inputs(feeds: Values) -> tuple[RecordedInput, ...]:
     return tuple(
         RecordedInput(name, describe(array), digest(array)) for name, array in sorted(tensors_in(feeds).items())
     )

@@ -16,7 +16,7 @@ from qrun.comparing.record import Made, Record, Tensors, host, read_record, reco
 from qrun.comparing.recordchange import Gap, TensorChange, judged
 from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, exact_values
 from qrun.comparing.settings import Setting, differing, lone
-from qrun.comparing.sides import Unit
+from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
@@ -59,7 +59,7 @@ class RecordComparison:
 
 
 def compare_record(
-    tensors: Tensors, model: Model, feeds: Mapping[str, Array], folder: Path, tolerance: Tolerance, *, label: str = ""
+    tensors: Tensors, model: Model, feeds: Values, folder: Path, tolerance: Tolerance, *, label: str = ""
 ) -> RecordComparison:
     """Compare a run with the record in `folder`.
 
@@ -82,7 +82,7 @@ def compare_record(
 
 
 def _now(
-    tensors: Tensors, model: Model, feeds: Mapping[str, Array], record: Record
+    tensors: Tensors, model: Model, feeds: Values, record: Record
 ) -> tuple[dict[str, RecordEntry], dict[str, str], dict[str, str]]:
     """The entries of a run; the node's output that each is of; and for tensors that differ though their inputs do not, what is
     proved about the reason."""
@@ -150,7 +150,7 @@ def _same_model(record: Record, model: Model) -> None:
             raise _other("QR005", message, [model.label, what], f"sha256 {recorded}", f"sha256 {got}", fix)
 
 
-def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
+def _same_inputs(record: Record, feeds: Values) -> None:
     then, now = ({i.name: i for i in side} for side in (record.head.inputs, recorded_inputs(feeds)))
     for name in {**then, **now}:
         recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))

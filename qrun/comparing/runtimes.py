@@ -12,7 +12,7 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, s
 from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
-from qrun.comparing.sides import ABSENT, Side, Unit, Values
+from qrun.comparing.sides import ABSENT, Results, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
@@ -43,7 +43,7 @@ def compare_runtimes(
     """
     mine = a.run(feeds)
     refused = None
-    theirs: Mapping[str, Array | None] | None
+    theirs: Results | None
     try:
         theirs = b.run(feeds)
     except LimitError:
@@ -73,8 +73,8 @@ class _Work:
     a: Side
     b: Side
     feeds: Values
-    mine: Mapping[str, Array | None]
-    theirs: Mapping[str, Array | None] | None
+    mine: Results
+    theirs: Results | None
     tolerance: Tolerance
     isolate: bool
 
@@ -111,7 +111,7 @@ class _Work:
         alike = self._alike(unit)
         pairs = {n: self._pair(n, self.mine[n], self.theirs[n]) for n in names}
         differ = [n for n in names if not pairs[n].equal]
-        anew: Mapping[str, Array | None] | None = None
+        anew: Results | None = None
         if inputs is not None and (self.isolate or differ):
             anew = self.mine if alike else self._anew(unit, inputs)
         for name in names:
@@ -129,7 +129,7 @@ class _Work:
         """A unit that side `b` runs by itself on the values of `a`."""
         inputs = self._read(unit, self.mine)
         error: QrunError | None = None
-        made: Mapping[str, Array | None] = {}
+        made: Results = {}
         try:
             made = self.b.alone(unit, inputs or {})
         except LimitError:
@@ -158,7 +158,7 @@ class _Work:
         step = None if whole or mine is None else self.codes.step(name, mine)
         return pair(mine, theirs, tolerance, code, step, noise)
 
-    def _read(self, unit: Unit, values: Mapping[str, Array | None]) -> dict[str, Array] | None:
+    def _read(self, unit: Unit, values: Results) -> dict[str, Array] | None:
         """What a unit reads, of these values; None if something is missing."""
         found: dict[str, Array] = {}
         constants = self.a.model.constants
@@ -194,7 +194,7 @@ class _Work:
             return None
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
-    def _anew(self, unit: Unit, inputs: Values) -> Mapping[str, Array | None] | None:
+    def _anew(self, unit: Unit, inputs: Values) -> Results | None:
         try:
             return self.a.alone(unit, inputs)
         except LimitError:

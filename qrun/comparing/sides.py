@@ -13,13 +13,15 @@ from qrun.comparing.differences import same
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
-from qrun.memory import RunLimits
+from qrun.memory import ResourceLimits
 from qrun.ops import Arith
 from qrun.passes import optimize
 from qrun.peers import Nodes, Peer, optimized_peer
 from qrun.running.session import Session
 
 Values = Mapping[str, Array]
+Results = Mapping[str, Array | None]
+"""Tensors by name; None for one that is left out."""
 ABSENT = ("QR012", "QR014")
 """Codes of the errors that say that a side is not there, whatever the model."""
 
@@ -72,11 +74,11 @@ class Side(Protocol):
         """The model's nodes, in order, in the groups that this side runs as one."""
         ...
 
-    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+    def run(self, feeds: Values) -> Results:
         """All tensors that it can give, by the model's names; None for an output that it left out. Raises QrunError."""
         ...
 
-    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+    def alone(self, unit: Unit, values: Values) -> Results:
         """What it makes of one unit, fed with tensors of the other side. Raises QrunError."""
         ...
 
@@ -116,12 +118,12 @@ class QrunSide:
     def units(self) -> tuple[Unit, ...]:
         return grouped(self.model, *self._ran)
 
-    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+    def run(self, feeds: Values) -> Results:
         model, known = self._ran[0], set(self.model.producers)
         names = [name for node in model.nodes for name in node.outputs if name in known]
         return self._tensors(model, feeds, names) if names else {}
 
-    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+    def alone(self, unit: Unit, values: Values) -> Results:
         model, groups = self._ran
         wanted = {node.index for node in unit.group}
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
@@ -129,7 +131,7 @@ class QrunSide:
         return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
 
     @property
-    def limits(self) -> RunLimits:
+    def limits(self) -> ResourceLimits:
         return {"max_memory": self.max_memory, "max_time": self.max_time}
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
@@ -150,7 +152,12 @@ def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> 
 
 
 def run_alone(
-    model: Model, nodes: Sequence[Node], values: Values, backend: str | None, arith: Arith, **limits: Unpack[RunLimits]
+    model: Model,
+    nodes: Sequence[Node],
+    values: Values,
+    backend: str | None,
+    arith: Arith,
+    **limits: Unpack[ResourceLimits],
 ) -> dict[str, Array]:
     """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
@@ -188,7 +195,7 @@ def _reads(node: Node) -> Iterable[str]:
         yield from (value.name for value in graph.outputs if value.name not in inner)
 
 
-def _session(model: Model, backend: str | None, arith: Arith, **limits: Unpack[RunLimits]) -> Session:
+def _session(model: Model, backend: str | None, arith: Arith, **limits: Unpack[ResourceLimits]) -> Session:
     return Session(model, backend=backend, arith=arith, fuse=False, **limits)
 
 
@@ -206,7 +213,7 @@ class PeerSide:
         *,
         data: bytes | None = None,
         optimize: bool = False,
-        **limits: Unpack[RunLimits],
+        **limits: Unpack[ResourceLimits],
     ) -> None:
         self.model, self._limits = model, limits
         self.backend = backend
@@ -246,7 +253,7 @@ class PeerSide:
             Unit(n, (n,), n.outputs) for n in nodes if not self._optimize or self._seen.intersection(n.outputs)
         )
 
-    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+    def run(self, feeds: Values) -> Results:
         if self._peer is None:
             assert self.refused is not None
             raise self.refused
@@ -256,7 +263,7 @@ class PeerSide:
         self._seen = {*made, *inside}
         return {**inside, **made}
 
-    def _inside(self, feeds: Values, made: Mapping[str, Array | None]) -> Mapping[str, Array | None]:
+    def _inside(self, feeds: Values, made: Results) -> Results:
         """The tensors inside the optimized graph, if it gives these outputs."""
         if self._inner is None:
             return {}
@@ -269,7 +276,7 @@ class PeerSide:
         pairs = ((found[name], array) for name, array in made.items())
         return found if all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs) else {}
 
-    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+    def alone(self, unit: Unit, values: Values) -> Results:
         """Unit by unit, where the runtime refuses the whole model."""
         if self._optimize:
             return self.run(values) if all(v.name in values for v in self.model.inputs) else {}

@@ -13,7 +13,7 @@ import onnx
 from qrun.child import Crash, Failed, RemoteObject
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Model
-from qrun.memory import RunLimits
+from qrun.memory import ResourceLimits
 from qrun.peers._common import proto_of
 from qrun.peers._loaded import loading
 from qrun.peers._ort import external_settings
@@ -21,7 +21,7 @@ from qrun.peers._peer import Peer
 
 
 def optimized_peer(
-    model: Model, data: bytes | None, outputs: Sequence[str], **limits: Unpack[RunLimits]
+    model: Model, data: bytes | None, outputs: Sequence[str], **limits: Unpack[ResourceLimits]
 ) -> Peer | None:
     """A peer that runs the optimized graph as it is, with all tensors of the model that onnxruntime has left in it.
 

@@ -75,35 +75,29 @@ def _outputs(found: Accuracy) -> Grid:
     def told(text: Callable[[OutputAccuracy], str]) -> Callable[[OutputAccuracy], str]:
         return lambda o: "-" if o.codes else text(o)
 
-    return Grid.of(
-        [
-            Column("name", shrink=1, cell=lambda o: o.name if o.name == o.other else f"{o.name} / {o.other}"),
-            Column("SQNR", right=True, cell=lambda o: "codes" if o.codes else decibel(o.noise.sqnr)),
-            Column("cosine", right=True, cell=told(lambda o: f"{o.noise.cosine:.6f}")),
-            Column("max abs", right=True, cell=told(lambda o: number(o.noise.largest))),
-            Column(
-                "argmax", right=True, cell=told(lambda o: "-" if o.decided is None else f"{o.agreed} of {o.decided}")
-            ),
-            Column("NaN/Inf", right=True, optional=1, cell=told(lambda o: str(o.noise.odd))),
-        ],
-        found.outputs,
-    )
+    columns = [
+        Column("name", shrink=1, cell=lambda o: o.name if o.name == o.other else f"{o.name} / {o.other}"),
+        Column("SQNR", right=True, cell=lambda o: "codes" if o.codes else decibel(o.noise.sqnr)),
+        Column("cosine", right=True, cell=told(lambda o: f"{o.noise.cosine:.6f}")),
+        Column("max abs", right=True, cell=told(lambda o: number(o.noise.largest))),
+        Column("argmax", right=True, cell=told(lambda o: "-" if o.decided is None else f"{o.agreed} of {o.decided}")),
+        Column("NaN/Inf", right=True, optional=1, cell=told(lambda o: str(o.noise.odd))),
+    ]
+    return Grid.of(columns, found.outputs)
 
 
 def _costs(costs: Sequence[Cost]) -> Grid:
     op = op_names([cost.node for cost in costs])
-    return Grid.of(
-        [
-            Column("#", right=True, cell=lambda c: str(c.node.index)),
-            Column("node", shrink=2, cell=lambda c: c.node.label),
-            Column("op", shrink=1, optional=2, cell=lambda c: op(c.node)),
-            Column("output", right=True, cell=lambda c: ("" if c.measured else "~") + decibel(c.sqnr)),
-            Column("share", right=True, cell=lambda c: percent(c.share)),
-            Column("local", right=True, optional=1, cell=lambda c: decibel(c.local.noise.sqnr)),
-            Column("reason", wrap=True, below=True, cell=lambda c: c.why),
-        ],
-        costs,
-    )
+    columns = [
+        Column("#", right=True, cell=lambda c: str(c.node.index)),
+        Column("node", shrink=2, cell=lambda c: c.node.label),
+        Column("op", shrink=1, optional=2, cell=lambda c: op(c.node)),
+        Column("output", right=True, cell=lambda c: ("" if c.measured else "~") + decibel(c.sqnr)),
+        Column("share", right=True, cell=lambda c: percent(c.share)),
+        Column("local", right=True, optional=1, cell=lambda c: decibel(c.local.noise.sqnr)),
+        Column("reason", wrap=True, below=True, cell=lambda c: c.why),
+    ]
+    return Grid.of(columns, costs)
 
 
 _OPERATORS = [

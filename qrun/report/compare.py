@@ -225,21 +225,19 @@ def _argmax(p: TensorPair) -> str:
 
 def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
     """The body of the JSON report: every tensor, with its cause and the evidence."""
-    t = found.tolerance
-    first = found.first
+    first, origin = found.first, found.origin
+    start = origin and {"node": origin.node.index, "tensor": origin.name, "by_itself": origin.guilt}
     return {
         "kind": "runtimes",
         "model": model_fields(found.model),
         "environment": environment(found.names[0], found.a),
         "inputs": input_fields(feeds),
         "sides": [{"name": n, "label": text} for n, text in zip(found.names, (found.a, found.b), strict=True)],
-        "tolerance": t,
+        "tolerance": found.tolerance,
         "isolate": found.isolate,
         "refused": None if found.piecewise is None else dict(found.piecewise.facts).get("got", found.piecewise.message),
         "equal": found.equal,
-        "first": None
-        if first is None
-        else {"node": first.node.index, "tensor": first.name, "origin": _origin(found.origin)},
+        "first": first and {"node": first.node.index, "tensor": first.name, "origin": start},
         "summary": {
             "nodes": len(found.model.nodes),
             "tensors": len(found.tensors),
@@ -251,8 +249,3 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "tensors": found.tensors,
         "outputs": [{"name": name, **encode(pair)} for name, pair in found.outputs],
     }
-
-
-def _origin(t: ComparedTensor | None) -> dict[str, Any] | None:
-    """Where the bits start that the first difference inherits."""
-    return None if t is None else {"node": t.node.index, "tensor": t.name, "by_itself": t.guilt}

@@ -35,8 +35,8 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
     ordered = sorted(found.nodes, key=lambda n: n.index if top is None else -abs(n.change.after - n.change.before))
     note = Column("note", optional=1, cell=lambda n: n.note) if any(n.note for n in ordered[:top]) else None
     blocks += top_rows(heading, [*_NODE_COLUMNS, *_times(lambda n: n.change), note], ordered, top, "node", True)
-    for title, nodes in (("Only before", found.only_a), ("Only after", found.only_b)):
-        blocks += top_rows(title, _LONE_COLUMNS, nodes, top, "node", True)
+    for heading, nodes in (("Only before", found.only_a), ("Only after", found.only_b)):
+        blocks += top_rows(heading, _LONE_COLUMNS, nodes, top, "node", True)
     ways = {"slower": BAD, "faster": GOOD} if found.same_work else {found.whole.verdict: BAD}
     return Sheet(blocks, _outcome(found), ways.get(found.whole.verdict, OPEN), about=[title])
 

@@ -63,7 +63,11 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
     if missed := [str(gate) for gate in gates if not gate.passed]:
         verdict, style = f"missed: {'; '.join(missed)}", BAD
     about = [_how(found)]
-    scores = _beside(found) if markdown else Grid.of(_columns(found), _rows(found))
+    scores = (
+        _beside(found)
+        if markdown
+        else Grid.of(_columns(found), [(model, score) for model in found.models for score in model.scores])
+    )
     blocks = [Block("Scores", scores)] if any(m.scores for m in found.models) else []
     blocks += _differences(found) + _worst(found) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
@@ -80,10 +84,6 @@ def _how(found: Evaluation) -> str:
         workers = f", {found.workers} processes" if found.workers > 1 else ""
         parts.append(f"{duration(1e9 / found.samples_per_second)} a sample{workers}")
     return "; ".join(parts)
-
-
-def _rows(found: Evaluation) -> list[tuple[ModelScores, Score]]:
-    return [(model, score) for model in found.models for score in model.scores]
 
 
 def value_text(score: Score) -> str:
@@ -256,15 +256,18 @@ def csv_lines(found: Evaluation) -> Iterator[str]:
     for model in found.models:
         scores = {(score.metric, score.output): score for score in model.scores}
         cells = [(s.value, s.low, s.high) if (s := scores.get(key)) else (None, None, None) for key in names]
-        rows.append([model.label, found.samples, model.failed, *(_plain(value) for cell in cells for value in cell)])
+        rows.append(
+            [
+                model.label,
+                found.samples,
+                model.failed,
+                *("" if value is None else repr(value) for cell in cells for value in cell),
+            ]
+        )
     for row in rows:
         text = io.StringIO()
         csv.writer(text, lineterminator="").writerow(row)
         yield text.getvalue()
-
-
-def _plain(value: float | None) -> str:
-    return "" if value is None else repr(value)
 
 
 def running(progress: Progress) -> Callable[[Running], None]:

@@ -227,10 +227,7 @@ def _operator(word: str) -> Page | None:
     found = [s for s in supported() if plain in (s.op.lower(), s.op_type.lower())]
     if not found:
         return None
-    fields = {
-        **ops_fields(found, len(found)),
-        "text": {s.op: s.text for s in found},
-    }
+    fields = {**ops_fields(found, len(found)), "text": {s.op: s.text for s in found}}
     return Page(lambda screen: print_operators(screen, found), fields)
 
 

@@ -23,14 +23,12 @@ def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:
 def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:
     """The slowest first, or all in the order in which they ran. whole_ns: of the run, whose shares are shown."""
     shown = events if most is None else sorted(events, key=lambda e: -e.duration_ns)[:most]
-    return Grid.of(
-        [
-            Column("inside", shrink=2, cell=lambda e: e.path),
-            Column("op", shrink=1, cell=lambda e: e.op),
-            Column("runs", right=True, cell=lambda e: str(e.runs)),
-            Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
-            Column("share", right=True, cell=lambda e: percent(e.duration_ns / whole_ns if whole_ns else 0)),
-            Column("kernel", optional=1, cell=lambda e: e.backend),
-        ],
-        shown,
-    )
+    columns = [
+        Column("inside", shrink=2, cell=lambda e: e.path),
+        Column("op", shrink=1, cell=lambda e: e.op),
+        Column("runs", right=True, cell=lambda e: str(e.runs)),
+        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
+        Column("share", right=True, cell=lambda e: percent(e.duration_ns / whole_ns if whole_ns else 0)),
+        Column("kernel", optional=1, cell=lambda e: e.backend),
+    ]
+    return Grid.of(columns, shown)

@@ -83,12 +83,9 @@ def _size(facts: ModelFacts) -> str:
         parts.append(f"MMAC n/a ({facts.uncounted}{counted})")
     else:
         assumed = ", ".join(f"{symbol}=1" for symbol in facts.symbols)
-        parts.append(f"{_mmac(facts.macs)} MMAC" + (f" ({assumed})" if assumed else ""))
+        short = f"{facts.macs / 1e6:.4g}" if facts.macs < 10**9 else f"{facts.macs / 1e6:.0f}"
+        parts.append(f"{short} MMAC" + (f" ({assumed})" if assumed else ""))
     return ", ".join(parts)
-
-
-def _mmac(macs: int) -> str:
-    return f"{macs / 1e6:.4g}" if macs < 10**9 else f"{macs / 1e6:.0f}"
 
 
 def _short(count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qrun.errors import QrunError
 from qrun.report.screen import STYLES, Screen
@@ -48,12 +48,8 @@ def print_message(
 
 
 def print_error(screen: Screen, error: QrunError) -> None:
-    where = error.where
-    facts = error.facts
-    fixes = error.fixes
-    print_message(
-        screen, "error", error.code, error.name, error.message, where=where, facts=facts, why=error.why, fixes=fixes
-    )
+    told: dict[str, Any] = {key: getattr(error, key) for key in ("where", "facts", "why", "fixes")}
+    print_message(screen, "error", error.code, error.name, error.message, **told)
 
 
 def _joined(screen: Screen, where: Sequence[str]) -> None:

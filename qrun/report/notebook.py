@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from html import escape
 from typing import Any
@@ -11,7 +10,7 @@ from qrun.checking.rules import Finding
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.comparison import Comparison
 from qrun.ir import Model
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import Out, Screen, drawn
 from qrun.running.profiling import Profile
 
 WIDTH = 120
@@ -26,20 +25,18 @@ def html_of(value: Any) -> str:
 
 def text_of(value: Any) -> str:
     """What the terminal shows of it, in 120 columns."""
-    stream = io.StringIO()
-    screen = Screen(stream, terminal=False, width=WIDTH, color=False)
+    return OPTIONS.sub("", drawn(lambda screen: _draw(screen, value), WIDTH).rstrip("\n"))
+
+
+def _draw(screen: Screen, value: Any) -> None:
     if isinstance(value, Model):
         from qrun.ir.infer import with_inferred
         from qrun.ops import expansion
         from qrun.report.inspect import print_overview
         from qrun.report.modelfacts import ModelFacts
 
-        known = (
-            value
-            if value.path is None or not value.path.is_file()
-            else with_inferred(value, str(value.path), expansion)
-        )
-        print_overview(screen, ModelFacts(known))
+        there = value.path is not None and value.path.is_file()
+        print_overview(screen, ModelFacts(with_inferred(value, str(value.path), expansion) if there else value))
     elif isinstance(value, Finding):
         from qrun.report.message import print_finding
 
@@ -48,7 +45,6 @@ def text_of(value: Any) -> str:
         from qrun.report.sheet import print_sheet
 
         print_sheet(Out(screen, screen), _sheet(value, screen))
-    return OPTIONS.sub("", stream.getvalue().rstrip("\n"))
 
 
 def _sheet(value: Any, screen: Screen) -> Any:

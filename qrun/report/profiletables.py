@@ -69,23 +69,21 @@ def node_grid(report: ProfileReport) -> Grid:
         running += row.share
         return percent(running)
 
-    return Grid.of(
-        [
-            Column("#", right=True, cell=lambda n: "-" if n.inserted else str(n.index)),
-            Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)),
-            Column("op", shrink=1, cell=lambda n: fused_text(n, op(n))),
-            Column("median", right=True, cell=lambda n: duration(n.median_ns)),
-            Column("p90", right=True, optional=4, cell=lambda n: duration(n.p90_ms * 1e6)),
-            Column("share", right=True, cell=lambda n: percent(n.share)),
-            Column("sum", right=True, optional=1, cell=total),
-            Column("GMAC/s", right=True, optional=3, cell=_gmacs),
-            Column("roof", right=True, optional=2, cell=lambda n: _roof([n])) if report.machine else None,
-            Column("ran by", shrink=1, optional=5, cell=lambda n: n.ran_by),
-            Column("moved", right=True, optional=6, cell=lambda n: human(n.bytes)),
-            Column("output", optional=7, cell=lambda n: n.output_text),
-        ],
-        report.slowest,
-    )
+    columns = [
+        Column("#", right=True, cell=lambda n: "-" if n.inserted else str(n.index)),
+        Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)),
+        Column("op", shrink=1, cell=lambda n: fused_text(n, op(n))),
+        Column("median", right=True, cell=lambda n: duration(n.median_ns)),
+        Column("p90", right=True, optional=4, cell=lambda n: duration(n.p90_ms * 1e6)),
+        Column("share", right=True, cell=lambda n: percent(n.share)),
+        Column("sum", right=True, optional=1, cell=total),
+        Column("GMAC/s", right=True, optional=3, cell=_gmacs),
+        Column("roof", right=True, optional=2, cell=lambda n: _roof([n])) if report.machine else None,
+        Column("ran by", shrink=1, optional=5, cell=lambda n: n.ran_by),
+        Column("moved", right=True, optional=6, cell=lambda n: human(n.bytes)),
+        Column("output", optional=7, cell=lambda n: n.output_text),
+    ]
+    return Grid.of(columns, report.slowest)
 
 
 def _gmacs(row: ProfileNode | OperatorTimes) -> str:
@@ -108,26 +106,21 @@ def operator_grid(report: ProfileReport, draw: Callable[[float], str] | None) ->
     if rest := kinds[len(shown) :]:
         sums = (sum(k.nodes for k in rest), sum(k.median_ms for k in rest), sum(k.share for k in rest))
         shown = [*shown, OperatorTimes(f"{len(rest)} others", *sums, 0, None, None, {})]
-    return Grid.of(
-        [
-            Column("op", shrink=1, cell=lambda k: k.op),
-            Column("nodes", right=True, cell=lambda k: str(k.nodes)),
-            Column("median", right=True, cell=lambda k: duration(k.median_ms * 1e6)),
-            Column("share", right=True, cell=lambda k: percent(k.share)),
-            Column("GMAC/s", right=True, optional=3, cell=_gmacs),
-            Column(
-                "roof",
-                right=True,
-                optional=2,
-                cell=lambda k: "-" if k.roof_share is None else f"{k.roof_share * 100:.0f}%",
-            )
-            if report.machine
-            else None,
-            Column("ran by", optional=4, cell=lambda k: _counted(k.ran_by, len(k.ran_by) > 1)) if alone else None,
-            Column("", optional=1, cell=lambda k: draw(k.share)) if draw else None,
-        ],
-        shown,
-    )
+    columns = [
+        Column("op", shrink=1, cell=lambda k: k.op),
+        Column("nodes", right=True, cell=lambda k: str(k.nodes)),
+        Column("median", right=True, cell=lambda k: duration(k.median_ms * 1e6)),
+        Column("share", right=True, cell=lambda k: percent(k.share)),
+        Column("GMAC/s", right=True, optional=3, cell=_gmacs),
+        Column(
+            "roof", right=True, optional=2, cell=lambda k: "-" if k.roof_share is None else f"{k.roof_share * 100:.0f}%"
+        )
+        if report.machine
+        else None,
+        Column("ran by", optional=4, cell=lambda k: _counted(k.ran_by, len(k.ran_by) > 1)) if alone else None,
+        Column("", optional=1, cell=lambda k: draw(k.share)) if draw else None,
+    ]
+    return Grid.of(columns, shown)
 
 
 def _counted(kernels: Any, numbers: bool = True) -> str:
@@ -136,18 +129,14 @@ def _counted(kernels: Any, numbers: bool = True) -> str:
 
 def refused_grid(report: ProfileReport) -> Grid:
     """Why nodes did not run natively, with what that costs; no rows if all did."""
-    return Grid.of(
-        [
-            Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
-            Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
-            Column("median", right=True, cell=lambda found: duration(spent(found[1]))),
-            Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),
-            Column(
-                "such as", shrink=1, optional=1, cell=lambda found: max(found[1], key=lambda row: row.median_ns).label
-            ),
-        ],
-        refused(report.rows),
-    )
+    columns = [
+        Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
+        Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
+        Column("median", right=True, cell=lambda found: duration(spent(found[1]))),
+        Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),
+        Column("such as", shrink=1, optional=1, cell=lambda found: max(found[1], key=lambda row: row.median_ns).label),
+    ]
+    return Grid.of(columns, refused(report.rows))
 
 
 def _both(report: ProfileReport, ran_by: Column) -> list[Column | None]:
@@ -183,15 +172,13 @@ def against_grid(report: ProfileReport, groups: Sequence[GroupTimes]) -> Grid:
         others = len(group.nodes) - 1
         return (op(group.heaviest) if group.heaviest else "") + (f" +{others}" if others > 0 else "")
 
-    return Grid.of(
-        [
-            Column("#", right=True, cell=place),
-            Column("node", shrink=2, cell=name),
-            Column("op", shrink=1, cell=kind),
-            *_both(report, Column("", cell=lambda group: " + ".join(row.ran_by for row in group.others) or "-")),
-        ],
-        groups,
-    )
+    columns = [
+        Column("#", right=True, cell=place),
+        Column("node", shrink=2, cell=name),
+        Column("op", shrink=1, cell=kind),
+        *_both(report, Column("", cell=lambda group: " + ".join(row.ran_by for row in group.others) or "-")),
+    ]
+    return Grid.of(columns, groups)
 
 
 def paired_grid(report: ProfileReport) -> Grid:
@@ -200,12 +187,10 @@ def paired_grid(report: ProfileReport) -> Grid:
     def ran_by(row: PairedTimes) -> str:
         return _counted(Counter(node.ran_by for node in row.others)) or "-"
 
-    return Grid.of(
-        [
-            Column("op", shrink=1, cell=lambda row: row.op),
-            Column("groups", right=True, cell=lambda row: str(row.groups)),
-            Column("nodes", right=True, optional=4, cell=lambda row: str(row.nodes)),
-            *_both(report, Column("", cell=ran_by)),
-        ],
-        report.paired[: report.top],
-    )
+    columns = [
+        Column("op", shrink=1, cell=lambda row: row.op),
+        Column("groups", right=True, cell=lambda row: str(row.groups)),
+        Column("nodes", right=True, optional=4, cell=lambda row: str(row.nodes)),
+        *_both(report, Column("", cell=ran_by)),
+    ]
+    return Grid.of(columns, report.paired[: report.top])

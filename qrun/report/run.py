@@ -192,7 +192,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "first_ms": result.first_ns / 1e6 if result.first_ns else None,
         "aside_ms": result.aside_ns / 1e6,
         "peak_bytes": result.peak_bytes,
-        "nodes": [_node(report.model, event) for event in result.events],
+        "nodes": run_nodes(report.model, result.events),
         "inside": inside_times(result.inside),
         "findings": report.findings,
     }
@@ -212,7 +212,7 @@ def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     return made
 
 
-def _node(model: Model, event: NodeEvent) -> RunNode:
+def run_nodes(model: Model, events: Sequence[NodeEvent]) -> list[RunNode]:
     from qrun.documents.answers import RunNode
 
-    return RunNode(**ran_fields(model, event), time_ms=event.duration_ns / 1e6, outputs=outputs(event))
+    return [RunNode(**ran_fields(model, e), time_ms=e.duration_ns / 1e6, outputs=outputs(e)) for e in events]

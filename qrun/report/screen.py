@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
-from qrun.declare.frozen import changeable
+from qrun.declare.frozen import changeable, replace
 from qrun.report.grid import ASCII, ROUNDED, Grid, boxed_lines, plain_lines
 from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
 
@@ -128,9 +128,8 @@ class Screen:
 
     def grid(self, grid: Grid) -> Grid:
         """Show a grid, made to fit; what is shown of it is returned."""
-        grid = Grid(
-            [_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles
-        )
+        columns = [replace(column, header=self.clean(column.header)) for column in grid.columns]
+        grid = Grid(columns, [[self.clean(cell) for cell in row] for row in grid.rows], grid.styles)
         if self.terminal and self.width is not None and self.width >= NARROW:
             boxed = grid.fitted(self.width - 1, 3, self.ellipsis)
             if self.fits(boxed):
@@ -163,17 +162,18 @@ class Screen:
         return self._console
 
 
+def drawn(draw: Callable[[Screen], None], width: int | None = None) -> str:
+    """What is drawn on a screen without colour, as a text. width: None for as wide as the text is."""
+    stream = io.StringIO()
+    draw(Screen(stream, terminal=False, width=width, color=False))
+    return stream.getvalue()
+
+
 def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[Piece]:
     """The characters of this part of the pieces, with their styles."""
     for text, style in pieces:
         yield text[max(begin, 0) : max(end, 0)], style
         begin, end = begin - len(text), end - len(text)
-
-
-def _cleaned(column: Any, screen: Screen) -> Any:
-    from qrun.declare.frozen import replace
-
-    return replace(column, header=screen.clean(column.header))
 
 
 def _is_terminal(stream: IO[str]) -> bool:

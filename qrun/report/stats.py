@@ -137,19 +137,17 @@ def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False
         return f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
 
     rows = [(name, array, stats(array)) for name, array in arrays.items()]
-    grid = Grid.of(
-        [
-            Column("name", shrink=2, cell=lambda row: row[0]),
-            Column("type", cell=lambda row: type_name(row[1].dtype)),
-            Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
-            Column("min", right=True, cell=lambda row: number(row[2].low)),
-            Column("max", right=True, cell=lambda row: number(row[2].high)),
-            Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
-            Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
-            Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
-        ],
-        rows,
-    )
+    columns = [
+        Column("name", shrink=2, cell=lambda row: row[0]),
+        Column("type", cell=lambda row: type_name(row[1].dtype)),
+        Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
+        Column("min", right=True, cell=lambda row: number(row[2].low)),
+        Column("max", right=True, cell=lambda row: number(row[2].high)),
+        Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
+        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
+        Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
+    ]
+    grid = Grid.of(columns, rows)
     grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if odd(row[2]) != "0"})
     screen.grid(grid)
     print_values(screen, arrays)

@@ -29,16 +29,8 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     def event(
         category: str, name: str, start_ns: int, duration_ns: int, args: dict[str, Any], helper: int = 0
     ) -> Event:
-        return {
-            "cat": category,
-            "pid": pid,
-            "tid": pid + helper,
-            "ts": start_ns // 1000,
-            "dur": max(duration_ns, 0) // 1000,
-            "ph": "X",
-            "name": name,
-            "args": args,
-        }
+        made: Event = {"cat": category, "pid": pid, "tid": pid + helper, "ts": start_ns // 1000}
+        return {**made, "dur": max(duration_ns, 0) // 1000, "ph": "X", "name": name, "args": args}
 
     events = [
         event("Session", "model_loading_uri", 0, load_ns, {}),
@@ -66,16 +58,8 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
 
 def _thread_name(pid: int, helper: int) -> Event:
     """What the viewer calls a track."""
-    name = f"helper {helper}" if helper else "leader"
-    return {
-        "cat": "__metadata",
-        "pid": pid,
-        "tid": pid + helper,
-        "ts": 0,
-        "ph": "M",
-        "name": "thread_name",
-        "args": {"name": name},
-    }
+    track: Event = {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": "thread_name"}
+    return {**track, "args": {"name": f"helper {helper}" if helper else "leader"}}
 
 
 def _node_args(model: Model, node: NodeEvent) -> dict[str, Any]:

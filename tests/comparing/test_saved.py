@@ -124,6 +124,7 @@ def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
     assert {c.verdict for c in (found.whole, *(n.change for n in found.nodes))} == {"other work"}
     assert found.whole.relative is None
     sheet = profile_sheet(found, None)
+    assert sheet.about[0].startswith(f"before: {found.a}, after: {found.b}; ")
     assert sheet.verdict == (
         "differ: not the same model on the same inputs, so their times cannot be compared: "
         "9.41 ms before, 1.04 ms after."

@@ -301,6 +301,7 @@ def test_outputs_of_the_run() -> None:
         "inf": 2,
         "argmax": [0, 1],
         "argmax_rows": [1, 2],
+        "sha256": "9f" * 32,
         "values": [],
     }
     rows = Read(html(collected(outputs={"outputs": [told]}, profile=profile([node(0)])))).table("argmax")
@@ -344,7 +345,7 @@ def test_the_map_of_the_graph_leads_to_the_rows() -> None:
 
 
 def test_times_of_another_runtime_stand_beside() -> None:
-    same = {"folded": False, "events": []}
+    same = {"folded": False, "events": [], "other_events": []}
     groups = [
         {**same, "nodes": [], "name": "Reorder", "op": "Reorder", "median_ms": None, "other_ms": 0.1, "ratio": None},
         {**same, "nodes": [0], "name": "a", "op": "Conv", "median_ms": 1.0, "other_ms": 2.5, "ratio": 2.5},

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.differences import same
-from qrun.comparing.sides import Unit, Values
+from qrun.comparing.sides import Results, Unit, Values
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen, keys
 from qrun.errors import QrunError
@@ -111,11 +111,7 @@ class Suspect:
             return np.asarray(whole.astype(np.int64).astype(np.int32).astype(self.mine.dtype))
 
     def evaluate(
-        self,
-        arith: Arith = "exact",
-        *,
-        attributes: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, Array | None] | None = None,
+        self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None
     ) -> Array | None:
         """What qrun's kernel makes of the node with other arithmetic, attributes or inputs; None if it refuses them.
 

@@ -79,7 +79,11 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.theirs is None or s.theirs.dtype != np.float32 or s.mine.dtype != np.float32 or s.theirs.shape != s.mine.shape:
         return
-    values = {name: ErrorBound.of(array) for name, array in {**s.model.constants, **s.values}.items() if _real(array)}
+    values = {
+        name: ErrorBound.of(array)
+        for name, array in {**s.model.constants, **s.values}.items()
+        if array.dtype.kind in "fiu"
+    }
     for node in s.unit.group:
         made = bounded(node, [values.get(name) if name else None for name in node.inputs])
         if made is None:
@@ -93,7 +97,3 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
             f"float32 steps of {one}, functions within {ULPS} units in the last place; "
             f"the largest difference is {part(share)} of the bound on rounding errors",
         )
-
-
-def _real(array: Array) -> bool:
-    return array.dtype.kind in "fiu"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from io import StringIO
 from typing import Any
 from xml.etree import ElementTree as Tree
 
 from qrun.conform.results import CaseResult, Judgement, RuntimeResult
 from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
-from qrun.report.conform.sheet import conform_sheet
+from qrun.report.conform.sheet import conform_sheet, told
 from qrun.report.formats.junit import xml_text
 from qrun.report.formats.sarif import REGION, sarif_text, tool
 from qrun.report.json import document
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import Out, drawn
 from qrun.report.sheet import markdown_lines, print_sheet
 from qrun.report.text import safe
 
@@ -36,21 +35,6 @@ def fields(found: Judgement) -> dict[str, Any]:
     return {"suite": found.suite, "selected": found.selected, "fail_on": list(found.fail_on), "runtimes": runtimes}
 
 
-def _json(found: Judgement, argv: Sequence[str]) -> str:
-    return document("conform", argv, {**fields(found), "exit_code": int(found.failed)}) + "\n"
-
-
-def _markdown(found: Judgement, argv: Sequence[str]) -> str:
-    return "\n".join(markdown_lines(conform_sheet(found))) + "\n"
-
-
-def _text(found: Judgement, argv: Sequence[str]) -> str:
-    stream = StringIO()
-    screen = Screen(stream, terminal=False, width=None, color=False)
-    print_sheet(Out(screen, screen), conform_sheet(found))
-    return stream.getvalue()
-
-
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
     """A suite for each runtime, a test for each case; verdicts of --fail-on are failures, what was not run is skipped."""
     root = Tree.Element("testsuites", {"name": "qrun conform"})
@@ -66,20 +50,15 @@ def _junit(found: Judgement, argv: Sequence[str]) -> str:
             if case.verdict in found.fail_on:
                 failures += 1
                 Tree.SubElement(
-                    test, "failure", {"type": case.cause or case.verdict, "message": safe(headline(case))}
+                    test, "failure", {"type": case.cause or case.verdict, "message": safe(told(case))}
                 ).text = safe(elements_text(case))
             elif case.verdict in ("refused", "unsupported"):
                 skipped += 1
-                Tree.SubElement(test, "skipped", {"message": safe(headline(case))})
+                Tree.SubElement(test, "skipped", {"message": safe(told(case))})
             elif case.verdict != "exact":
-                Tree.SubElement(test, "system-out").text = safe(headline(case))
+                Tree.SubElement(test, "system-out").text = safe(told(case))
         suite.attrib |= {"failures": str(failures), "errors": "0", "skipped": str(skipped)}
     return xml_text(root)
-
-
-def headline(case: CaseResult) -> str:
-    """``wrong, saturation: conversion to int32 ...``."""
-    return f"{case.verdict}{f', {case.cause}' if case.cause else ''}{f': {case.text}' if case.text else ''}"
 
 
 def elements_text(case: CaseResult) -> str:
@@ -90,14 +69,10 @@ def elements_text(case: CaseResult) -> str:
     return f"{case.differing} of {case.total} elements differ{f': {told}' if told else ''}"
 
 
-def _sarif(found: Judgement, argv: Sequence[str]) -> str:
-    """A run for each runtime; a result for each case that is not exact."""
-    return sarif_text([_run(each, found) for each in found.runtimes])
-
-
 def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
-    told = [case for case in each.cases if case.verdict != "exact"]
-    ids = sorted({case.cause or case.verdict for case in told})
+    """Of SARIF: a result for each case that is not exact."""
+    found_cases = [case for case in each.cases if case.verdict != "exact"]
+    ids = sorted({case.cause or case.verdict for case in found_cases})
     rules = [
         {"id": id, "name": id, "shortDescription": {"text": id}, "defaultConfiguration": {"level": "error"}}
         for id in ids
@@ -107,7 +82,7 @@ def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
         "automationDetails": {"id": f"qrun-conform/{each.name if each.name in RUNTIMES else 'cmd'}/"},
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": True, "exitCode": int(found.failed)}],
-        "results": [_result(each, case, ids.index(case.cause or case.verdict)) for case in told],
+        "results": [_result(each, case, ids.index(case.cause or case.verdict)) for case in found_cases],
     }
 
 
@@ -119,7 +94,7 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
         "ruleId": case.cause or case.verdict,
         "ruleIndex": rule,
         "level": LEVELS[case.verdict],
-        "message": {"text": safe(f"{case.id}: {headline(case)}") + (f"\n{safe(more)}" if more else "")},
+        "message": {"text": safe(f"{case.id}: {told(case)}") + (f"\n{safe(more)}" if more else "")},
         "locations": [
             {
                 "physicalLocation": {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION},
@@ -138,11 +113,14 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[Judgement, Sequence[str]], str]]] = {
-    "text": (".txt", _text),
-    "json": (".json", _json),
-    "markdown": (".md", _markdown),
+    "text": (".txt", lambda found, argv: drawn(lambda screen: print_sheet(Out(screen, screen), conform_sheet(found)))),
+    "json": (
+        ".json",
+        lambda found, argv: document("conform", argv, {**fields(found), "exit_code": int(found.failed)}) + "\n",
+    ),
+    "markdown": (".md", lambda found, argv: "\n".join(markdown_lines(conform_sheet(found))) + "\n"),
     "junit": (".xml", _junit),
-    "sarif": (".sarif", _sarif),
+    "sarif": (".sarif", lambda found, argv: sarif_text([_run(each, found) for each in found.runtimes])),
     "html": (".html", _html),
 }
 """Suffix and maker of each format."""

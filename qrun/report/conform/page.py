@@ -28,16 +28,12 @@ def conform_page(found: Judgement, argv: Sequence[str]) -> str:
         ("suite", f"{found.suite}, {found.selected} cases"),
         ("again", tag("code", shlex.join(["qrun", *argv]))),
     ]
-    tiles = [tag("div", tag("b", _share(each), class_="good" if sheet.style == GOOD else None),
+    tiles = [tag("div", tag("b", f"{100 * each.counts['exact'] / max(len(each.cases), 1):.1f}%", class_="good" if sheet.style == GOOD else None),
                  tag("span", f"exact: {each.title}"), class_="tile") for each in found.runtimes]  # fmt: skip
     head = tag(
         "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )
     return framed("qrun conform", [head, tag("main", join((_section(each) for each in found.runtimes), "\n"))])
-
-
-def _share(each: RuntimeResult) -> str:
-    return f"{100 * each.counts['exact'] / max(len(each.cases), 1):.1f}%"
 
 
 def _section(each: RuntimeResult) -> Markup:

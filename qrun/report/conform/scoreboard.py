@@ -19,19 +19,12 @@ def scoreboard_sheet(found: Sequence[Judgement]) -> Sheet:
     """Totals of each runtime, then its causes."""
     runtimes = _runtimes(found)
     blocks = [Block("Verdicts", totals(runtimes)), Block("Exact, by profile", profiles(runtimes))]
-    return Sheet(
-        blocks,
-        f"{plural(len(runtimes), 'runtime')}: {plural(_disagreements(runtimes), 'disagreement')} (runtime, operator, verdict, cause)",
-        OPEN,
-    )
+    count = plural(sum(len(found_causes(each.cases)) for each in runtimes), "disagreement")
+    return Sheet(blocks, f"{plural(len(runtimes), 'runtime')}: {count} (runtime, operator, verdict, cause)", OPEN)
 
 
 def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
     return [each for judgement in found for each in judgement.runtimes]
-
-
-def _disagreements(runtimes: Sequence[RuntimeResult]) -> int:
-    return sum(len(found_causes(each.cases)) for each in runtimes)
 
 
 def totals(runtimes: Sequence[RuntimeResult]) -> Grid:

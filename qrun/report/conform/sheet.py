@@ -63,15 +63,11 @@ def summary(each: RuntimeResult, changes: bool = False) -> str:
     if not counts:
         return f"nothing changed{time}"
     if list(counts) == ["exact"] and not changes:
-        return f"{_all(counts['exact'])} exact{time}"
+        return f"{f'all {len(each.cases)} cases are' if each.cases[1:] else 'the case is'} exact{time}"
     told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     return (
         f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
     )
-
-
-def _all(number: int) -> str:
-    return f"all {number} cases are" if number != 1 else "the case is"
 
 
 def _together(found: Judgement, changes: bool) -> str:
@@ -145,6 +141,11 @@ def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
 
 
+def told(case: CaseResult) -> str:
+    """``wrong, saturation: conversion to int32 ...``."""
+    return f"{case.verdict}{f', {case.cause}' if case.cause else ''}{f': {case.text}' if case.text else ''}"
+
+
 def _first_word(case: CaseResult) -> str:
     """Of a crash the signal."""
     return case.text.partition(":")[0][:30] if case.verdict == "crashed" else "time limit"
@@ -215,13 +216,7 @@ def details(suite: Suite, found: Judgement) -> list[Block]:
 def _block(suite: Suite, case: Case, result: CaseResult, name: str) -> Block:
     clause = suite.clause(case.info)
     whose = "a decision of qrun's" if case.info.basis == DECISION else "the specification"
-    facts = [
-        (
-            "verdict",
-            f"{result.verdict}{f', {result.cause}' if result.cause else ''}{f': {result.text}' if result.text else ''}",
-        )
-    ]
-    facts += _of_model(case)
+    facts = [("verdict", told(result)), *_of_model(case)]
     facts += [(f"input {key}", values_text(array)) for key, array in case.inputs.items()]
     facts += [(f"expected {key}", values_text(array)) for key, array in case.expected.items()]
     facts += [(f"exact {key}", values_text(array)) for key, array in case.exact.items()]

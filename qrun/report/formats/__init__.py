@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,11 +61,9 @@ def report_text(format: str, report: Report, asked: Asked) -> str:
     found = FORMATS[format]
     if not found.draws:
         return str(found.make(report, asked))
-    from qrun.report.screen import Screen
+    from qrun.report.screen import drawn
 
-    stream = StringIO()
-    found.make(Screen(stream, terminal=False, width=None, color=False), report, asked)
-    return stream.getvalue()
+    return drawn(lambda screen: found.make(screen, report, asked))
 
 
 __all__ = ["FORMATS", "Asked", "check_format", "print_report", "report_text", "suffixes", "target"]

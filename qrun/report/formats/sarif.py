@@ -16,6 +16,7 @@ from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
 from qrun.report.catalog import CatalogEntry, entry
 from qrun.report.check import facts, fingerprints, headline
+from qrun.report.codes import GROUPS
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import text
 
@@ -65,14 +66,8 @@ def _rule(found: CatalogEntry) -> dict[str, Any]:
         "help": {"text": help_text or found.name},
         **more,
         "defaultConfiguration": {"level": found.level},
-        "properties": {"tags": [_group(found.id)]},
+        "properties": {"tags": [GROUPS.get(found.id[:3], "qrun")]},
     }
-
-
-def _group(id: str) -> str:
-    from qrun.report.codes import GROUPS
-
-    return GROUPS.get(id[:3], "qrun")
 
 
 def _location(model: Checked) -> dict[str, str]:

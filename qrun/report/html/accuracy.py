@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qrun.documents.item import Item
-from qrun.report.html.cells import (
-    COSINE,
-    INDEX,
-    MAX_ABS,
-    SQNR,
-    inner_cell,
-    number_cell,
-    real,
-    text_cell,
-)
+from qrun.report.html.cells import COSINE, INDEX, MAX_ABS, SQNR, inner_cell, number_cell, real, text_cell
 from qrun.report.html.collect import MOST
 from qrun.report.html.models import items
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
@@ -28,13 +19,11 @@ def accuracy_parts(found: Item) -> list[Markup]:
     kept = [node.text for node in items(found.find("keep_in_float"), "nodes")]
     parts = []
     if outputs:
-        columns = [
+        name, agreed = (
             HtmlColumn("output", text_cell("name"), name=True),
-            SQNR,
-            COSINE,
-            MAX_ABS,
             HtmlColumn("same argmax", _agreed, number=True),
-        ]
+        )
+        columns = [name, SQNR, COSINE, MAX_ABS, agreed]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if costs:
         parts += [tag("h3", "What costs accuracy, costliest first"), _costs(costs)]
@@ -52,26 +41,17 @@ def _keep(found: Item, kept: Sequence[str]) -> list[Markup]:
         tag("h3", "Keep in float"),
         tag("pre", "nodes_to_exclude=[" + ", ".join(f'"{name}"' for name in exclude) + "]"),
     ]
-    tried = list(items(found, "tried"))
-    if tried:
-        count = found.find("count")
-        chosen = count.size if count is not None else len(kept)
-        parts.append(
-            table(
-                "nodes kept in float",
-                [
-                    HtmlColumn(
-                        "nodes in float",
-                        lambda t: f"{t['nodes'].size}{' (this list)' if t['nodes'].size == chosen else ''}",
-                        short=True,
-                    ),
-                    HtmlColumn("outputs' SQNR dB", number_cell("output_sqnr_db", 1), number=True),
-                ],
-                tried,
-                box="narrow",
-            )
-        )
-    return parts
+    tried, count = list(items(found, "tried")), found.find("count")
+    chosen = count.size if count is not None else len(kept)
+
+    def length(one: Item) -> str:
+        return f"{one['nodes'].size}{' (this list)' if one['nodes'].size == chosen else ''}"
+
+    columns = [
+        HtmlColumn("nodes in float", length, short=True),
+        HtmlColumn("outputs' SQNR dB", number_cell("output_sqnr_db", 1), number=True),
+    ]
+    return [*parts, table("nodes kept in float", columns, tried, box="narrow")] if tried else parts
 
 
 def _agreed(output: Item) -> str:
@@ -85,43 +65,33 @@ def _costs(rows: Sequence[Item]) -> Markup:
     def label(item: Item) -> str:
         return text_cell("name")(item) or f"{text_cell('op')(item)}_{item['index'].size}"
 
-    return table(
-        "what costs accuracy",
-        [
-            HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
-            HtmlColumn("node", label, name=True),
-            HtmlColumn("operator", text_cell("op"), short=True),
-            HtmlColumn(
-                "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"
-            ),
-            HtmlColumn(
-                "output SQNR dB",
-                number_cell("output_sqnr_db", 1),
-                number=True,
-                about="At the outputs, with only this node quantized",
-            ),
-            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about="Of the tensor it makes"),
-            HtmlColumn("reason", text_cell("reason"), short=True),
-            HtmlColumn("why", text_cell("why"), wide=True),
-        ],
-        rows,
-        sortable=True,
-        box="tall",
-    )
+    columns = [
+        HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
+        HtmlColumn("node", label, name=True),
+        HtmlColumn("operator", text_cell("op"), short=True),
+        HtmlColumn(
+            "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"
+        ),
+        HtmlColumn(
+            "output SQNR dB",
+            number_cell("output_sqnr_db", 1),
+            number=True,
+            about="At the outputs, with only this node quantized",
+        ),
+        HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about="Of the tensor it makes"),
+        HtmlColumn("reason", text_cell("reason"), short=True),
+        HtmlColumn("why", text_cell("why"), wide=True),
+    ]
+    return table("what costs accuracy", columns, rows, sortable=True, box="tall")
 
 
 def _noises(rows: Sequence[Item]) -> Markup:
     own = "Of its own quantization alone"
-    return table(
-        "accuracy of tensors",
-        [
-            INDEX,
-            HtmlColumn("tensor", text_cell("tensor"), name=True),
-            HtmlColumn("of the float model", text_cell("reference"), name=True),
-            *(replace(column, cell=inner_cell("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
-            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about=own),
-        ],
-        rows,
-        sortable=True,
-        box="tall",
-    )
+    columns = [
+        INDEX,
+        HtmlColumn("tensor", text_cell("tensor"), name=True),
+        HtmlColumn("of the float model", text_cell("reference"), name=True),
+        *(replace(column, cell=inner_cell("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
+        HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about=own),
+    ]
+    return table("accuracy of tensors", columns, rows, sortable=True, box="tall")

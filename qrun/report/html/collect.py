@@ -8,7 +8,16 @@ from typing import Any
 
 from qrun.checking.rules import LEVELS, Finding
 from qrun.declare.frozen import frozen
-from qrun.documents.answers import Environment, FedInput, InsideTimes, ModelFile, ProfileNode, Samples, TensorCodes
+from qrun.documents.answers import (
+    Environment,
+    FedInput,
+    InsideTimes,
+    ModelFile,
+    ProfileNode,
+    RunOutput,
+    Samples,
+    TensorCodes,
+)
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
 from qrun.evaluating.evaluation import Evaluation
@@ -58,7 +67,7 @@ class PageContent:
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
-    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run, as qrun run --json has them. against: of a profile, another runtime.
+    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run. against: of a profile, another runtime.
     comparison: a document of qrun compare; evaluation: of qrun eval. data: the documents themselves, for other programs.
     """
 
@@ -76,7 +85,7 @@ class PageContent:
     inside: Sequence[InsideTimes]
     tensors: Sequence[TensorCodes]
     all_tensors: int
-    outputs: Sequence[Item]
+    outputs: Sequence[RunOutput]
     edges: Sequence[tuple[int, int]]
     against: Item | None
     comparison: Item | None
@@ -122,20 +131,16 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         total,
         whole,
         sum(n.macs for n in every),
-        _slowest(decode(InsideTimes, item) for item in items(ran, "inside")),
+        sorted((decode(InsideTimes, item) for item in items(ran, "inside")), key=lambda row: -row.time_ms)[:MOST],
         [decode(TensorCodes, t, True) for t in tensors[:MOST]],
         len(tensors),
-        list(items(by_kind.get("outputs") or by_kind.get("run"), "outputs"))[:MOST],
+        [decode(RunOutput, o) for o in items(by_kind.get("outputs") or by_kind.get("run"), "outputs")][:MOST],
         [(a.size, b.size) for a, b in items(by_kind.get("graph"), "edges")],
         ran.find("against") if ran else None,
         comparison,
         decode(Evaluation, by_kind["eval"]) if "eval" in by_kind else None,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
     )
-
-
-def _slowest(inside: Iterable[InsideTimes]) -> list[InsideTimes]:
-    return sorted(inside, key=lambda row: -row.time_ms)[:MOST]
 
 
 def _together(told: Iterable[Measurement]) -> Measurement:

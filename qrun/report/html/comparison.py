@@ -178,21 +178,16 @@ def _pairs(rows: Sequence[Item]) -> Markup:
     def own(key: str, default: str) -> Show:
         return lambda item: text_cell(key, default)(inner) if (inner := item.find("by_itself")) else default
 
-    return table(
-        "tensors that differ",
-        [
-            INDEX,
-            HtmlColumn("tensor", text_cell("name"), name=True),
-            HtmlColumn("operator", text_cell("op"), short=True),
-            HtmlColumn("cause", own("cause", "inherited"), short=True),
-            TYPE,
-            *SIZES,
-            HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
-            MAX_ABS,
-            SQNR,
-            HtmlColumn("details", own("text", ""), short=True),
-        ],
-        rows,
-        sortable=True,
-        box="tall",
-    )
+    columns = [
+        INDEX,
+        HtmlColumn("tensor", text_cell("name"), name=True),
+        HtmlColumn("operator", text_cell("op"), short=True),
+        HtmlColumn("cause", own("cause", "inherited"), short=True),
+        TYPE,
+        *SIZES,
+        HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
+        MAX_ABS,
+        SQNR,
+        HtmlColumn("details", own("text", ""), short=True),
+    ]
+    return table("tensors that differ", columns, rows, sortable=True, box="tall")

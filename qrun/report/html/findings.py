@@ -62,7 +62,7 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     single = len(found) == 1
     shared = [key for key in LABELS if len({getattr(f, key) for f, _ in found}) == 1]
     parts = [tag("h4", title, "" if single else f" · {len(found)}×")]
-    pairs = [(key, _told(getattr(first, key), key)) for key in shared if getattr(first, key)]
+    pairs = [(key, tag("code", told) if key in NAMES else told) for key in shared if (told := getattr(first, key))]
     if single:
         parts.append(tag("p", first.message))
         pairs = [*([("node", tag("code", _node(found[0], rows)))] if first.node or path else []), *pairs]
@@ -76,10 +76,6 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     if pairs:
         parts.append(facts(pairs))
     return tag("article", parts, class_=f"finding {first.level}")
-
-
-def _told(value: str, key: str) -> str:
-    return tag("code", value) if key in NAMES else value
 
 
 def _column(key: str) -> HtmlColumn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qrun.documents.answers import Environment, FedInput, ModelFile
 from qrun.evaluating.evaluation import Evaluation
@@ -144,48 +144,32 @@ def _runner(env: Environment) -> str:
 
 
 def _tiles(page: PageContent) -> Markup:
-    last = _comparison_tile(page) or _speed_tile(page)
-    found = [tile for tile in (_findings_tile(page), _time_tile(page), last) if tile]
+    """The big numbers, each with what it is of."""
+    found = [
+        tag("div", tag("b", big, class_=style), tag("span", small), class_="tile") for big, small, style in _big(page)
+    ]
     return tag("div", found, class_="tiles") if found else Markup()
 
 
-def _tile(big: str, small: str, style: str | None = None) -> Markup:
-    return tag("div", tag("b", big, class_=style), tag("span", small), class_="tile")
-
-
-def _findings_tile(page: PageContent) -> Markup:
-    checked = page.checked
-    if checked is None:
-        return Markup()
-    worst = next(iter(f.level for f in checked.findings), "good")
-    big, _, rest = counts(checked).partition(", ")
-    judged = plural(checked.rules, "rule") if checked.rules else "rules of qrun run"
-    return _tile(big, f"{rest}, {judged}".removeprefix(", "), worst)
-
-
-def _time_tile(page: PageContent) -> Markup:
-    time = page.time
-    if time is None:
-        return Markup()
-    big, runs = duration(time.median_ms * 1e6), len(time.samples_ms)
-    if runs == 1:
-        return _tile(big, "one run")
-    return _tile(big, f"median of {plural(runs, 'run')}, p90 {duration((time.p90_ms or 0) * 1e6)}")
-
-
-def _comparison_tile(page: PageContent) -> Markup:
-    if page.comparison is None:
-        return Markup()
-    big, small, equal = headline(page.comparison)
-    return _tile(big, small, "good" if equal else None)
-
-
-def _speed_tile(page: PageContent) -> Markup:
-    time, macs, most = page.time, page.macs, page.told.peak_bytes
-    if time is None or not time.median_ms or not macs:
-        return Markup()
-    peak = f", {human(most)} of live tensors" if most else ""
-    return _tile(f"{macs / time.median_ms / 1e6:.1f} GMAC/s", f"{_amount(macs)} multiply-adds a run{peak}")
+def _big(page: PageContent) -> Iterator[tuple[str, str, str | None]]:
+    """Number, words and style."""
+    checked, time, most = page.checked, page.time, page.told.peak_bytes
+    if checked is not None:
+        big, _, rest = counts(checked).partition(", ")
+        judged = plural(checked.rules, "rule") if checked.rules else "rules of qrun run"
+        worst = next(iter(f.level for f in checked.findings), "good")
+        yield big, f"{rest}, {judged}".removeprefix(", "), worst
+    if time is not None:
+        runs = len(time.samples_ms)
+        spread = f"median of {plural(runs, 'run')}, p90 {duration((time.p90_ms or 0) * 1e6)}"
+        yield duration(time.median_ms * 1e6), "one run" if runs == 1 else spread, None
+    if page.comparison is not None:
+        big, small, equal = headline(page.comparison)
+        yield big, small, "good" if equal else None
+    elif time is not None and time.median_ms and page.macs:
+        peak = f", {human(most)} of live tensors" if most else ""
+        speed = f"{page.macs / time.median_ms / 1e6:.1f} GMAC/s"
+        yield speed, f"{_amount(page.macs)} multiply-adds a run{peak}", None
 
 
 def _amount(count: int) -> str:

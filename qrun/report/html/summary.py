@@ -3,12 +3,10 @@ outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from qrun.comparing.savedprofiles import change
-from qrun.documents.answers import Samples
-from qrun.documents.item import Item
-from qrun.ir.types import shape_text
+from qrun.documents.answers import RunOutput, Samples
 from qrun.report.evaluationverdict import verdict_of
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import headline, told
@@ -49,7 +47,7 @@ def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
         yield tag("b", duration(page.time.median_ms * 1e6)), f" a run{most}."
 
 
-def outputs_section(outputs: Sequence[Item]) -> Markup:
+def outputs_section(outputs: Sequence[RunOutput]) -> Markup:
     """Statistics of the outputs of a run."""
     if not outputs:
         return Markup()
@@ -57,41 +55,31 @@ def outputs_section(outputs: Sequence[Item]) -> Markup:
     return section("outputs", "Outputs", about, table("outputs of the run", COLUMNS, outputs))
 
 
-def output_facts(output: Item) -> Iterator[tuple[str, str, str, str]]:
+def output_facts(output: RunOutput) -> Iterator[tuple[str, str, str, str]]:
     """(the output's name, a statistic, what is shown of it, all of it) for each statistic of the table of outputs."""
-    rows = output.find("argmax_rows")
     for column in COLUMNS[1:]:
-        whole = str(rows.value) if rows is not None and column.header == "argmax" else ""
-        yield output["name"].text, column.header, column.cell(output), whole
+        whole = str(list(output.argmax_rows)) if output.argmax_rows is not None and column.header == "argmax" else ""
+        yield output.name, column.header, column.cell(output), whole
 
 
-def _type(output: Item) -> str:
-    return f"{output['type'].text} {shape_text(tuple(size.size for size in output['shape']))}"
+def _real(value: float | None) -> str:
+    return "–" if value is None else number(float(value))
 
 
-def _real(key: str) -> Callable[[Item], str]:
-    return lambda output: "–" if (value := output.find(key)) is None else number(value.real)
-
-
-def _argmax(output: Item) -> str:
-    rows = output.find("argmax_rows")
-    found = [row.value for row in rows] if rows is not None else []
-    if found:
-        return ",".join(map(str, found[:VALUES])) + (",…" if len(found) > VALUES else "") + " per row"
-    place = output.find("argmax")
-    return "–" if place is None else str(place.value).replace(" ", "")
-
-
-def _odd(output: Item) -> str:
-    return str(sum(part.size for key in ("nan", "inf") if (part := output.find(key)) is not None))
+def _argmax(output: RunOutput) -> str:
+    if rows := output.argmax_rows:
+        return ",".join(map(str, rows[:VALUES])) + (",…" if len(rows) > VALUES else "") + " per row"
+    return "–" if output.argmax is None else str(list(output.argmax)).replace(" ", "")
 
 
 COLUMNS = [
-    HtmlColumn("output", lambda o: o["name"].text, name=True),
-    HtmlColumn("type", _type, short=True),
-    *(HtmlColumn(key, _real(key), number=True) for key in ("min", "max", "mean")),
+    HtmlColumn("output", lambda o: o.name, name=True),
+    HtmlColumn("type", lambda o: str(o.form), short=True),
+    HtmlColumn("min", lambda o: _real(o.min), number=True),
+    HtmlColumn("max", lambda o: _real(o.max), number=True),
+    HtmlColumn("mean", lambda o: _real(o.mean), number=True),
     HtmlColumn("argmax", _argmax, short=True),
-    HtmlColumn("NaN/Inf", _odd, number=True),
+    HtmlColumn("NaN/Inf", lambda o: str((o.nan or 0) + (o.inf or 0)), number=True),
 ]
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from qrun.declare.frozen import frozen
-from qrun.documents.answers import OperatorTimes, ProfileNode
+from qrun.documents.answers import GroupTimes, OperatorTimes, ProfileNode
 from qrun.documents.item import Item
-from qrun.report.html.cells import number_cell, real
+from qrun.documents.record import decode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
 from qrun.report.html.models import items
@@ -178,24 +178,25 @@ def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
     largest = max((n.share for n in nodes), default=0)
     first = {n.index: id(n) for n in reversed(nodes)}
     named = step_names((n.index, n.label) for n in nodes)
+    columns = [
+        HtmlColumn("#", lambda n: str(n.index), number=True, rising=True),
+        HtmlColumn("node", lambda n: named(n, n.label), name=True),
+        HtmlColumn("operator", lambda n: n.op_text, short=True),
+        HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True, sorted="descending"),
+        HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
+        HtmlColumn("share", lambda n: share(n.share, largest), number=True),
+        HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
+        HtmlColumn(
+            "roof", _roof, number=True, about="Share of what the machine allows at the node's arithmetic intensity"
+        )
+        if roofs
+        else None,
+        HtmlColumn("kernel", lambda n: n.ran_by, wide=True),
+        HtmlColumn("output", lambda n: n.output_text, short=True),
+    ]
     return table(
         "nodes",
-        [
-            HtmlColumn("#", lambda n: str(n.index), number=True, rising=True),
-            HtmlColumn("node", lambda n: named(n, n.label), name=True),
-            HtmlColumn("operator", lambda n: n.op_text, short=True),
-            HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True, sorted="descending"),
-            HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
-            HtmlColumn("share", lambda n: share(n.share, largest), number=True),
-            HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
-            HtmlColumn(
-                "roof", _roof, number=True, about="Share of what the machine allows at the node's arithmetic intensity"
-            )
-            if roofs
-            else None,
-            HtmlColumn("kernel", lambda n: n.ran_by, wide=True),
-            HtmlColumn("output", lambda n: n.output_text, short=True),
-        ],
+        columns,
         sorted(nodes, key=lambda n: -n.median_ms),
         sortable=True,
         box="tall",
@@ -207,6 +208,7 @@ def _roof(node: ProfileNode) -> str:
     return "–" if node.roof_share is None else f"{100 * node.roof_share:.0f}% {node.bound or ''}"
 
 
+RATIO = "Of its time to qrun's"
 WORDS = {
     "faster": "qrun is faster",
     "slower": "{} is faster",
@@ -218,7 +220,7 @@ WORDS = {
 
 def beside_section(against: Item | None) -> Markup:
     """against: of a profile that measured another runtime too. Empty without one."""
-    groups = [group for group in items(against, "groups") if not group["folded"].truth]
+    groups = [group for item in items(against, "groups") if not (group := decode(GroupTimes, item, True)).folded]
     if against is None or not groups:
         return Markup()
     runtime, ratio, verdict = against["runtime"].text, against.find("ratio"), against.find("verdict")
@@ -229,25 +231,16 @@ def beside_section(against: Item | None) -> Markup:
         else "Both were measured in turn"
     )
     about = f"{many}{f': {told}' if told else ''}. Nodes that either ran as a whole are one row."
-    unit = TimeUnit.of(sum(real(group, "median_ms") or 0.0 for group in groups))
-    rows = sorted(groups, key=lambda group: -max(real(group, "median_ms") or 0.0, real(group, "other_ms") or 0.0))
+    unit = TimeUnit.of(sum(group.median_ms or 0.0 for group in groups))
+    rows = sorted(groups, key=lambda group: -max(group.median_ms or 0.0, group.other_ms or 0.0))
+    ratios = HtmlColumn("ratio", lambda g: "–" if g.ratio is None else f"{g.ratio:.2f}", number=True, about=RATIO)
     columns = [
-        HtmlColumn("#", _first, number=True, rising=True),
-        HtmlColumn("node", _named, name=True),
-        HtmlColumn("operator", lambda g: g["op"].text, short=True),
-        HtmlColumn(f"qrun {unit.name}", lambda g: unit(real(g, "median_ms")), number=True),
-        HtmlColumn(f"{runtime.partition(' ')[0]} {unit.name}", lambda g: unit(real(g, "other_ms")), number=True),
-        HtmlColumn("ratio", number_cell("ratio", 2), number=True, about="Of its time to qrun's"),
+        HtmlColumn("#", lambda g: str(min(g.nodes, default="–")), number=True, rising=True),
+        HtmlColumn("node", lambda g: f"{g.name}{f' +{len(g.nodes) - 1}' if len(g.nodes) > 1 else ''}", name=True),
+        HtmlColumn("operator", lambda g: g.op, short=True),
+        HtmlColumn(f"qrun {unit.name}", lambda g: unit(g.median_ms), number=True),
+        HtmlColumn(f"{runtime.partition(' ')[0]} {unit.name}", lambda g: unit(g.other_ms), number=True),
+        ratios,
     ]
     shown = table(f"times beside {runtime}", columns, rows, sortable=True, box="tall")
     return section("beside", f"Beside {runtime}", about, shown)
-
-
-def _first(group: Item) -> str:
-    """Its first node; of what the other runtime inserted there is none."""
-    return str(min((node.size for node in group["nodes"]), default="–"))
-
-
-def _named(group: Item) -> str:
-    others = group["nodes"].value
-    return f"{group['name'].text}{f' +{len(others) - 1}' if len(others) > 1 else ''}"
