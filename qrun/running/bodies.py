@@ -74,12 +74,12 @@ class BodyPrograms:
             return None
         budget, values = run.budget.aside(), {**outside, **dict(zip(names, args, strict=True))}
         try:
-            made = turning.run(values, how.most, how.room, budget)
+            made = turning.run(values, how.most, how.room, budget, run.inside.timed)
         except MemoryLimitError:  # one after the other they may have room
             return None
         self._last = again
         run.budget.peak = max(run.budget.peak, budget.peak)
-        if made.count:
+        if made.count and run.inside.timed:
             run.inside.add_later(lambda: again.compiled.turned(made, run.path))
         return Turns(made.count, made.carried, made.stacked)
 

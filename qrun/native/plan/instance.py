@@ -45,7 +45,10 @@ _OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
 
 
 class Instance:
-    """Memory for one run at a time: arena, argument structs, plan, state shared with helpers."""
+    """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
+
+    standing: what the last turns with it (native/plan/turns.py) can use again.
+    """
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
@@ -67,6 +70,7 @@ class Instance:
         )
         self.lock = threading.Lock()
         self.guards = frozenset(listing.guards.values())
+        self.standing: object = None
         rows = {key: rows for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.words = {
             key: [(call * STRUCT // 8 + word, at) for call, word, at in r.tolist()] for key, r in rows.items()

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.memory import Budget, Deadline
 from qrun.native.emit.spec import AFTER, BEFORE, DOUBTFUL, DOUBTS, GOING, MOST, MOVE, MOVES, SPANS, TICKS, TURNS
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import Array, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
 from qrun.native.plan.program import Program
@@ -65,9 +65,9 @@ class Turning:
         self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), (*stacked, *self.guards)
         if len(self.listing.segments) != 1 or self.listing.segments[0].item >= 0:
             raise Declined("a step of the program runs elsewhere")
-        self._constants = {key: np.asarray(a, order="C") for key, a in {**self.listing.fixed, **known}.items()}
+        self.constants = {key: np.asarray(a, order="C") for key, a in {**self.listing.fixed, **known}.items()}
         given = self.listing.given
-        self._read = {key: given[key] for key in (*(read for _, read in carried), *scanned)}
+        self.read = {key: given[key] for key in (*(read for _, read in carried), *scanned)}
         for made, read in self.carried[until:]:
             if self._form(made) != (given[read].shape, given[read].dtype):
                 raise Declined("what goes around changes its shape or type")
@@ -76,11 +76,12 @@ class Turning:
         self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *self.stacked)}
         self.forms = [self._form(key) for key in self.stacked]
         self.element = sum(_nbytes(shape, dtype) for shape, dtype in self.forms)
-        self._sizes = {key: _lined(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self._read.items()}
-        self._passing = {read: _lined(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
+        self.sizes = {key: _lined(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self.read.items()}
+        self.passing = {read: _lined(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
+        self.memory = sum(self.sizes.values()) + sum(self.passing.values())
 
     def _form(self, key: Key) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-        found = self._constants.get(key, self.listing.given.get(key))
+        found = self.constants.get(key, self.listing.given.get(key))
         form = self.listing.views[key] if found is None else found
         return form.shape, form.dtype
 
@@ -89,7 +90,7 @@ class Turning:
 
     def _place(self, key: Key) -> Place:
         """Of which array the value is a part, None for the arena, and where it begins there."""
-        if key in self._constants or key in self.listing.given:
+        if key in self.constants or key in self.listing.given:
             return key, 0
         view = self.listing.views[key]
         step = view.dtype.itemsize
@@ -107,114 +108,139 @@ class Turning:
             if place[0] in read and place != (key, 0):
                 yield key
 
-    def run(self, values: Mapping[Any, Array], most: int, room: int, budget: Budget) -> Turned:
-        """Some turns, at most so many, of which what is stacked takes no more than so many bytes.
+    def run(self, values: Mapping[Any, Array], most: int, room: int, budget: Budget, timed: bool = True) -> Turned:
+        """Some turns, at most so many, of which what is stacked takes no more than so many bytes. timed: whether with spans.
 
         values: what is carried at first; what is scanned, contiguous, an element of each turn along a first axis; and all
         else that the program reads. None is made where a kernel cannot decide what the first one gives, and until it is known
         which calls threads are to share. It ends when the budget allows no more time. Raises MemoryLimitError.
         """
         most = min(most, max(room // max(self.element, 1), 1))
-        memory = sum(self._sizes.values()) + sum(self._passing.values())
         instance = self.program.take(budget)
         try:
             if instance.measuring:
                 return Turned(0, (), (), ())
-            budget.claim((memory + most * self.element,), 1, "turns of a loop")
-            stacked = tuple(_block((most, *shape), dtype) for shape, dtype in self.forms)
-            buffers = self._buffers(values, aligned(memory, np.uint8, 0))
-            held = {key: instance.point(key, array) for key, array in values.items() if key not in self._read}
-            for key in self._read:
-                instance.move(key, address(buffers[key]))
-            made = instance.results(budget)
-            moves, before = self._moves(instance, {**values, **held, **made}, buffers, stacked)
-            count, spans = self._repeat(instance, moves, before, most, buffers, budget.deadline)
+            budget.claim((self.memory + most * self.element,), 1, "turns of a loop")
+            stacked = tuple([_block((most, *shape), dtype) for shape, dtype in self.forms])
+            ready = self._ready(instance)
+            for _, key in self.carried:
+                ready.values[key][...] = values[key]
+            known = {key: instance.point(key, array) for key, array in values.items() if key not in self.read}
+            known |= {key: values[key] for key in self.scanned} | instance.results(budget)
+            for key, start in ready.starts.items():
+                instance.move(key, start)
+            ready.set_moves(known, stacked)
+            count, spans = self._repeat(instance, ready, most, budget.deadline, timed)
+            carried = tuple([ready.values[key].copy() for _, key in self.carried])
         finally:
             self.program.give(instance)
-        carried = tuple(
-            buffers[key].view(self._read[key].dtype).reshape(self._read[key].shape).copy() for _, key in self.carried
-        )
         kept = len(stacked) - len(self.guards)
         met = {key: int(np.count_nonzero(b[:count])) for key, b in zip(self.guards, stacked[kept:], strict=True)}
-        return Turned(count, carried, tuple(block[:count] for block in stacked[:kept]), spans, met)
+        return Turned(count, carried, tuple([block[:count] for block in stacked[:kept]]), spans, met)
 
-    def _buffers(self, values: Mapping[Key, Array], memory: Array) -> dict[Key, Array]:
-        """Where each value lies that a turn reads, of its own size; what is carried is there."""
-        buffers, place = {}, 0
-        for key, size in self._sizes.items():
-            operand = self._read[key]
-            buffers[key] = memory[place : place + _nbytes(operand.shape, operand.dtype)]
-            place += size
-        for key, size in self._passing.items():
-            buffers["passing", key] = memory[place : place + size]
-            place += size
-        for _, key in self.carried:
-            buffers[key][...] = np.ascontiguousarray(values[key]).reshape(-1).view(np.uint8)
-        return buffers
-
-    def _moves(
-        self, instance: Instance, values: Mapping[Key, Array], buffers: Mapping[Key, Array], stacked: Sequence[Array]
-    ) -> tuple[Array, int]:
-        """The moves before and after a turn, and how many come before."""
-        arena = address(instance.memory)
-
-        def start(key: Key) -> int:
-            root, offset = self.places[key]
-            if root is None:
-                return arena + offset
-            if root in buffers:
-                return address(buffers[root]) + offset
-            return address(values[root] if root in values else self._constants[root]) + offset
-
-        before: list[Move] = []
-        for key in self.scanned:
-            size = buffers[key].nbytes
-            before.append((address(values[key]), address(buffers[key]), size, size, 0))
-        after: list[Move] = []
-        for key, block in zip(self.stacked, stacked, strict=True):
-            size = block.nbytes // len(block)
-            after.append((start(key), address(block), size, 0, size))
-        late: list[Move] = []
-        for made, key in self.carried:
-            size, to = buffers[key].nbytes, address(buffers[key])
-            if key in self._passing:
-                passing = address(buffers["passing", key])
-                after.append((start(made), passing, size, 0, 0))
-                late.append((passing, to, size, 0, 0))
-            elif self.places[made] != (key, 0):
-                late.append((start(made), to, size, 0, 0))
-        rows = [*before, *after, *late]
-        return np.array(rows, np.int64).reshape(-1, MOVE // 8), len(before)
+    def _ready(self, instance: Instance) -> _Ready:
+        """What turns with this memory need, made once."""
+        found = instance.standing
+        if not isinstance(found, _Ready) or found.turning is not self:
+            found = instance.standing = _Ready(self, instance)
+        return found
 
     def _repeat(
-        self,
-        instance: Instance,
-        moves: Array,
-        before: int,
-        most: int,
-        buffers: Mapping[Key, Array],
-        deadline: Deadline | None,
+        self, instance: Instance, ready: _Ready, most: int, deadline: Deadline | None, timed: bool
     ) -> tuple[int, tuple[int, ...]]:
         """How many turns were made, and the ns that they took by item."""
-        going = buffers[self.carried[0][1]] if self.until else None
-        spans, turns = np.zeros(len(self.listing.counts), np.int64), np.zeros(TURNS // 8, np.int64)
-        words = {MOVES: address(moves), BEFORE: before, AFTER: len(moves) - before, SPANS: address(spans)}
-        words |= {DOUBTFUL: address(instance.doubtful), DOUBTS: len(instance.doubtful)}
-        words[GOING] = 0 if going is None else address(going)
-        for word, value in words.items():
-            turns[word // 8] = value
+        going, turns, segment = ready.going, ready.turns, self.listing.segments[0]
         done, size, spent, ticks = 0, _FIRST, 0, 0
+        ready.spans[...] = 0
         while done < most and not (deadline is not None and deadline.passed):
             turns[MOST // 8] = asked = min(size, most - done)
             begin = perf_counter_ns()
-            made = instance.repeat(self.listing.segments[0], asked, turns)
+            made = instance.repeat(segment, asked, turns)
             took = perf_counter_ns() - begin
             done, spent, ticks = done + made, spent + took, ticks + int(turns[TICKS // 8])
             if made < asked or (going is not None and not going[0]):
                 break
             size = size * 8 if took < _SHORT else max(size // 4, 1) if took > _LONG else size
-        by_item = np.bincount(self.listing.counts[:, 3], spans, self.listing.items) * (spent / max(ticks, 1))
+        if not timed:
+            return done, ()
+        by_item = np.bincount(self.listing.counts[:, 3], ready.spans, self.listing.items) * (spent / max(ticks, 1))
         return done, tuple(by_item.astype(np.int64).tolist())
+
+
+class _Ready:
+    """What turns with the memory of one run need: buffers, and the moves between them. It is used again with that memory.
+
+    values: what a turn reads, in its buffer, by key; starts: where that begins. going: the byte that ends the turns.
+    """
+
+    def __init__(self, turning: Turning, instance: Instance) -> None:
+        self.turning = turning
+        memory, place = aligned(turning.memory, np.uint8, 0), 0
+        self.values: dict[Key, Array] = {}
+        self.starts: dict[Key, int] = {}
+        for key, size in turning.sizes.items():
+            operand = turning.read[key]
+            own = memory[place : place + _nbytes(operand.shape, operand.dtype)]
+            self.values[key], self.starts[key] = own.view(operand.dtype).reshape(operand.shape), address(own)
+            place += size
+        passing = {}
+        for key, size in turning.passing.items():
+            passing[key] = address(memory[place : place + size])
+            place += size
+        self._memory = memory
+        self._loose: list[tuple[int, Key, int]] = []
+        self._rows, before = self._moves(instance, passing)
+        self.moves, self.spans = self._rows.copy(), np.zeros(len(turning.listing.counts), np.int64)
+        self.going = self.values[turning.carried[0][1]].reshape(-1) if turning.until else None
+        self.turns = np.zeros(TURNS // 8, np.int64)
+        words = {MOVES: address(self.moves), BEFORE: before, AFTER: len(self.moves) - before}
+        words |= {SPANS: address(self.spans), DOUBTFUL: address(instance.doubtful), DOUBTS: len(instance.doubtful)}
+        words[GOING] = 0 if self.going is None else address(self.going)
+        for word, value in words.items():
+            self.turns[word // 8] = value
+
+    def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> tuple[Ints, int]:
+        """The moves before and after a turn, and how many come before; without the addresses of arrays of a run."""
+        turning, arena = self.turning, address(instance.memory)
+        rows: list[Move] = []
+
+        def add(key: Key, to: int, nbytes: int, along: int = 0) -> None:
+            root, start = turning.places[key]
+            if root is None:
+                start += arena
+            elif root in self.starts:
+                start += self.starts[root]
+            elif root in turning.constants:
+                start += address(turning.constants[root])
+            else:
+                self._loose.append((len(rows), root, start))
+            rows.append((start, to, nbytes, 0, along))
+
+        for key in turning.scanned:
+            nbytes = self.values[key].nbytes
+            self._loose.append((len(rows), key, 0))
+            rows.append((0, self.starts[key], nbytes, nbytes, 0))
+        for key, (shape, dtype) in zip(turning.stacked, turning.forms, strict=True):
+            nbytes = _nbytes(shape, dtype)
+            add(key, 0, nbytes, nbytes)
+        late: list[Move] = []
+        for made, key in turning.carried:
+            nbytes, to = self.values[key].nbytes, self.starts[key]
+            if key in passing:
+                add(made, passing[key], nbytes)
+                late.append((passing[key], to, nbytes, 0, 0))
+        for made, key in turning.carried:
+            if key not in passing and turning.places[made] != (key, 0):
+                add(made, self.starts[key], self.values[key].nbytes)
+        return np.array([*rows, *late], np.int64).reshape(-1, MOVE // 8), len(turning.scanned)
+
+    def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> None:
+        """Let the moves be those of turns that begin. known: arrays by key, stacked: what gets what is stacked."""
+        self.moves[...] = self._rows
+        for row, key, start in self._loose:
+            self.moves[row, 0] = address(known[key]) + start
+        for row, block in enumerate(stacked, len(self.turning.scanned)):
+            self.moves[row, 1] = address(block)
 
 
 def _block(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
