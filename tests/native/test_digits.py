@@ -157,6 +157,24 @@ def test_greatest_digits(isa: str) -> None:
 
 
 @every_isa
+def test_digits_that_are_left_out(isa: str) -> None:
+    """Blocks of k of numbers that were float16 or int8, all of them, but for one element, or beside one of full numbers."""
+    rng = np.random.default_rng(9)
+    for make, zeros in CASES:
+        inputs, attributes = make(5, zeros, sizes=(1, 300, 43), block=32)
+        half, byte, rest = rng.standard_normal(128).astype(np.float16), rng.integers(-128, 128, 128), rng.random(44)
+        for code in (F(0.0251234), F(0.5)):
+            row = np.concatenate([half.clip(0.01, 2), byte * code, rest]).astype(F)[None]
+            for place, number in ((0, row[0, 0]), (40, F(1e-5)), (131, F(2.0**-20)), (260, F(0))):
+                inputs[0] = row.copy()
+                inputs[0][0, place] = number
+                assert_same(isa, inputs, attributes, f"{zeros} {code} {place}")
+        inputs[0] = row[:, ::-1].copy()
+        inputs[0][0, :44] = 0
+        assert_same(isa, inputs, attributes, zeros)
+
+
+@every_isa
 def test_scales(isa: str) -> None:
     """Subnormal, zero, negative and huge ones take this kernel; those whose products are rounded do not."""
     inputs, attributes = short(4, "packed", sizes=(2, 70, 20), block=16)

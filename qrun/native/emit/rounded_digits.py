@@ -14,20 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.digits import (
-    DIGITS,
-    EXPONENT,
-    LOWER,
-    MIDDLE,
-    UPPER_BIAS,
-    UPPER_STEP,
-    DigitProductEmitter,
-    Parameters,
-    Values,
-    joined,
-)
+from qrun.native.emit.digits import DigitProductEmitter, Parameters, joined
 from qrun.native.emit.dot import Bytes4
 from qrun.native.emit.kernel import Value, emitter
+from qrun.native.emit.row_digits import DIGITS, EXPONENT, LOWER, MIDDLE, UPPER_BIAS, UPPER_STEP, Values
 from qrun.native.emit.spec import VBMI
 from qrun.native.emit.values import constants
 
@@ -53,19 +43,20 @@ class RoundedDigitsEmitter(DigitProductEmitter):
 
     feature = VBMI
     shares = (1.0, 2.0**-24)
+    bodies = (LOWER, 0)
     totals = 2 * DIGITS - LOWER
     """Those of r times the upper digits come last."""
     tables: dict[int, list[Value]]
 
-    def _losses(self, upper: Value, whole: Value, off: Value, unit: Value) -> list[Value]:
+    def losses(self, upper: Value, whole: Value, off: Value, unit: Value) -> list[Value]:
         integers = (upper - UPPER_BIAS).sitofp("double")
         return [off, (whole - integers * UPPER_STEP).fma(unit, off)]
 
     def _firsts(self, numbers: Value) -> list[Value]:
         made = super()._firsts(numbers)
-        made[DIGITS] = made[LOWER]
+        made[DIGITS - self.lowest] = made[LOWER - self.lowest]
         times = self.w.value(made[0].kind, constants("i32", [1 + place // MIDDLE for place in _PLACES]))
-        for place in (0, LOWER):
+        for place in {0, LOWER - self.lowest}:
             made[place] = made[place] * times
         return made
 
@@ -112,8 +103,8 @@ class RoundedDigitsEmitter(DigitProductEmitter):
         return [(places,), (lower.select(*found),)]
 
     def _added(self, digits: Values, row: int, start: Value, parameters: Parameters, sums: Values) -> list[Value]:
-        made, added = super()._added(digits, row, start, parameters, sums), joined(digits[DIGITS:])
-        quantum = self._row_numbers(row, start).load("double", 8) * (UPPER_STEP * 2.0**-23)
+        made, added = super()._added(digits, row, start, parameters, sums), joined(digits[DIGITS - self.lowest :])
+        quantum = self.row_numbers(row, start).load("double", 8) * (UPPER_STEP * 2.0**-23)
         for n, (_, scale) in enumerate(parameters):
             power = (scale.bitcast("i64") & EXPONENT).bitcast("double")
             made[n] = self._lanes_of(added, n).fma(power * quantum.splat(self.lanes), made[n])

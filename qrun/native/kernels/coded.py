@@ -10,10 +10,10 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.coded import GROUP
-from qrun.native.emit.digits import DIGITS, LANES, PIECE
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
 from qrun.native.emit.isa import host_architecture, host_features
+from qrun.native.emit.row_digits import DIGITS, LANES, PIECE
 from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, even, scratch_places
@@ -172,7 +172,7 @@ class _CodedRecheck(ElementRecheck):
 
 def packed(weights: CodedWeights, width: int) -> Array:
     """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel], and some zeros, as whole
-    pieces are read (emit/digits.py)."""
+    pieces are read (emit/row_digits.py)."""
     group = GROUP[weights.bits]
     words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
     columns, panels = len(words), -(-len(words) // width)
