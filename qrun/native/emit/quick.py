@@ -19,7 +19,7 @@ _TERMS = {"sigmoid": (10, 4), "tanh": (10, 5)}
 def quick_sigmoid(x: Value) -> tuple[Value, Value]:
     """1 / (1 + exp(-x))."""
     power, small = _powers(x.double() * -1.0, "sigmoid")
-    made = 1.0 / (power.fma(small, power) + 1.0)
+    made = 1.0 / power.fma(small, power + 1.0)
     return made.single(), beside_a_middle(made, _NEAR) | abs(x).test("ugt", FARTHEST)
 
 

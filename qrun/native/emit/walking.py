@@ -22,6 +22,9 @@ from qrun.native.emit.values import ZERO
 
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 """Products of a step, by cell; ``linear`` is a GRU that resets the product, not the state."""
+HALVES = ("lstm", "linear")
+"""Cells whose functions are given what other functions make. All units have the inner half first: so many functions that wait for
+nothing stand side by side."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 """Activations that cells know."""
@@ -68,10 +71,16 @@ class RecurrentCell:
 
     def lstm(self, gates: Sequence[Value], states: Sequence[Value]) -> list[Value]:
         """H and C; gates: i, o, f, c."""
-        i, o, f, g = gates
+        c = self.lstm_inner(gates, states)
+        return [self.lstm_outer(gates, states, c), c]
+
+    def lstm_inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
+        i, _, f, g = gates
         i, f, g = self.activated(0, i), self.activated(0, f), self.activated(1, g)
-        c = f * states[1] + i * g
-        return [self.activated(0, o) * self.activated(2, c), c]
+        return f * states[1] + i * g
+
+    def lstm_outer(self, gates: Sequence[Value], states: Sequence[Value], c: Value) -> Value:
+        return self.activated(0, gates[1]) * self.activated(2, c)
 
     def reset(self, gate: Value, state: Value) -> Value:
         """What a GRU multiplies with R of the gate h."""
@@ -79,19 +88,25 @@ class RecurrentCell:
 
     def gru(self, gates: Sequence[Value], states: Sequence[Value]) -> list[Value]:
         """H; gates: z, r, h, the last one of what was reset."""
-        return self._mixed(gates[0], self.activated(1, gates[2]), states[0])
+        return [self._mixed(gates[0], self.activated(1, gates[2]), states[0])]
 
     def linear(self, gates: Sequence[Value], states: Sequence[Value]) -> list[Value]:
         """H; gates: z, r, h, and what the inputs give to h."""
-        z, r, h, x = gates
-        return self._mixed(z, self.activated(1, self.activated(0, r) * h + x), states[0])
+        return [self.linear_outer(gates, states, self.linear_inner(gates, states))]
+
+    def linear_inner(self, gates: Sequence[Value], states: Sequence[Value]) -> Value:
+        _, r, h, x = gates
+        return self.activated(0, r) * h + x
+
+    def linear_outer(self, gates: Sequence[Value], states: Sequence[Value], new: Value) -> Value:
+        return self._mixed(gates[0], self.activated(1, new), states[0])
 
     def rnn(self, gates: Sequence[Value], states: Sequence[Value]) -> list[Value]:
         return [self.activated(0, gates[0])]
 
-    def _mixed(self, gate: Value, new: Value, old: Value) -> list[Value]:
+    def _mixed(self, gate: Value, new: Value, old: Value) -> Value:
         z = self.activated(0, gate)
-        return [(1.0 - z) * new + z * old]
+        return (1.0 - z) * new + z * old
 
 
 class WalkEmitter(KernelEmitter):
@@ -179,6 +194,9 @@ class WalkEmitter(KernelEmitter):
             w.blocks += 1
             n = w.blocks
             for runs in w.either(at.test("slt", length), f"runs{n}", f"ended{n}", f"row{n}"):
+                if runs and not resets and self.cell in HALVES:
+                    with self._units() as place:
+                        self._begun(walk, row.index, place * 4)
                 with self._units() as place:
                     if not runs:
                         self._kept(walk, row.index, place * 4, resets)
@@ -202,16 +220,41 @@ class WalkEmitter(KernelEmitter):
     def _made(self, walk: Value, row: Value, place: Value, resets: bool, quick: bool) -> Value:
         """Make a vector of units. Returns whether some are not decided."""
         cell = RecurrentCell(self.w, self.at_once, self.functions, self._bound(), quick)
-        (self._reset if resets else self._stepped)(cell, walk, row, place)
+        make = self._reset if resets else self._finished if quick and self.cell in HALVES else self._stepped
+        make(cell, walk, row, place)
         return cell.doubtful.any()
 
-    def _stepped(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
+    def _given(self, walk: Value, row: Value, place: Value) -> tuple[list[Value], list[Value]]:
+        """What a cell is given of the gates, and the states before the step."""
         gates = [(self.gate_sums(walk, n, row) + place).load(self.units, 4) for n in range(GATES[self.cell])]
         if self.cell == "linear":
             gates.append(
                 (self.inputs_at(walk, row) + self.a.columns * (4 * (GATES[self.cell] - 1)) + place).load(self.units, 4)
             )
-        states = [(self.state_at(walk, OLD, n, row) + place).load(self.units, 4) for n in range(self.states)]
+        return gates, [(self.state_at(walk, OLD, n, row) + place).load(self.units, 4) for n in range(self.states)]
+
+    def _inner_at(self, walk: Value, row: Value, place: Value) -> Value:
+        """Where the inner half of a cell lies: C itself, or behind the sums of a GRU, where they have room."""
+        if self.cell == "lstm":
+            return self.state_at(walk, NEW, 1, row) + place
+        return self.gate_sums(walk, GATES[self.cell], row) + place
+
+    def _begun(self, walk: Value, row: Value, place: Value) -> None:
+        """Make the inner half of a vector of units; NaN where it is not decided."""
+        cell = RecurrentCell(self.w, self.at_once, self.functions, self._bound(), True)
+        made = getattr(cell, f"{self.cell}_inner")(*self._given(walk, row, place))
+        self._inner_at(walk, row, place).store(cell.doubtful.select(math.nan, made), 4)
+
+    def _finished(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
+        """The outer half; NaN is left to all steps, whatever made it."""
+        inner = self._inner_at(walk, row, place).load(self.units, 4)
+        made = getattr(cell, f"{self.cell}_outer")(*self._given(walk, row, place), inner)
+        cell.doubtful = cell.doubtful | inner.test("uno", inner) | made.test("uno", made)
+        (self.state_at(walk, NEW, 0, row) + place).store(made, 4)
+        self._told(walk, row, place, made)
+
+    def _stepped(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
+        gates, states = self._given(walk, row, place)
         made = getattr(cell, self.cell)(gates, states)
         if not cell.quick:
             made = [state.test("uno", state).select(math.nan, state) for state in made]
