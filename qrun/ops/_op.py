@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from qrun.declare.frozen import declared
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
-from qrun.ir.schema import OWN, Formal, Schema, schema
+from qrun.ir.schema import MS, OWN, Formal, Schema, schema
 from qrun.ops._context import (
     Context,
     bad_attribute,
@@ -250,13 +250,15 @@ def op(
     compounds: Compounds = "",
     draws: bool = False,
 ) -> Callable[[Kernel], OpDef]:
-    """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
-    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
-    receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
+    """Declare an operator.
 
+    Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional, ``*xs``: variadic),
+    keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
+    receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
     keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies.
-    draws: whether it has a seed and draws random numbers."""
+    draws: whether it has a seed and draws random numbers.
+    """
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(
@@ -270,6 +272,10 @@ def op(
         return definition
 
     return register
+
+
+contrib_op = partial(op, since=1, domain=MS)
+"""`op` for the operators of com.microsoft, which have one version."""
 
 
 @lru_cache(4096)
@@ -286,6 +292,6 @@ def elements(shape: Shape) -> int:
     return math.prod(shape)
 
 
-__all__ = ["Array", "Context", "OpDef", "Real", "find", "op"]
+__all__ = ["Array", "Context", "OpDef", "Real", "contrib_op", "find", "op"]
 __all__ += ["bad_attribute", "bad_shape", "both_or_none", "check_range", "first_place", "misfit", "one_of", "refuse"]
 __all__ += ["require", "require_count", "with_shape"]

@@ -18,8 +18,8 @@ from qrun.ops._op import (
     bad_shape,
     both_or_none,
     check_range,
+    contrib_op,
     misfit,
-    op,
     refuse,
     with_shape,
 )
@@ -33,12 +33,7 @@ _EPSILON = 9.999999960041972e-13
 Made = tuple[Array, Array, Array, Array]
 
 
-@op(
-    "SkipLayerNormalization",
-    since=1,
-    domain="com.microsoft",
-    types={"T": (_TYPES, "input skip gamma beta bias")},
-)
+@contrib_op("SkipLayerNormalization", types={"T": (_TYPES, "input skip gamma beta bias")})
 def skip_layer_normalization(
     input: Array,
     skip: Array,
@@ -76,12 +71,7 @@ def _kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
 
 
-@op(
-    "SkipSimplifiedLayerNormalization",
-    since=1,
-    domain="com.microsoft",
-    types={"T": (_TYPES, "input skip gamma bias")},
-)
+@contrib_op("SkipSimplifiedLayerNormalization", types={"T": (_TYPES, "input skip gamma bias")})
 def skip_simplified_layer_normalization(
     input: Array,
     skip: Array,
@@ -140,10 +130,8 @@ def _check(x: Array, skip: Array, **weights: Array | None) -> None:
             raise misfit(f"{name} does not fit the input", name, shape_text(x.shape[-1:]), weight)
 
 
-@op(
+@contrib_op(
     "EmbedLayerNormalization",
-    since=1,
-    domain="com.microsoft",
     types={
         "T1": ("int32", "input_ids segment_ids mask position_ids"),
         "T": ("float float16", "word_embedding position_embedding segment_embedding gamma beta"),
@@ -205,10 +193,8 @@ class QEmbedInputs(InputRecord):
     beta_zero_point: Array
 
 
-@op(
+@contrib_op(
     _NAME,
-    since=1,
-    domain="com.microsoft",
     types={
         "T1": ("int32", "input_ids segment_ids mask"),
         "T2": ("int8 uint8", " ".join((*_CODES, *(f"{name}_zero_point" for name in _TABLES)))),

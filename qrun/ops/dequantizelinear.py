@@ -13,7 +13,7 @@ from qrun.ir.types import DTYPES, is_narrow, type_name
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
-from qrun.ops._op import Array, Context, Real, op, refuse
+from qrun.ops._op import Array, Context, Real, contrib_op, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, note_scale, same_type
 from qrun.ops._signature import Attributes
 
@@ -54,10 +54,8 @@ def dequantize_linear(
     return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
 
 
-@op(
+@contrib_op(
     _OP,
-    since=1,
-    domain="com.microsoft",
     computes=Real("Identity", {"x": "axis"}),
     form="pointwise",
     types={

@@ -11,7 +11,7 @@ from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
-from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._op import Array, Context, contrib_op, refuse
 from qrun.ops._quantize import note_scale, same_type
 from qrun.ops._recurrent import Product, RecurrentAttributes, checked, lstm_step, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
@@ -19,10 +19,8 @@ from qrun.ops._rounding import scaled
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 
 
-@op(
+@contrib_op(
     "DynamicQuantizeLSTM",
-    since=1,
-    domain="com.microsoft",
     cost=recurrent_macs,
     types={
         "T": ("float", "X B initial_h initial_c P"),

@@ -11,7 +11,7 @@ from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
 from qrun.ops._float import is_integer
 from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._op import Array, Context, misfit, op, refuse
+from qrun.ops._op import Array, Context, contrib_op, misfit, refuse
 
 _OF_GEMM: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -38,13 +38,7 @@ _OF_CONV: dict[str, tuple[str, ...]] = {
 """Activations by name, with the attributes of the operator of ai.onnx that are given in order."""
 
 
-@op(
-    "FusedGemm",
-    since=1,
-    domain="com.microsoft",
-    types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")},
-    cost=gemm_macs,
-)
+@contrib_op("FusedGemm", types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")}, cost=gemm_macs)
 def fused_gemm(
     A: Array,
     B: Array,
@@ -85,13 +79,7 @@ def _lower_gemm(site: LoweringContext) -> NativeKernel:
     return nodes_kernel(site, _gemm_nodes(GemmAttributes.of(given), given["activation"], values, site.inputs[0]))
 
 
-@op(
-    "FusedConv",
-    since=1,
-    domain="com.microsoft",
-    types={"T": ("float16 float double", "X W B Z")},
-    cost=conv_macs,
-)
+@contrib_op("FusedConv", types={"T": ("float16 float double", "X W B Z")}, cost=conv_macs)
 def fused_conv(
     X: Array,
     W: Array,

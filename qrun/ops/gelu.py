@@ -11,31 +11,24 @@ from qrun.ops._elementwise import binary
 from qrun.ops._functions import gelu, gelu_by_tanh, swish
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, require_type, staged_kernel
 from qrun.ops._native_float32 import FLOAT, function, function_kernel
-from qrun.ops._op import Array, Context, misfit, op
+from qrun.ops._op import Array, Context, contrib_op, misfit
 
 _FLOATS = "float16 float double bfloat16"
 
 
-@op("Gelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("gelu"))
+@contrib_op("Gelu", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("gelu"))
 def gelu_1(X: Array) -> Array:
     """Gelu of ai.onnx without approximation, in float64 and rounded once."""
     return gelu(X)
 
 
-@op(
-    "QuickGelu",
-    since=1,
-    domain="com.microsoft",
-    types={"T": (_FLOATS, "X")},
-    form="pointwise",
-    native=function("swish", "alpha"),
-)
+@contrib_op("QuickGelu", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("swish", "alpha"))
 def quick_gelu(X: Array, *, alpha: float = 1.7020000219345093) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64."""
     return swish(X, alpha)
 
 
-@op("BiasGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "A B")})
+@contrib_op("BiasGelu", types={"T": (_FLOATS, "A B")})
 def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
     """Gelu(A + B): A [...,n], B [n], floating point of one type.
 
@@ -62,7 +55,7 @@ def _gelu_of_sum(site: LoweringContext, name: str, bias: str, reference: Callabl
     return staged_kernel(site, [Stage(first, (0, 1), "sum"), Stage(last, ("sum",))], [first, last], ALWAYS)
 
 
-@op("FastGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X bias")})
+@contrib_op("FastGelu", types={"T": (_FLOATS, "X bias")})
 def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
     """Gelu(X + bias) approximated by tanh: X [...,n], bias [n], floating point of one type.
 

@@ -13,7 +13,7 @@ from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_wi
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
 from qrun.ops._native import LoweringContext, NativeKernel, declined, require_type
 from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
-from qrun.ops._op import Array, Context, Shape, both_or_none, op, refuse, with_shape
+from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float float16 bfloat16"
@@ -27,10 +27,8 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     return 2 * y[0] * y[1] * y[2] * length
 
 
-@op(
+@contrib_op(
     "GroupQueryAttention",
-    since=1,
-    domain="com.microsoft",
     cost=_macs,
     types={
         "T": (

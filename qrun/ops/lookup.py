@@ -11,7 +11,7 @@ from qrun.ir.types import FLOAT8, SMALL, shape_text
 from qrun.ops._blockweights import unpack
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
-from qrun.ops._op import Array, Context, Shape, first_place, misfit, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, contrib_op, first_place, misfit, refuse, require
 from qrun.ops._quantize import same_type
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes
@@ -27,10 +27,8 @@ _NF4 = (
 _MAPS = {0: np.array([*_FP4, *(-v for v in _FP4)], np.float32), 1: np.array(_NF4, np.float32)}
 
 
-@op(
+@contrib_op(
     "GatherBlockQuantized",
-    since=1,
-    domain="com.microsoft",
     types={"T1": (_CODES, "data zero_points"), "Tind": ("int32 int64", "indices"), "T2": (_FLOATS, "scales")},
 )
 def gather_block_quantized(
@@ -131,13 +129,7 @@ def _bnb4_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Ma
     return int(np.prod(inputs[0], dtype=np.int64)) * (outputs[0][-1] if outputs[0] else 1)
 
 
-@op(
-    "MatMulBnb4",
-    since=1,
-    domain="com.microsoft",
-    cost=_bnb4_macs,
-    types={"T1": (_FLOATS, "A absmax"), "T2": ("uint8", "B")},
-)
+@contrib_op("MatMulBnb4", cost=_bnb4_macs, types={"T1": (_FLOATS, "A absmax"), "T2": ("uint8", "B")})
 def matmul_bnb4(
     A: Array,
     B: Array,
@@ -180,13 +172,7 @@ def matmul_bnb4(
     return rounded_products(A, weights.T if transB else weights, A.dtype)
 
 
-@op(
-    "MatMulInteger16",
-    since=1,
-    domain="com.microsoft",
-    cost=matmul_macs,
-    types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")},
-)
+@contrib_op("MatMulInteger16", cost=matmul_macs, types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")})
 def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
     """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
 

@@ -13,7 +13,7 @@ from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_mac
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import matmul_kernel
 from qrun.ops._native_turned import turned_kernel
-from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, op
+from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, op
 from qrun.ops._sums import rounded_products
 from qrun.shapes import broadcast_shapes, broadcasts_to
 
@@ -103,13 +103,7 @@ def _fused_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: M
     return matmul_macs([tuple(a[axis] for axis in _perm(len(a), attributes, "A"))], outputs, {})
 
 
-@op(
-    "FusedMatMul",
-    since=1,
-    domain="com.microsoft",
-    types={"T": ("float16 float double bfloat16", "A B")},
-    cost=_fused_macs,
-)
+@contrib_op("FusedMatMul", types={"T": ("float16 float double bfloat16", "A B")}, cost=_fused_macs)
 def fused_matmul(
     A: Array,
     B: Array,
@@ -143,13 +137,7 @@ def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:
     return axes
 
 
-@op(
-    "TransposeMatMul",
-    since=1,
-    domain="com.microsoft",
-    types={"T": ("float16 float double bfloat16", "A B")},
-    cost=_fused_macs,
-)
+@contrib_op("TransposeMatMul", types={"T": ("float16 float double bfloat16", "A B")}, cost=_fused_macs)
 def transpose_matmul(
     A: Array, B: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0, ctx: Context
 ) -> Array:

@@ -20,7 +20,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, quiet, require_type
 from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
 from qrun.ops._native_floats import dynamic_kernel, float_kernel, plain_scales
 from qrun.ops._native_integers import gemm_kernel
-from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._op import Array, Context, Real, contrib_op, op
 from qrun.ops._quantize import same_type, scalar
 
 _NAME = "MatMulInteger"
@@ -70,10 +70,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
 _TO_FLOAT = "MatMulIntegerToFloat"
 
 
-@op(
+@contrib_op(
     _TO_FLOAT,
-    since=1,
-    domain="com.microsoft",
     computes=Real("MatMul", {"B": "column"}, bias="bias"),
     cost=matmul_macs,
     types={"T1": ("int8 uint8", "A"), "T2": ("int8 uint8", "B"), "T3": ("float float16", "a_scale b_scale bias")},
@@ -123,10 +121,8 @@ def _lower_to_float(site: LoweringContext) -> NativeKernel:
 _DYNAMIC = "DynamicQuantizeMatMul"
 
 
-@op(
+@contrib_op(
     _DYNAMIC,
-    since=1,
-    domain="com.microsoft",
     computes=Real("MatMul", {"B": "column"}, bias="bias"),
     cost=matmul_macs,
     types={"T1": ("float", "A bias"), "T2": ("int8 uint8", "B")},

@@ -12,7 +12,7 @@ from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._native_products import exact_sums, matmul_kernel
-from qrun.ops._op import Array, Context, Shape, misfit, one_of, op, refuse, require
+from qrun.ops._op import Array, Context, Shape, contrib_op, misfit, one_of, refuse, require
 from qrun.ops._quantize import note_scale
 
 _BITS = (2, 4, 8)
@@ -22,10 +22,8 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     return int(np.prod(outputs[0], dtype=np.int64)) * int(attributes["K"])
 
 
-@op(
+@contrib_op(
     "MatMulNBits",
-    since=1,
-    domain="com.microsoft",
     cost=_macs,
     types={
         "T1": ("float float16 bfloat16", "A scales bias"),

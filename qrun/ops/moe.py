@@ -21,7 +21,7 @@ from qrun.ops._experts import (
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, op, with_shape
+from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, with_shape
 
 _FLOATS = "float float16 bfloat16"
 
@@ -30,10 +30,8 @@ def _moe_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Map
     return expert_macs(inputs, attributes, (2, 6))
 
 
-@op(
+@contrib_op(
     "MoE",
-    since=1,
-    domain="com.microsoft",
     cost=_moe_macs,
     types={
         "T": (

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import average_kernel, largest_kernel
-from qrun.ops._op import Array, Context, misfit, op
+from qrun.ops._op import Array, Context, contrib_op, misfit, op
 from qrun.ops._window import PoolGeometry, SlidingWindow, padded
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _lower_max(site: LoweringContext) -> NativeKernel:
     return largest_kernel(site, x, x.shape[2:], win, "channels")
 
 
-@op("NhwcMaxPool", since=1, domain="com.microsoft", types={"T": ("int8 uint8", "x")})
+@contrib_op("NhwcMaxPool", types={"T": ("int8 uint8", "x")})
 def nhwc_max_pool(
     x: Array,
     *,

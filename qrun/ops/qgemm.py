@@ -12,7 +12,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_integers import gemm_kernel, native_target
-from qrun.ops._op import Array, Context, Real, misfit, op, refuse
+from qrun.ops._op import Array, Context, Real, contrib_op, misfit, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
@@ -38,10 +38,8 @@ class QGemmInputs(InputRecord):
     y_zero_point: Array | None = None
 
 
-@op(
+@contrib_op(
     _NAME,
-    since=1,
-    domain="com.microsoft",
     computes=Real("Gemm", {"B": "gemm"}, bias="C"),
     cost=gemm_macs,
     types={"TA": ("int8 uint8", "A"), "TB": ("int8 uint8", "B"), "TC": ("int32", "C"), "TYZ": ("int8 uint8", "Y")},

@@ -10,7 +10,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, binary, common_shape, lookup, parameters, requantized, single
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
-from qrun.ops._op import Array, Context, Real, Shape, op
+from qrun.ops._op import Array, Context, Real, Shape, contrib_op
 from qrun.ops._rounding import decide, fma32, two_product, two_sum
 from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes
@@ -33,14 +33,7 @@ class BinaryInputs(InputRecord):
     C_zero_point: Array | None = None
 
 
-@op(
-    _ADD,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("Add"),
-    form="broadcast",
-    types={"T": ("int8 uint8", "A B C")},
-)
+@contrib_op(_ADD, computes=Real("Add"), form="broadcast", types={"T": ("int8 uint8", "A B C")})
 def qlinear_add(given: BinaryInputs, *, ctx: Context) -> Array:
     """Sum of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points are scalars or [1].
 
@@ -97,14 +90,7 @@ def _near_sum(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, 
 _MUL = "QLinearMul"
 
 
-@op(
-    _MUL,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("Mul"),
-    form="broadcast",
-    types={"T": ("int8 uint8", "A B C")},
-)
+@contrib_op(_MUL, computes=Real("Mul"), form="broadcast", types={"T": ("int8 uint8", "A B C")})
 def qlinear_mul(given: BinaryInputs, *, ctx: Context) -> Array:
     """Product of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points scalars or [1].
 
@@ -159,10 +145,8 @@ class WhereInputs(InputRecord):
     z_zero_point: Array
 
 
-@op(
+@contrib_op(
     _WHERE,
-    since=1,
-    domain="com.microsoft",
     computes=Real("Where"),
     types={
         "B": ("bool", "condition"),

@@ -9,20 +9,14 @@ from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_par
 from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
-from qrun.ops._op import Array, Context, Real, bad_shape, op, refuse
+from qrun.ops._op import Array, Context, Real, bad_shape, contrib_op, refuse
 from qrun.ops._quantize import scalar
 
 _NAME = "QLinearConcat"
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
-@op(
-    _NAME,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("Concat"),
-    types={"T8": ("int8 uint8", "Y")},
-)
+@contrib_op(_NAME, computes=Real("Concat"), types={"T8": ("int8 uint8", "Y")})
 def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
     """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
 

@@ -12,7 +12,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_integers import conv_kernel, native_target, planned_conv
-from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._op import Array, Context, Real, contrib_op, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import SlidingWindow
@@ -108,10 +108,8 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     return conv_kernel(site, conv, target, channels_last=channels_last)
 
 
-@op(
+@contrib_op(
     "QLinearConv",
-    since=1,
-    domain="com.microsoft",
     like=qlinear_conv,
     computes=Real("Conv", {"w": "channel"}, bias="B"),
     cost=_macs,

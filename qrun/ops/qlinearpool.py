@@ -13,7 +13,7 @@ from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import float_mean_kernel, image_taps, mean_kernel, taps_of
-from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, pooled, spans, window_sums
@@ -31,13 +31,7 @@ class AveragePoolInputs(InputRecord):
     y_zero_point: Array | None = None
 
 
-@op(
-    _NAME,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("AveragePool"),
-    types={"T": ("int8 uint8", "X Y")},
-)
+@contrib_op(_NAME, computes=Real("AveragePool"), types={"T": ("int8 uint8", "X Y")})
 def qlinear_average_pool(
     given: AveragePoolInputs,
     *,
@@ -197,13 +191,7 @@ class GlobalPoolInputs(InputRecord):
     y_zero_point: Array
 
 
-@op(
-    _GLOBAL,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("GlobalAveragePool"),
-    types={"T": ("int8 uint8", "X Y")},
-)
+@contrib_op(_GLOBAL, computes=Real("GlobalAveragePool"), types={"T": ("int8 uint8", "X Y")})
 def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int = 0, ctx: Context) -> Array:
     """Mean over all spatial positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
 

@@ -13,7 +13,7 @@ from qrun.ops._complete import FewEnds
 from qrun.ops._float import axis_in
 from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of, quiet
-from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 
@@ -22,13 +22,7 @@ _BLOCK = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@op(
-    _NAME,
-    since=1,
-    domain="com.microsoft",
-    computes=Real("Softmax"),
-    types={"T": ("int8 uint8", "X Y")},
-)
+@contrib_op(_NAME, computes=Real("Softmax"), types={"T": ("int8 uint8", "X Y")})
 def qlinear_softmax(
     X: Array,
     X_scale: Array,

@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
 from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import Array, Context, Real, op
+from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._rounding import REACH, decide, fma32, two_product
 from qrun.ops._signature import InputRecord
 
@@ -38,10 +38,8 @@ class UnaryInputs(InputRecord):
     Y_zero_point: Array | None = None
 
 
-@op(
+@contrib_op(
     _SIGMOID,
-    since=1,
-    domain="com.microsoft",
     computes=Real("Sigmoid"),
     form="pointwise",
     native=partial(unary_kernel, zero=4),
@@ -113,10 +111,8 @@ def logistic32(x: Array, step: Callable[[Any, Any, Any], Array] = fma32) -> Arra
 _LEAKY_RELU = "QLinearLeakyRelu"
 
 
-@op(
+@contrib_op(
     _LEAKY_RELU,
-    since=1,
-    domain="com.microsoft",
     computes=Real("LeakyRelu"),
     form="pointwise",
     native=partial(unary_kernel, zero=4),

@@ -22,7 +22,7 @@ from qrun.ops._experts import (
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, one_of, op, refuse, require, with_shape
+from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, refuse, require, with_shape
 from qrun.ops._signature import InputRecord
 
 _FLOATS = "float float16 bfloat16"
@@ -68,10 +68,8 @@ class CodedExperts(InputRecord):
     fc2_act_block_scale: Array | None = None
 
 
-@op(
+@contrib_op(
     "QMoE",
-    since=1,
-    domain="com.microsoft",
     cost=_qmoe_macs,
     types={
         "T": (_FLOATS, "input router_probs fc1_experts_bias fc2_experts_bias fc3_experts_bias router_weights"),

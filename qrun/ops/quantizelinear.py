@@ -13,7 +13,7 @@ from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel, require_type
 from qrun.ops._native_quantize import quantize_kernel
-from qrun.ops._op import Array, Context, Real, first_place, op, refuse
+from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refuse
 from qrun.ops._quantize import BLOCK, assumed_axis, largest, limits, narrow, note_scale, same_type
 from qrun.ops._signature import Attributes
 
@@ -63,10 +63,8 @@ def quantize_linear(
     return _quantize(x, y_scale, y_zero_point, attributes, ctx)
 
 
-@op(
+@contrib_op(
     _OP,
-    since=1,
-    domain="com.microsoft",
     computes=Real("Identity", {"y": "axis"}),
     form="pointwise",
     types={

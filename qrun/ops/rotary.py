@@ -6,7 +6,7 @@ import numpy as np
 
 from qrun.ops._attention import positive, split_heads
 from qrun.ops._decoder import angles, rotary_width, rotated
-from qrun.ops._op import Array, Context, bad_shape, op, refuse, with_shape
+from qrun.ops._op import Array, Context, bad_shape, contrib_op, op, refuse, with_shape
 
 _TYPES = "float float16 bfloat16"
 
@@ -46,12 +46,7 @@ def rotary_embedding(
     return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), X)
 
 
-@op(
-    "RotaryEmbedding",
-    since=1,
-    domain="com.microsoft",
-    types={"T": (_TYPES, "input cos_cache sin_cache"), "M": ("int64", "position_ids")},
-)
+@contrib_op("RotaryEmbedding", types={"T": (_TYPES, "input cos_cache sin_cache"), "M": ("int64", "position_ids")})
 def rotary_embedding_1(
     input: Array,
     position_ids: Array,

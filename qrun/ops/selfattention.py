@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, positive, split_heads
 from qrun.ops._body import node
 from qrun.ops._matmul import float_matmul
-from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, op, refuse, with_shape
+from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
 from qrun.ops._quantize import same_type, scalar
 
 _TYPES = "float float16 bfloat16"
@@ -26,10 +26,8 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     return batch * rows * (depth * inputs[1][1] + 2 * rows * y[2])
 
 
-@op(
+@contrib_op(
     "Attention",
-    since=1,
-    domain="com.microsoft",
     cost=_macs,
     types={
         "T": ("float float16 bfloat16", "input weights bias past attention_bias"),
@@ -76,10 +74,8 @@ def attention_1(
     return _self_attention(projected, widths, num_heads, mask_index, attention_bias, cache, options, ctx)
 
 
-@op(
+@contrib_op(
     _NAME,
-    since=1,
-    domain="com.microsoft",
     cost=_macs,
     types={
         "T1": ("int8 uint8", "input"),
@@ -194,10 +190,8 @@ def _cross_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: M
     return y[0] * y[1] * length * 2 * y[2]
 
 
-@op(
+@contrib_op(
     "MultiHeadAttention",
-    since=1,
-    domain="com.microsoft",
     cost=_cross_macs,
     types={
         "T": (_TYPES, "query key value bias attention_bias past_key past_value"),
