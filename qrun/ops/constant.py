@@ -93,10 +93,6 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx
     Integers: exact. Floating point: in float64 and rounded once, which is at least as precise as every stash_type.
     Raises OperatorError for inputs that are not scalars, a delta of 0, and numbers that are not finite.
     """
-    return _range(start, limit, delta, ctx)
-
-
-def _range(start: Array, limit: Array, delta: Array, ctx: Context) -> Array:
     dtype = start.dtype
     wide = [x if is_integer(dtype) else widen(x) for x in (start, limit, delta)]
     low, high, step = (scalar(x, name) for x, name in zip(wide, ("start", "limit", "delta"), strict=True))

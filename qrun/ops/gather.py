@@ -86,7 +86,10 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
     Raises OperatorError for other shapes, a k that is 0 or larger than data's rank without batch_dims, and for an index
     out of range, naming the first.
     """
-    return _gather(data, indices, batch_dims, ctx)
+    shape = _gathered(data, indices, batch_dims, ctx)
+    batch, split = data.shape[:batch_dims], batch_dims + indices.shape[-1]
+    slices = data.reshape(math.prod(data.shape[:split]), math.prod(data.shape[split:]))
+    return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
 
 
 @gather_nd.native
@@ -100,13 +103,6 @@ def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
     split = lead + indices.shape[-1]
     places = NamedRows(data.shape[lead:split], math.prod(data.shape[:lead]), True, 1, math.prod(data.shape[split:]))
     return gathered_kernel(site, places, shape)
-
-
-def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
-    shape = _gathered(data, indices, lead, ctx)
-    batch, split = data.shape[:lead], lead + indices.shape[-1]
-    slices = data.reshape(math.prod(data.shape[:split]), math.prod(data.shape[split:]))
-    return np.asarray(slices[slice_places(data, indices, batch)]).reshape(shape)
 
 
 def _gathered(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
@@ -164,16 +160,6 @@ def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = 
     Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
     without that arithmetic.
     """
-    return _scatter_nd(data, indices, updates, reduction, ctx)
-
-
-def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
-    places = element_places(data, indices, axis)
-    _check_shape(updates, indices.shape, "indices' shape")
-    return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
-
-
-def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx: Context) -> Array:
     if not indices.ndim or indices.shape[-1] > data.ndim or not data.ndim:
         raise bad_shape("indices", f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}", indices)
     depth = indices.shape[-1]
@@ -182,6 +168,12 @@ def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx
     places = slice_places(data, indices).reshape(-1)
     slices = data.reshape(math.prod(data.shape[:depth]), math.prod(tail))
     return _scatter(slices, places, updates.reshape(places.size, math.prod(tail)), reduction, ctx).reshape(data.shape)
+
+
+def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
+    places = element_places(data, indices, axis)
+    _check_shape(updates, indices.shape, "indices' shape")
+    return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
 
 
 def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,15 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
     CRD by output channel, row, column. Exact.
     Raises OperatorError for another mode or rank, and for channels that b * b does not divide.
     """
-    return _to_space(input, blocksize, mode, ctx)
+    _check(input, blocksize, mode, ((1, "channels", blocksize * blocksize),))
+    ctx.claim(input.shape, input.itemsize)
+    n, c, h, w = input.shape
+    rest = c // (blocksize * blocksize)
+    if mode == "DCR":
+        blocks = input.reshape(n, blocksize, blocksize, rest, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = input.reshape(n, rest, blocksize, blocksize, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, rest, h * blocksize, w * blocksize)
 
 
 @op("SpaceToDepth", since=1, form="moves")
@@ -200,28 +209,12 @@ def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
     mode: how the output's channels are counted, as in DepthToSpace. Exact.
     Raises OperatorError for another mode or rank, and for H or W that b does not divide.
     """
-    return _to_depth(input, blocksize, mode, ctx)
-
-
-def _to_space(x: Array, block: int, mode: str, ctx: Context) -> Array:
-    _check(x, block, mode, ((1, "channels", block * block),))
-    ctx.claim(x.shape, x.itemsize)
-    n, c, h, w = x.shape
-    rest = c // (block * block)
-    if mode == "DCR":
-        blocks = x.reshape(n, block, block, rest, h, w).transpose(0, 3, 4, 1, 5, 2)
-    else:
-        blocks = x.reshape(n, rest, block, block, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return blocks.reshape(n, rest, h * block, w * block)
-
-
-def _to_depth(x: Array, block: int, mode: str, ctx: Context) -> Array:
-    _check(x, block, mode, ((2, "rows", block), (3, "columns", block)))
-    ctx.claim(x.shape, x.itemsize)
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c, h // block, block, w // block, block)
+    _check(input, blocksize, mode, ((2, "rows", blocksize), (3, "columns", blocksize)))
+    ctx.claim(input.shape, input.itemsize)
+    n, c, h, w = input.shape
+    blocks = input.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return blocks.transpose(order).reshape(n, c * block * block, h // block, w // block)
+    return blocks.transpose(order).reshape(n, c * blocksize * blocksize, h // blocksize, w // blocksize)
 
 
 def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
@@ -235,15 +228,11 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
             raise bad_shape("input", f"{what} in multiples of {divisor}, for blocksize {block}", x)
 
 
-@depth_to_space.native
-def _lower_depth_to_space(site: LoweringContext) -> NativeKernel:
+def _lower(site: LoweringContext, gathered: bool) -> NativeKernel:
     from qrun.ops._native_moves import spread_kernel
 
-    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=False)
+    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=gathered)
 
 
-@space_to_depth.native
-def _lower_space_to_depth(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import spread_kernel
-
-    return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=True)
+depth_to_space.native(partial(_lower, gathered=False))
+space_to_depth.native(partial(_lower, gathered=True))

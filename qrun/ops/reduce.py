@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -226,20 +227,14 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
         return convert(made, data.dtype, True, "up", Context()) if is_integer(data.dtype) else narrow(made, data.dtype)
 
 
-@arg_max.native
-def _lower_arg_max(site: LoweringContext) -> NativeKernel:
-    return _lower_place(site, "max")
-
-
-@arg_min.native
-def _lower_arg_min(site: LoweringContext) -> NativeKernel:
-    return _lower_place(site, "min")
-
-
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
     from qrun.ops._native_arg import arg_kernel
 
     return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
+
+
+arg_max.native(partial(_lower_place, what="max"))
+arg_min.native(partial(_lower_place, what="min"))
 
 
 def _searched(data: Array, axis: int) -> int:

@@ -196,15 +196,9 @@ def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
     return np.tile(input, times)
 
 
-@expand.native
-def _lower_expand(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import repeat_kernel
-
-    return repeat_kernel(site)
-
-
 @tile.native
-def _lower_tile(site: LoweringContext) -> NativeKernel:
+@expand.native
+def _lower_repeats(site: LoweringContext) -> NativeKernel:
     from qrun.ops._native_moves import repeat_kernel
 
     return repeat_kernel(site)
