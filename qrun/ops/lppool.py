@@ -1,4 +1,4 @@
-"""LpPool and GlobalLpPool, and MaxUnpool, the inverse of MaxPool."""
+"""LpPool and GlobalLpPool; MaxUnpool, the inverse of MaxPool; and MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._float import narrow, widen
+from qrun.ops._float import narrow, single, widen
 from qrun.ops._op import Array, Context, check_range, misfit, op, refuse, require
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim, ints
@@ -107,3 +107,46 @@ def max_unpool(
     made = np.zeros(made_shape, X.dtype)
     made[np.unravel_index(I.reshape(-1), shape)] = X.reshape(-1)
     return made
+
+
+@op("MaxRoiPool", since=1)
+def max_roi_pool(
+    X: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0, ctx: Context
+) -> Array:
+    """The largest element of each bin of each region: [regions,C,*pooled_shape] of X [N,C,H,W].
+
+    rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements, halves
+    away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L goes from
+    floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X gives 0, NaN in
+    it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
+    """
+    if X.ndim != 4:
+        raise misfit("X is no image", "X", "[N,C,H,W]", X)
+    if rois.ndim != 2 or rois.shape[1] != 5:
+        raise misfit("rois are no rectangles", "rois", "[regions,5]", rois)
+    sizes = len(pooled_shape) == 2 and min(pooled_shape) >= 1
+    require("pooled_shape", sizes, "2 numbers, each 1 or more", pooled_shape)
+    ctx.claim((len(rois), X.shape[1], *pooled_shape), X.itemsize)
+    made = np.zeros((len(rois), X.shape[1], *pooled_shape), X.dtype)
+    scale = single(spatial_scale)
+    for number, (image, *corners) in enumerate(widen(rois).tolist()):
+        if image not in range(len(X)):
+            raise refuse(f"there is no image {image:g}", "rois", f"0 to {len(X) - 1}", f"{image:g}", code="QR209")
+        scaled = [c * scale for c in corners]
+        if not all(map(math.isfinite, scaled)):
+            raise refuse("a region is no number", "rois", "finite numbers", str(corners))
+        x1, y1, x2, y2 = (int(math.copysign(math.floor(abs(c) + 0.5), c)) for c in scaled)
+        rows = _bins(y1, y2, pooled_shape[0], X.shape[2])
+        columns = _bins(x1, x2, pooled_shape[1], X.shape[3])
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                part = X[int(image), :, row, column]
+                if part[:1].size:
+                    made[number, :, i, j] = part.max(axis=(1, 2))
+    return made
+
+
+def _bins(first: int, last: int, count: int, size: int) -> list[slice]:
+    length = max(last - first + 1, 1)
+    ends = [(first + i * length // count, first - (-(i + 1) * length // count)) for i in range(count)]
+    return [slice(min(max(a, 0), size), min(max(b, 0), size)) for a, b in ends]

@@ -228,7 +228,7 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
-    from qrun.ops._native_arg import arg_kernel
+    from qrun.ops._native_top import arg_kernel
 
     return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
 
