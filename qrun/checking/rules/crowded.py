@@ -65,31 +65,34 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Ite
             y = QuantizeLinear(x, scale, zero)
         }
     """
+    for name, node, scale, zero, array, crowd in () if feeds is None else _crowds(model, feeds):
+        low, high, far = ((value - zero) * scale for value in (crowd.low, crowd.high, crowd.far))
+        yield Finding(
+            f"{crowd.count / array.size:.0%} of {name} share one code, as outliers take the range",
+            **at(node),
+            tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
+            expected="a scale that tells most values apart",
+            got=f"{crowd.count} of {array.size} elements, from {low:.4g} to {high:.4g}, have code {crowd.code}; others reach "
+            f"{far:.4g}; the scale is {scale:.4g}",
+            why=f"{node.op}-{node.version}: values that are less than half a scale from a code get this code.",
+        )
+
+
+def _crowds(model: Model, feeds: Mapping[str, Array]) -> Iterator[tuple[str, Node, float, float, Array, _Crowd]]:
+    """Each tensor with a crowd, its node, scale, zero point, codes with these inputs, and crowd."""
     from qrun.comparing.ties import before_rounding
 
-    found = {} if feeds is None else _candidates(model)
-    codes = tensors(model, feeds or {}, list(found)) if found else {}
-    for name, array in codes.items():
+    found = _candidates(model)
+    for name, array in (tensors(model, feeds, list(found)) if found else {}).items():
         mode = _mode(array)
         if mode is None:
             continue
         node, scale, zero = found[name]
         read = [n for n in node.inputs if n and n not in model.constants]
-        values = {**model.constants, **tensors(model, feeds or {}, read)}
-        real = before_rounding(node, [values.get(n) for n in node.inputs])
-        crowd = _crowd(array, real, mode)
+        values = {**model.constants, **tensors(model, feeds, read)}
+        crowd = _crowd(array, before_rounding(node, [values.get(n) for n in node.inputs]), mode)
         if crowd is not None:
-            low, high, far = ((value - zero) * scale for value in (crowd.low, crowd.high, crowd.far))
-            share = f"{crowd.count / array.size:.0%}"
-            yield Finding(
-                f"{share} of {name} share one code, as outliers take the range",
-                **at(node),
-                tensor=param_input(node, "y" if node.op_type.startswith("Q") else "C")[1],
-                expected="a scale that tells most values apart",
-                got=f"{crowd.count} of {array.size} elements, from {low:.4g} to {high:.4g}, have code {mode}; others reach "
-                f"{far:.4g}; the scale is {scale:.4g}",
-                why=f"{node.op}-{node.version}: values that are less than half a scale from a code get this code.",
-            )
+            yield name, node, scale, zero, array, crowd
 
 
 def _candidates(model: Model) -> dict[str, tuple[Node, float, float]]:
@@ -125,8 +128,9 @@ def _mode(codes: Array) -> int | None:
 
 @frozen
 class _Crowd:
-    """Elements that became one code. low, high: the smallest and largest, far: the farthest other, all before rounding."""
+    """Elements that became one code. count: how many; low, high: the smallest and largest, far: the farthest other, all before rounding."""
 
+    code: int
     count: int
     low: float
     high: float
@@ -151,4 +155,4 @@ def _crowd(codes: Array, real: Array | None, mode: int) -> _Crowd | None:
         return None
     ends = np.array([real.min(), real.max()])
     far = float(ends[np.abs(ends - mode).argmax()])
-    return _Crowd(int(inside.size), float(inside.min()), float(inside.max()), far)
+    return _Crowd(mode, int(inside.size), float(inside.min()), float(inside.max()), far)
