@@ -88,7 +88,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     equal = site.memo.once(
         ("equal", length), lambda: int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
     )
-    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal)
+    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal, site.memo)
     kernel = kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
     again = replace(quiet(site), claims=None)
 

@@ -203,7 +203,11 @@ class NativeKernels:
         if found is None or found.kernel is None:
             return None
         kernel, observations = self._twins.sized(index, found.kernel)
-        return None if kernel is None else KernelBinding(kernel, "", found.claims, observations)
+        if kernel is None:
+            return None
+        made = KernelBinding(kernel, "", found.claims, observations)
+        made.__dict__["shaped"] = found.shaped
+        return made
 
     def _kind(self, step: Step) -> int | None:
         """A number that nodes share which differ in their inputs only; None for one with an attribute that is an array."""

@@ -143,7 +143,8 @@ def test_distances_that_do_not_occur_are_in_no_doubt(length: int) -> None:
     total = np.exp(-0.1 * (9.0 - codes)).sum()
     for distance, doubtful in ((0, True), (1, False), (2, True), (7, True), (200, False)):
         planned = Softmax(ENGINES[1], codes.shape, length, 0.1, 1 / 256, np.uint8(0), 0)
-        planned.constants[1][255 - distance] = 20.5 * total
+        for name in ("levels*", "singles*"):
+            planned.tables[name][255 - distance] = 20.5 * total
         if doubtful:
             with pytest.raises(Undecided):
                 ENGINES[1].run(planned, [codes])

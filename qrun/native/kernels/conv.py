@@ -122,7 +122,11 @@ class Conv(Operation):
         made.__dict__.pop("tight", None)
         made.window, made.image, made.operands = other.window, other.image, other.operands
         made.x_shape, made.y_shape, made.tiled = other.x_shape, other.y_shape, False
-        made._parts = made._plan(*self._sums)
+        pairs = zip(self._parts, other._parts, strict=False)
+        sized = [(_sized(own, like), k) for (own, _), (like, k) in pairs]
+        parts = [(part, k) for part, k in sized if part is not None]
+        complete = len(parts) == len(self._parts) == len(other._parts)
+        made._parts = list(parts) if complete else made._plan(*self._sums)
         made._measure()
         return made
 
@@ -217,6 +221,26 @@ class Conv(Operation):
         Raises ValueError if x has not the planned shape and type.
         """
         return self.engine.run(self, [x])
+
+
+_OF_CONSTANTS = ("weights*", "padding*", "bias*", "constants*", "zero_point!", "mask")
+"""What the struct of a `dense` call has that does not follow from shapes (kernels/product.py)."""
+
+
+def _sized(own: RelocatableCall | TiledPart, like: RelocatableCall | TiledPart) -> RelocatableCall | None:
+    """The call with the sizes of one of the same channels and form, with constants of its own; None where it is not such a one."""
+    if not (isinstance(own, RelocatableCall) and isinstance(like, RelocatableCall)):
+        return None
+    mine, other = own.section, like.section
+    specs = [(s.kind, s.vectors, s.unroll, s.form, s.out, s.signed) for s in (mine.spec, other.spec)]
+    if mine.spec.kind != "dense" or specs[0] != specs[1] or mine.pick is None or other.pick is None:
+        return None
+    if not np.array_equal(mine.pick, other.pick) or (own.taps, own.read) != (like.taps, like.read):
+        return None
+    arguments, words = other.arguments.copy(), [mine.kernel.word(name) for name in _OF_CONSTANTS]
+    arguments[[other.kernel.word(name) for name in _OF_CONSTANTS]] = mine.arguments[words]
+    section = replace(other, arguments=arguments, keep=mine.keep, pick=mine.pick, why=mine.why)
+    return replace(like, section=section)
 
 
 def _layout(window: Window, lines: bool, images: int, k: int, x_image: int, row: int, pixel: int) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -121,6 +122,7 @@ class Lines:
     add: int
     out: str
     signed: bool
+    memo: Memo = field(default_factory=Memo)
 
     @classmethod
     def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool, likely: Expected | None = None) -> Lines:
@@ -137,6 +139,9 @@ class Lines:
 
     def runs(self) -> list[tuple[int, int, bool]]:
         """Neighbouring columns that have lines, or have not: first, end, whether."""
+        return self.memo.once("runs", self._runs)
+
+    def _runs(self) -> list[tuple[int, int, bool]]:
         edges = np.flatnonzero(np.diff(self.good)) + 1
         ends = [0, *edges.tolist(), len(self.good)] if len(self.good) else [0]
         if len(ends) - 1 > _RUNS:
@@ -152,6 +157,9 @@ class Lines:
 
     def kernel(self, pieces: int, first: int, end: int) -> Kernel:
         """The kernel for some columns in vectors of so many pieces, the last of which overlaps the one before."""
+        return self.memo.once((pieces, first, end), lambda: self._kernel(pieces, first, end))
+
+    def _kernel(self, pieces: int, first: int, end: int) -> Kernel:
         width, count = PIECE * pieces, end - first
         starts = np.minimum(np.arange(-(-count // width)) * width, max(count - width, 0))
         columns = first + np.minimum(starts[:, None] + lane_order(pieces), count - 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.kernels.point import table_forms
 from qrun.native.kernels.rowwise import UNIT, FloatRows
@@ -27,6 +28,7 @@ class Softmax(Planned):
 
     shape:  of x and y, uint8 or int8 as zero_point, in C order, rows of `length` one after another.
     scale, y_scale: positive and finite. equal: the result where all codes of a row are equal.
+    memo:   what is made of the scales, for other shapes.
 
     float64 decides where its quotient is surely on one side of a tie: its relative error is below
     (length + 32) * 2**-52, a sum of `length` terms and a few roundings. Otherwise a run ends with Undecided.
@@ -43,13 +45,12 @@ class Softmax(Planned):
         y_scale: float,
         zero_point: Any,
         equal: int,
+        memo: Memo | None = None,
     ) -> None:
         operand = Operand(tuple(shape), zero_point.dtype)
         self.engine, self.operands, self.length = engine, (operand, operand), length
         self.zero_point, self.equal = int(zero_point), equal
-        weights = np.exp(-scale * np.arange(255.0, -1, -1))
-        certain = 0.5 - (length + 32) * _REACH * _EPS
-        self.constants = weights, weights / y_scale, np.array([certain])
+        self.tables = (memo or Memo()).once("tables", lambda: _tables(scale, y_scale))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         operand, length = self.result, self.length
@@ -70,20 +71,23 @@ class Softmax(Planned):
             "high": int(np.iinfo(operand.dtype).max) - self.zero_point,
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
         }
-        arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True)) | self._singles()
+        arrays = {**self.tables, "certain*": np.array([0.5 - (length + 32) * _REACH * _EPS])}
         return (self._whole(spec, ("x*", "y*"), words, arrays=arrays, channels=1, decides=False),)
 
-    def _singles(self) -> dict[str, Array]:
-        """What the forms need that begin in float32.
 
-        A quotient there has three roundings, of level, inverse and product, and the error of the sum: each of `length`
-        weights is off by at most 1 / (2 * WEIGHT), and the greatest of them is 1.
-        """
-        weights, levels, _ = self.constants
-        whole = np.rint(weights * WEIGHT).astype("<u4")
-        with np.errstate(over="ignore"):
-            singles = levels.astype(np.float32)
-        return {"singles*": aligned_copy(singles), "planes*": aligned_copy(whole.view(np.uint8).reshape(256, 4).T)}
+def _tables(scale: float, y_scale: float) -> dict[str, Array]:
+    """Of each distance from a row's greatest code: its weight, that over y_scale, and both as the forms need them that begin in
+    float32.
+
+    A quotient there has three roundings, of level, inverse and product, and the error of the sum: each of `length`
+    weights is off by at most 1 / (2 * WEIGHT), and the greatest of them is 1.
+    """
+    weights = np.exp(-scale * np.arange(255.0, -1, -1))
+    levels, whole = weights / y_scale, np.rint(weights * WEIGHT).astype("<u4")
+    with np.errstate(over="ignore"):
+        singles = levels.astype(np.float32)
+    planes = aligned_copy(whole.view(np.uint8).reshape(256, 4).T)
+    return {"weights*": weights, "levels*": levels, "singles*": aligned_copy(singles), "planes*": planes}
 
 
 class SoftmaxF32(FloatRows):

@@ -131,7 +131,7 @@ class CompiledKernel:
 
     def word(self, name: str) -> int:
         """The number of a word."""
-        return self.names.index(name)
+        return self._places[name]
 
 
 @frozen
