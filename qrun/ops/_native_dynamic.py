@@ -108,8 +108,7 @@ class DynamicProduct:
     @property
     def wraps(self) -> bool:
         """Whether some sum may leave int32."""
-        low, high = self.bounds()
-        return low < -_WRAPS or high >= _WRAPS
+        return _may_wrap(*self.bounds())
 
     def stages(
         self, target: Target | None = None, matrices: int = 1, output: int | str = 0
@@ -178,16 +177,25 @@ class DynamicProduct:
     ) -> tuple[list[Stage], Operation]:
         """With matrices that are packed in each run; both zero points have one value."""
         from qrun.native.kernels.results import Results, requantization
-        from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
+        from qrun.native.kernels.stack import Stack
+        from qrun.native.kernels.stacked import Pack, RowTerms, StackProduct
         from qrun.native.machine.operation import Operand
 
         site, zeros = self.site, [self._zero(place) for place in self.places[2:]]
         site.afford(self.rows * 8 + self.n * matrices * 8192)
-        results = Results(None, None)
+        results, low, high, wraps = Results(None, None), *self.bounds(), self.wraps
         if target is not None:
-            results = requantization(site.engine, target, self.n * matrices, *self.bounds(), site.memo)
+            results = requantization(site.engine, target, self.n * matrices, low, high, site.memo)
         a, b = (Operand(x.shape, x.dtype) for x in (self.a, self.b))
-        stack = Stack(site.engine, a, b, results, matrices)
+        engine, memo, least, most, plain = site.engine, site.memo, low // self.k, high // self.k, self.addend is None
+
+        def requantized(k: int, n: int) -> Results | None:
+            ends = least * k, most * k
+            if target is None or not plain or _may_wrap(*ends) != wraps:
+                return None
+            return requantization(engine, target, n, *ends, memo)
+
+        stack = Stack(site.engine, a, b, results, matrices, requantized)
         known = [zero.operand if isinstance(zero, Given) else zero for zero in zeros]
         of_a, of_b = ([zero.value] if isinstance(zero, Given) else [] for zero in zeros)
         stages = [Stage(Pack(stack, known[0], self.addend), (right, *of_a), "packed")]
@@ -197,6 +205,10 @@ class DynamicProduct:
         product = StackProduct(stack, terms, self.shape)
         stages.append(Stage(product, (left, "packed", *["rows"] * terms), output))
         return stages, product
+
+
+def _may_wrap(low: int, high: int) -> bool:
+    return low < -_WRAPS or high >= _WRAPS
 
 
 def sums_kernel(product: DynamicProduct) -> NativeKernel:

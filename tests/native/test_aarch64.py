@@ -37,7 +37,8 @@ from qrun.native.kernels.normalize import LayerNorm, RmsNorm
 from qrun.native.kernels.reduce import IntegerReduction, Reduction
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.softmax import SoftmaxF32
-from qrun.native.kernels.stacked import RowTerms, Stack
+from qrun.native.kernels.stack import Stack
+from qrun.native.kernels.stacked import RowTerms
 from qrun.native.machine.codegen import compile_object, llvm, target_machine
 from qrun.native.machine.compile import kernel_text
 from qrun.native.machine.engine import Engine

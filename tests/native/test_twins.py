@@ -11,6 +11,7 @@ from helpers.support import MS, assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
+from qrun.native.plan.portable import portable
 from qrun.running.twins import Twins
 
 F, U8, S8 = np.float32, np.uint8, np.int8
@@ -94,6 +95,23 @@ def dynamic(seed: int, _: bool, kind: Any) -> ModelProto:
     return net.model(y)
 
 
+def attention(seed: int, per_channel: bool, kind: Any) -> ModelProto:
+    """Products of two activations, of which the length of texts is K or N, and what they are weighed with."""
+    net, y = Net(seed), "x"
+    for layer in range(LAYERS):
+        s, z = net.scale(), net.constant(np.array(3, kind)) if per_channel and layer else net.zero(kind)
+        (q,) = net.add("QuantizeLinear", y, s, z)
+        (turned,) = net.add("Transpose", q, perm=[0, 2, 1])
+        t, u = net.scale(0.05, 0.4), net.zero(kind)
+        (p,) = net.add("QLinearMatMul", q, s, z, turned, s, z, t, u)
+        c, d = net.constant(np.array(1 / 256, F)), net.constant(np.array(np.iinfo(kind).min, kind))
+        (p,) = net.add("QLinearSoftmax", p, t, u, c, d, domain=MS, axis=-1, opset=13)
+        e, f = net.scale(0.01, 0.06), net.zero(kind)
+        (p,) = net.add("QLinearMatMul", p, c, d, q, s, z, e, f)
+        (y,) = net.add("DequantizeLinear", p, e, f)
+    return net.model(y)
+
+
 def compared(session: qrun.Session, model: ModelProto, sizes: list[tuple[int, int]] = SIZES) -> None:
     reference, rng = qrun.Session(model, backend="reference"), np.random.default_rng(3)
     (name,) = (value.name for value in model.graph.output)
@@ -106,13 +124,40 @@ def compared(session: qrun.Session, model: ModelProto, sizes: list[tuple[int, in
 
 @every_isa
 @pytest.mark.parametrize("kind", [U8, S8])
-@pytest.mark.parametrize("make", [quantized, dynamic])
+@pytest.mark.parametrize("make", [quantized, dynamic, attention])
 def test_layers_of_the_same_nodes(isa: str, make: Any, kind: Any) -> None:
     for number in range(2):
         model = make(number, bool(number), kind)
         for fuse in (True, False):
             session = qrun.Session(model, isa=isa, cache=OBJECTS, threads=1 + number, fuse=fuse)
             compared(session, model, SIZES if fuse else SIZES[:5])
+
+
+def planned(session: qrun.Session, x: Any) -> list[Any]:
+    """All numbers of the program for this input, with what its calls point to."""
+    for _ in range(3):
+        session.run({"x": x})
+    found = [made for p in session._runs.plans.values() if p.programs for made in p.programs._made.values()]
+    program = next(made.program for made in found if made and made.program.listing.given["x"].shape == x.shape)
+    made, _ = portable(program.schedule, program.listing)
+    listing, arrays = made.listing, [array.tobytes() for array in made.arrays]
+    held = [(call, word, arrays[number][start:]) for call, word, number, start in made.held.tolist()]
+    pointers = {key: sorted(rows.tolist()) for key, rows in listing.pointers.items()}
+    return [
+        listing.structs.tolist(), made.specs, held, pointers, listing.counts.tolist(), listing.arena, listing.scratch,
+        dict(listing.views), dict(listing.room), listing.segments, made.rechecks[:, :2].tolist(),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [quantized, dynamic, attention])
+def test_programs_of_new_sizes_are_those_made_afresh(make: Any) -> None:
+    model, rng = make(5, True, U8), np.random.default_rng(4)
+    session = qrun.Session(model, cache=OBJECTS, threads=2)
+    for length in (7, *rng.integers(2, 200, 4).tolist()):
+        x = np.ones((2, length, WIDTH), F)
+        found, wanted = planned(session, x), planned(qrun.Session(model, cache=OBJECTS, threads=2), x)
+        for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert one == other, (length, place)
 
 
 def sizes_taken(monkeypatch: pytest.MonkeyPatch, model: ModelProto, sizes: list[tuple[int, int]]) -> list[str]:
@@ -139,6 +184,9 @@ def test_all_but_the_first_layer_take_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     taken = sizes_taken(monkeypatch, dynamic(7, True, U8), [(1, 5), (1, 9)])
     assert taken == ["DynamicSums", "LayerNorm"] * (LAYERS - 1)
+    monkeypatch.undo()
+    taken = sizes_taken(monkeypatch, attention(7, True, U8), [(2, 5), (2, 9), (2, 70)])
+    assert taken == ["Quantize", "StackProduct", "StackProduct", "Dequantize"] * (LAYERS - 1) * 2
 
 
 def test_sizes_of_one_and_none_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Planned products of two operands that are both known at run time only: stacks of matrices, packed in each run.
 
-Which matrices meet, how the right ones are packed and where is decided here, for known shapes; `pack`, `row_terms` and
+Which matrices meet, and where packed ones lie, is a Stack's (kernels/stack.py), for known shapes; `pack`, `row_terms` and
 `dense` kernels do it. How the zero points come into the sums stands in emit/prepare.py.
 """
 
@@ -8,123 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.spec import MAGIC_BITS, constant_bytes
-from qrun.native.errors import Declined
-from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
-from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
-from qrun.native.kernels.results import Results
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.kernels.layout import Layout, chunk_blocks
+from qrun.native.kernels.product import TABLE_ROWS, lanes_of
+from qrun.native.kernels.stack import Meeting, PanelRun, Stack
+from qrun.native.machine.engine import KernelCall, KernelSpec, Operand, Operation, Order, Planned, row_tiles, size
 from qrun.native.machine.memory import Array, address, aligned
 from qrun.native.proof.fold import wrapped
-from qrun.shapes import broadcast_shapes
 
 Zero = Operand | int
 """A zero point: an 8-bit operand of one element, or its value."""
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
-_RESULTS: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _INT32 = np.dtype(np.int32)
 _FLIP = 0x80808080
 """Turns four int8 into uint8 that are 128 higher, and back."""
-_CALLS = 1 << 10
-"""Pairings of matrices, each a group of the call."""
-
-
-@frozen
-class PanelRun:
-    """Columns that share a kernel: the first one, vectors of a panel, panels, form; and in the bytes of what is packed,
-    where their weights and their start values begin, each matrix after the other."""
-
-    first: int
-    vectors: int
-    panels: int
-    form: str
-    weights: int
-    starts: int
-
-
-@frozen
-class Meeting:
-    """`count` products in a row: the left, the right and the resulting matrix of the first, and steps of the first two."""
-
-    count: int
-    left: int
-    right: int
-    result: int
-    left_step: int
-    right_step: int
-
-
-class Stack:
-    """The products a [..., M, K] x b [..., K, N] of 8-bit codes, whose leading axes broadcast, K at least 1.
-
-    results: what becomes of the sums: of one channel per column, or one per column of every right matrix.
-
-    Raises Declined for more than a thousand different pairings.
-    """
-
-    def __init__(self, engine: Engine, a: Operand, b: Operand, results: Results, matrices: int = 1) -> None:
-        if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
-            raise Declined("not 8-bit operands")
-        self.engine, self.a, self.b, self.results = engine, a, b, results
-        left = a.shape if len(a.shape) > 1 else (1, *a.shape)
-        right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
-        self.lead = broadcast_shapes(left[:-2], right[:-2])
-        (self.m, self.k), self.n = left[-2:], right[-1]
-        self.y_shape = (*self.lead, self.m, self.n)
-        if not self.k or not size(self.y_shape):
-            raise Declined("an empty product")
-        self.rows = size(left[:-1])
-        self.count, self.matrices = size(right[:-2]), matrices
-        self.unroll, self.quads = unroll_for(self.k)
-        self.meetings = tuple(self._meet(left[:-2], right[:-2]))
-        if len(self.meetings) > _CALLS:
-            raise Declined(f"more than {_CALLS} pairings of matrices")
-        self.panels, self.packed = self._panels()
-        self.shift = 128 if b.dtype == np.uint8 else 0
-
-    def _meet(self, left: Sequence[int], right: Sequence[int]) -> Iterator[Meeting]:
-        """Which matrices meet; products with one right matrix for all are one product of more rows."""
-        if self.count == 1:
-            self.m *= size(self.lead)
-            yield Meeting(1, 0, 0, 0, 0, 0)
-            return
-        lefts, rights = (np.broadcast_to(np.arange(size(s)).reshape(s), self.lead).reshape(-1) for s in (left, right))
-        steps = np.stack([np.diff(lefts), np.diff(rights)], axis=1).tolist()
-        first = 0
-        while first < len(lefts):
-            end = first + 1
-            while end < len(lefts) and steps[end - 1] == steps[first]:
-                end += 1
-            step = steps[first] if end - first > 1 else (0, 0)
-            yield Meeting(end - first, int(lefts[first]), int(rights[first]), first, *step)
-            first = end
-
-    def _panels(self) -> tuple[tuple[PanelRun, ...], int]:
-        """The panels, and how many bytes all packed matrices take."""
-        runs = panel_runs(self.engine.isa, self.results, self.n, self.matrices)
-        lanes, at = self.engine.isa.lanes, 0
-        weights: list[int] = []
-        starts: list[int] = []
-        for places, each in ((weights, 4 * self.quads), (starts, 4)):
-            for _, vectors, panels, _ in runs:
-                places.append(at)
-                at += -(-self.count * panels * vectors * lanes * each // 64) * 64
-        return tuple(PanelRun(*run, w, s) for run, w, s in zip(runs, weights, starts, strict=True)), at
-
-    @property
-    def result(self) -> Operand:
-        return Operand(self.y_shape, _RESULTS[self.results.out])
 
 
 def _zero(zero: Zero, name: str) -> tuple[str, int, tuple[Operand, ...]]:
     """`name` if the zero point is an operand; its value if not; the operand."""
     return ("", zero, ()) if isinstance(zero, int) else (name, 0, (zero,))
+
+
+def _zero_like(own: Zero, other: Zero) -> Zero:
+    """A zero point, as wide as that of other sizes where it is an operand."""
+    return own if isinstance(own, int) else other
+
+
+def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
+    """The stack of an operation for the sizes of another one's, the same for all operations of a kernel."""
+    if type(other) is not type(own) or not isinstance(other, (Pack, RowTerms, StackProduct)):
+        return None
+    sizes = other.stack
+    return memo.once("stack", lambda: own.stack.sized_as(sizes))
 
 
 class Pack(Planned):
@@ -135,6 +54,12 @@ class Pack(Planned):
     def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
         self.stack, self.zero, self.addend = stack, zero, addend
         self.operands = (stack.b, *_zero(zero, "")[2], Operand((stack.packed,), np.dtype(np.uint8)))
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _sized(self, other, memo)
+        if stack is None or not isinstance(other, Pack) or self.addend is not None or other.addend is not None:
+            return None
+        return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self._call(panels) for panels in self.stack.panels)
@@ -185,6 +110,13 @@ class RowTerms(Planned):
         given = tuple(operand for zero in self.zeros for operand in _zero(zero, "")[2])
         self.operands = (stack.a, *given, Operand((stack.rows,), _INT32))
 
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _sized(self, other, memo)
+        if stack is None or not isinstance(other, RowTerms):
+            return None
+        zeros = [_zero_like(*pair) for pair in zip(self.zeros, other.zeros, strict=True)]
+        return other if self.zeros == other.zeros else RowTerms(stack, zeros[0], zeros[1])
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack = self.stack
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
@@ -206,6 +138,28 @@ class StackProduct(Planned):
         y = stack.result if y_shape is None else Operand(tuple(y_shape), stack.result.dtype)
         packed, rows = Operand((stack.packed,), np.dtype(np.uint8)), Operand((stack.rows,), _INT32)
         self.operands = (stack.a, packed, *[rows] * terms, y)
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        stack = _sized(self, other, memo)
+        if stack is None or not isinstance(other, StackProduct) or self.terms != other.terms:
+            return None
+        made = StackProduct(stack, self.terms, other.result.shape)
+        made._made[(0,) * len(made.operands)] = made._like(other.tight)
+        return made
+
+    def _like(self, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...]:
+        """The calls of the same products, whose sums become other results."""
+        stack, found, made = self.stack, {}, []
+        for panels in stack.panels:
+            found[panels.first] = panels, self._constants(panels, panels.vectors * stack.engine.isa.lanes)
+        for call in calls:
+            panels, constants = found[call.first]
+            arguments, word = call.arguments.copy(), call.kernel.word
+            arguments[word("constants*")] = address(constants)
+            arguments[word("zero_point!")] = stack.results.zero_point
+            why = stack.results.why(panels.form, lanes_of(panels.first, call.channels, stack.n))
+            made.append(replace(call, arguments=arguments, keep=(*call.keep[:-1], constants), why=why))
+        return tuple(made)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(call for panels in self.stack.panels for call in self._calls(panels))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import field
 from functools import cached_property
 from typing import Any, Self
@@ -108,10 +107,10 @@ class Planned(Operation):
 
     def again(self, **changes: Any) -> Self:
         """A copy with these attributes, and kernel calls of its own."""
-        made = copy(self)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **changes)
         for name in ("_made", "tight"):
             made.__dict__.pop(name, None)
-        made.__dict__.update(changes)
         return made
 
     def resized(self, other: Operation) -> Self | None:
