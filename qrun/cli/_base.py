@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 Function = Callable[..., Any]
+Heading = Callable[..., Callable[[Function], Function]]
+"""Declares options under a heading of the help, see `option`."""
 WIDTH = 80
 COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
@@ -198,13 +201,20 @@ def places(kind: str) -> Complete:
     return complete
 
 
+def heading(group: str) -> Heading:
+    """`option` under one heading of the help."""
+    return partial(option, group)
+
+
 def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) -> Callable[[Function], Function]:
     """``click.option`` under a heading of the help, which shows its default; the Tab key completes what its metavar says.
 
     shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value, where the name is another one.
-    type:  of click, or the words to choose from.
+    type:  of click, or the words to choose from; without one, and without a metavar, it is a flag.
     """
     shown, _, metavar = shown.replace(", ", ",").partition(" ")
+    if not metavar and kwargs.keys().isdisjoint(("type", "count", "flag_value")):
+        kwargs["is_flag"] = True
     if kwargs.get("default") is not None:
         kwargs.setdefault("show_default", True)
     if isinstance(kwargs.get("type"), (list, tuple)):
@@ -236,11 +246,11 @@ model_argument = argument("model", about="An .onnx file, or - for stdin.")
 
 def format_options(*formats: str) -> Callable[[Function], Function]:
     """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
+    output, early = heading("Output"), {"is_eager": True, "expose_value": False}
     return stacked(
-        option("Output", "--format", "What to print.", type=formats, default=formats[0], callback=_format),
-        option("Output", "--json", "Same as --format json.", flag_value="json", sets="format", callback=_json,
-               is_eager=True, expose_value=False),
-    )  # fmt: skip
+        output("--format", "What to print.", type=formats, default=formats[0], callback=_format),
+        output("--json", "Same as --format json.", flag_value="json", sets="format", callback=_json, **early),
+    )
 
 
 def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
-from qrun.cli._base import Option, option
+from qrun.cli._base import Option, heading
 from qrun.errors import CallError
+
+general = heading("General")
 
 FORBIDDEN = {"inputs", "output", "trace", "data", "config", "help"}
 """Options that read or write files: a project file must not choose them."""
@@ -33,8 +35,7 @@ def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     return value
 
 
-config_option = option(
-    "General",
+config_option = general(
     "--config FILE",
     "Read this instead of [tool.qrun] in pyproject.toml; 'none' for no file.",
     envvar="QRUN_CONFIG",

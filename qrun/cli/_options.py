@@ -10,25 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, Function, RealNumber, WholeNumber, contradiction, given, option, places, stacked
+from qrun.cli._base import (
+    Call,
+    Function,
+    Heading,
+    RealNumber,
+    WholeNumber,
+    contradiction,
+    given,
+    heading,
+    places,
+    stacked,
+)
 from qrun.cli._config import config_option
 from qrun.memory import ResourceLimits, parse_size
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
 
+general, inputs, run, timing, output = map(heading, ("General", "Inputs", "Run", "Timing", "Output"))
+
 
 def general_options(*, config: bool = False) -> Callable[[Function], Function]:
     """``-q``, ``-v``, ``--color`` (and ``--config``); the function receives them as ``out``, an `Out`."""
     options = [
-        option("General", "-q, --quiet", "Print the result only.", is_flag=True),
-        option("General", "-v, --verbose", "More detail; -vv adds tracebacks.", count=True),
-        option(
-            "General",
-            "--color",
-            "NO_COLOR and FORCE_COLOR are honoured too.",
-            type=["auto", "always", "never"],
-            default="auto",
+        general("-q, --quiet", "Print the result only."),
+        general("-v, --verbose", "More detail; -vv adds tracebacks.", count=True),
+        general(
+            "--color", "NO_COLOR and FORCE_COLOR are honoured too.", type=["auto", "always", "never"], default="auto"
         ),
     ]
     if config:
@@ -103,18 +112,16 @@ class Distance(RealNumber):
 
 
 input_options = stacked(
-    option(
-        "Inputs",
+    inputs(
         "-i, --inputs SPEC",
         "An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
         "Repeatable.",
         multiple=True,
         shell_complete=places("file"),
     ),
-    option("Inputs", "--random", "Fill inputs that were not given with random data.", is_flag=True),
-    option("Inputs", "--seed INTEGER", "Seed for random inputs.", type=WholeNumber(0, 2**63 - 1), default=0),
-    option(
-        "Inputs",
+    inputs("--random", "Fill inputs that were not given with random data."),
+    inputs("--seed INTEGER", "Seed for random inputs.", type=WholeNumber(0, 2**63 - 1), default=0),
+    inputs(
         "--shape SPEC",
         "Fix dynamic sizes: image:1x3x224x224 for one input, N=4 for a named dimension, x[0]=4 for another. Repeatable.",
         multiple=True,
@@ -146,25 +153,19 @@ def own_backends(function: Function) -> Function:
 Options = Callable[[Function], Function]
 
 
-def arith_option(group: str) -> Options:
+def arith_option(under: Heading) -> Options:
     help = "Requantization: the correctly rounded value, or as another runtime rounds."
-    return option(group, "--arith", help, type=["exact", *OTHERS], default="exact")
+    return under("--arith", help, type=["exact", *OTHERS], default="exact")
 
 
-def memory_option(group: str, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
-    return option(
-        group,
-        "--max-memory SIZE",
-        help,
-        type=Size(),
-        envvar="QRUN_MAX_MEMORY",
-        show_envvar=True,
-        show_default="80% of free",
+def memory_option(under: Heading, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
+    return under(
+        "--max-memory SIZE", help, type=Size(), envvar="QRUN_MAX_MEMORY", show_envvar=True, show_default="80% of free"
     )
 
 
-def time_option(group: str, help: str = "Stop a run that takes longer, e.g. 90s or 10m.") -> Options:
-    return option(group, "--max-time TIME", help, type=Seconds(), show_default="none")
+def time_option(under: Heading, help: str = "Stop a run that takes longer, e.g. 90s or 10m.") -> Options:
+    return under("--max-time TIME", help, type=Seconds(), show_default="none")
 
 
 def limits(options: Mapping[str, Any]) -> ResourceLimits:
@@ -172,55 +173,42 @@ def limits(options: Mapping[str, Any]) -> ResourceLimits:
     return {"max_memory": options["max_memory"], "max_time": options["max_time"]}
 
 
-def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
+def tolerance_options(under: Heading, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
     """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
     about = f"tolerance of floating-point {what}."
     return stacked(
-        option(group, "--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),
-        option(group, "--rtol X", f"Relative {about}", type=Distance(0), **rtol),
-        option(group, "--atol X", f"Absolute {about}", type=Distance(0), **atol),
+        under("--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),
+        under("--rtol X", f"Relative {about}", type=Distance(0), **rtol),
+        under("--atol X", f"Absolute {about}", type=Distance(0), **atol),
     )
 
 
 run_options = stacked(
-    option(
-        "Run",
-        "-b, --backend",
-        "Which runtime executes the model.",
-        type=BACKENDS,
-        show_default="native, where it can run",
-    ),
-    arith_option("Run"),
-    option(
-        "Run",
+    run("-b, --backend", "Which runtime executes the model.", type=BACKENDS, show_default="native, where it can run"),
+    arith_option(run),
+    run(
         "--fuse/--no-fuse",
         "Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written.",
         default=None,
         show_default="fuse; --backend reference: as written",
     ),
-    option(
-        "Run",
+    run(
         "--threads N",
         "Threads of the backend (of BLAS, for qrun's numpy kernels).",
         type=WholeNumber(1, 4096),
         show_default="the CPUs there are; 1 of BLAS",
     ),
-    option(
-        "Run",
-        "--no-cache",
-        "Neither read nor write the cache of compiled kernels and prepared models (qrun cache).",
-        is_flag=True,
-    ),
-    memory_option("Run"),
-    time_option("Run"),
+    run("--no-cache", "Neither read nor write the cache of compiled kernels and prepared models (qrun cache)."),
+    memory_option(run),
+    time_option(run),
     own_backends,
 )
 
-runs_option = option(
-    "Timing", "-n, --runs N", "Timed runs.", type=WholeNumber(1, 10**6), show_default="as many as fit in 3 s, 5 to 1000"
+runs_option = timing(
+    "-n, --runs N", "Timed runs.", type=WholeNumber(1, 10**6), show_default="as many as fit in 3 s, 5 to 1000"
 )
 
-trace_option = option("Output", "--trace FILE", "Save a timeline (Chrome trace, ONNX Runtime layout).")
+trace_option = output("--trace FILE", "Save a timeline (Chrome trace, ONNX Runtime layout).")
 
 
 def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qrun.cli._base import define, format_options, option, print_json
+from qrun.cli._base import define, format_options, heading, print_json
 from qrun.cli._options import general_options
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
+
+output, cache = map(heading, ("Output", "Cache"))
 
 
 @define(
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
     notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. The files that were not used for the longest time are removed first; what is missing is made again.",
 )
-@option("Output", "-l, --list", "List every file, the most recently used one first.", into="every", is_flag=True)
-@option("Cache", "--clear", "Remove all files, also those that killed processes left behind.", is_flag=True)
+@output("-l, --list", "List every file, the most recently used one first.", into="every")
+@cache("--clear", "Remove all files, also those that killed processes left behind.")
 @format_options("text", "json")
 @general_options()
 def command(out: Out, every: bool, clear: bool, format: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, WholeNumber, argument, define, format_options, option
+from qrun.cli._base import Call, WholeNumber, argument, define, format_options, heading
 from qrun.cli._flow import start_other
 from qrun.cli._options import (
     BACKENDS,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from qrun.checking.check import MakeRunner, Report, Settings
     from qrun.report.screen import Out
 
+rules, vectors, output = map(heading, ("Rules", "Vectors", "Output"))
+
 
 @define(
     "check",
@@ -43,41 +45,30 @@ if TYPE_CHECKING:
     "settings for some models: qrun explain config.",
 )
 @argument("paths", about="Models, or folders searched for *.onnx.", nargs=-1, required=True, metavar="PATH...")
-@option(
-    "Rules",
+@rules(
     "--select CODES",
     "Only these rules: ids, prefixes or names, comma-separated, e.g. QR3,QR401. Repeatable.",
     multiple=True,
 )
-@option("Rules", "--ignore CODES", "Not these rules. Repeatable.", multiple=True)
-@option(
-    "Rules",
-    "--fail-on",
-    "Exit 1 when a finding is this or worse.",
-    type=["error", "warning", "note", "never"],
-    default="error",
+@rules("--ignore CODES", "Not these rules. Repeatable.", multiple=True)
+@rules(
+    "--fail-on", "Exit 1 when a finding is this or worse.", type=["error", "warning", "note", "never"], default="error"
 )
-@option(
-    "Vectors",
+@vectors(
     "--data DIR",
     "Recorded inputs and outputs to replay; 'none' to replay nothing. Repeatable.",
     multiple=True,
     show_default="test_data_set_* beside each model",
 )
-@tolerance_options("Vectors", "outputs", {"default": 1e-3}, {"default": 1e-7})
-@option("Vectors", "-b, --backend", "Which runtime replays the vectors.", type=BACKENDS, default="reference")
-@arith_option("Vectors")
-@option(
-    "Rules",
-    "-j, --jobs N",
-    "Check up to N models at once, each in a process of its own.",
-    type=WholeNumber(1, 1024),
-    default=1,
+@tolerance_options(vectors, "outputs", {"default": 1e-3}, {"default": 1e-7})
+@vectors("-b, --backend", "Which runtime replays the vectors.", type=BACKENDS, default="reference")
+@arith_option(vectors)
+@rules(
+    "-j, --jobs N", "Check up to N models at once, each in a process of its own.", type=WholeNumber(1, 1024), default=1
 )
-@memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
-@time_option("Vectors", "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
-@option(
-    "Output",
+@memory_option(vectors, "Do not run vectors that would take more, e.g. 8GiB: QR505.")
+@time_option(vectors, "Stop a vector that takes longer, e.g. 90s or 10m: QR505.")
+@output(
     "-o, --output [FORMAT=]FILE",
     f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
     multiple=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._base import argument, define, format_options, option, print_json
+from qrun.cli._base import argument, define, format_options, heading, print_json
 from qrun.cli._comparison_kinds import kind_of, unfit
 from qrun.cli._comparisons import KINDS, OWN
 from qrun.cli._options import (
@@ -21,6 +21,8 @@ from qrun.cli.profile import Top
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
+
+run, tolerance, output = map(heading, ("Run", "Tolerance", "Output"))
 
 AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 
@@ -48,55 +50,47 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
     metavar="[B]...",
 )
 @input_options
-@option(
-    "Run",
+@run(
     "--against",
     "Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
     "qrun's other backend, or QDQ groups fused or literal.",
     type=AGAINST,
     show_default="ort",
 )
-@option(
-    "Run",
-    "--arith",
-    "Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.",
-    type=OTHERS,
+@run(
+    "--arith", "Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.", type=OTHERS
 )
-@option(
-    "Run",
+@run(
     "--emulate",
     "Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes on others; both are emulated, on any CPU.",
     type=("avx2",),
 )
-@option("Run", "--isolate", "Feed every node the second side's values, so that errors do not add up.", is_flag=True)
-@option(
-    "Run",
+@run("--isolate", "Feed every node the second side's values, so that errors do not add up.")
+@run(
     "--record DIR",
     "Save hashes and statistics of all tensors, to compare other machines and versions with.",
     show_default="of qrun, or of --against",
 )
-@option(
-    "Run",
+@run(
     "--budget TIME",
     "Two or more models: time limit for measuring what each node costs, for all models together, e.g. 10m; none for no limit.",
     type=Seconds(),
     show_default="60s",
 )
-@memory_option("Run")
-@time_option("Run")
+@memory_option(run)
+@time_option(run)
 @tolerance_options(
-    "Tolerance",
+    tolerance,
     "tensors",
     {"show_default": "0.001; 0 between qrun's backends"},
     {"show_default": "1e-07; 0 between qrun's backends"},
 )
-@option(
-    "Tolerance",
+@tolerance(
     "--min-sqnr DB",
     "Two models: signal-to-noise ratio (SQNR) in dB that each output must reach, in place of --rtol and --atol; the list of nodes to keep in float is then as long as that takes.",
     type=Distance(0),
 )
-@option("Output", "--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
+@output("--top N", "Differing tensors to list, or 'all'.", type=Top(), default=10)
 @format_options("text", "json", "markdown")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:

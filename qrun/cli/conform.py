@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, WholeNumber, argument, define, format_options, option, print_json
+from qrun.cli._base import Call, WholeNumber, argument, define, format_options, heading, print_json
 from qrun.cli._options import Distance, general_options
 from qrun.cli._targets import Target, targets, write_reports
 from qrun.errors import CallError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from qrun.conform.results import Judgement
     from qrun.conform.suite import CaseInfo, Suite
     from qrun.report.screen import Out
+
+run, output = map(heading, ("Run", "Output"))
 
 NEVER = "never"
 ACTIONS = ("export", "scoreboard")
@@ -38,34 +40,19 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, wrong, refused, crashed, hung, unsupported.",
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")
-@option(
-    "Run",
-    "--runtime NAME",
-    "The runtime to judge. Repeatable.",
-    multiple=True,
-    show_default="qrun: native and reference",
-)
-@option(
-    "Run",
+@run("--runtime NAME", "The runtime to judge. Repeatable.", multiple=True, show_default="qrun: native and reference")
+@run(
     "--select WORDS",
     "Only these cases: profiles, operators, beginnings of case ids, comma-separated. A case must fit one word of each kind given. Repeatable.",
     multiple=True,
 )
-@option(
-    "Run",
-    "--python PATH",
-    "Run the runtime in this Python, which may have another version of it.",
-    show_default="this one",
-)
-@option("Run", "--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="the CPUs there are")
-@option(
-    "Run", "--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0
-)
-@option("Run", "--list", "Print the cases' ids and run nothing.", into="listed", is_flag=True)
-@option("Output", "--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")
-@option("Output", "--baseline FILE", "An answer saved with --json: report only what changed since.")
-@option(
-    "Output",
+@run("--python PATH", "Run the runtime in this Python, which may have another version of it.", show_default="this one")
+@run("--jobs N", "Cases to run at once.", type=WholeNumber(1, 256), show_default="the CPUs there are")
+@run("--timeout S", "Seconds after which a case counts as hung.", type=Distance(0, min_open=True), default=20.0)
+@run("--list", "Print the cases' ids and run nothing.", into="listed")
+@output("--fail-on VERDICTS", "Exit 1 when one of these occurs, or never.", default="wrong,crashed,hung")
+@output("--baseline FILE", "An answer saved with --json: report only what changed since.")
+@output(
     "-o, --output [FORMAT=]FILE",
     "Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.",
     multiple=True,

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, option, places, print_json
+from qrun.cli._base import RealNumber, WholeNumber, argument, define, format_options, heading, places, print_json
 from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option, time_option
 
 if TYPE_CHECKING:
     from qrun.evaluating.evaluation import Evaluation
     from qrun.report.evaluation import Gate
     from qrun.report.screen import Out
+
+samples, judgement, run, output = map(heading, ("Samples", "Judgement", "Run", "Output"))
 
 
 class Percent(RealNumber):
@@ -46,8 +48,7 @@ class Percent(RealNumber):
     "missed, or no sample could be run. With -o, what is finished is kept, and --resume goes on after an interruption.",
 )
 @argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
-@option(
-    "Samples",
+@samples(
     "-i, --inputs SPEC",
     "A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
     "name=x.npy; a list .txt; or - for stdin. Repeatable.",
@@ -55,75 +56,62 @@ class Percent(RealNumber):
     required=True,
     shell_complete=places("file"),
 )
-@option("Samples", "--labels FILE", "The right class of each sample: .npy, or a number in each line.")
-@option("Samples", "--limit N", "Take at most N samples.", type=WholeNumber(1))
-@option("Samples", "--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
-@option(
-    "Samples",
+@samples("--labels FILE", "The right class of each sample: .npy, or a number in each line.")
+@samples("--limit N", "Take at most N samples.", type=WholeNumber(1))
+@samples("--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
+@samples(
     "--batch N",
     "Samples run at once, where the model leaves its batch axis free.",
     type=WholeNumber(1, 4096),
     default=1,
 )
-@option(
-    "Judgement",
+@judgement(
     "--against MODEL",
     f"Compare the models with another one, or with themselves in {' or '.join(OTHERS)}.",
     shell_complete=places("file"),
 )
-@option(
-    "Judgement",
+@judgement(
     "--metric MODULE:FUNCTION",
     "A metric of your own: a function that takes the outputs by name and the label, and returns a number. Repeatable.",
     multiple=True,
 )
-@option("Judgement", "--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Percent())
-@option(
-    "Judgement",
+@judgement("--min-accuracy PERCENT", "Top-1 accuracy in percent that each model must reach.", type=Percent())
+@judgement(
     "--max-drop POINTS",
     "Percentage points of top-1 accuracy that a model may lose against --against, or against the first model.",
     type=Distance(0),
 )
-@option(
-    "Judgement",
-    "--min-agreement PERCENT",
-    "Percentage of samples whose argmax must be the same as with --against.",
-    type=Percent(),
+@judgement(
+    "--min-agreement PERCENT", "Percentage of samples whose argmax must be the same as with --against.", type=Percent()
 )
-@option(
-    "Judgement",
+@judgement(
     "--until-sure POINTS",
     "Stop as soon as the 95 % interval of the accuracy (without labels: of the argmax agreement) spans at most so many percentage points.",
     type=Percent(),
 )
-@option(
-    "Judgement",
-    "--health",
-    "Also count inside the models, over all samples: saturation, codes never used, sums; takes longer.",
-    is_flag=True,
+@judgement(
+    "--health", "Also count inside the models, over all samples: saturation, codes never used, sums; takes longer."
 )
-@option(
-    "Run",
+@run(
     "-j, --jobs N",
     "Processes; each gets its share of the CPUs.",
     type=WholeNumber(1, 1024),
     show_default="as many as save time",
 )
-@option("Run", "--threads N", "Threads, with --jobs 1.", type=WholeNumber(1, 4096))
-@option("Run", "--dask ADDRESS", "A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
-@option("Run", "--fail-fast", "Stop at the first sample that cannot be read or run.", is_flag=True)
-@option(
-    "Run",
+@run("--threads N", "Threads, with --jobs 1.", type=WholeNumber(1, 4096))
+@run("--dask ADDRESS", "A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
+@run("--fail-fast", "Stop at the first sample that cannot be read or run.")
+@run(
     "-b, --backend",
     "Which of qrun's backends runs the models.",
     type=("native", "reference"),
     show_default="native, where it can run",
 )
-@arith_option("Run")
-@memory_option("Run")
-@time_option("Run")
-@option("Output", "-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
-@option("Output", "--resume", "Continue with what the folder of --output holds.", is_flag=True)
+@arith_option(run)
+@memory_option(run)
+@time_option(run)
+@output("-o, --output DIR", "A folder for outputs and scores, which are saved as they are made.")
+@output("--resume", "Continue with what the folder of --output holds.")
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 def command(out: Out, models: tuple[str, ...], **options: Any) -> int:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qrun.cli._base import define, format_options, model_argument, option, print_json
+from qrun.cli._base import define, format_options, heading, model_argument, print_json
 from qrun.cli._options import general_options, read_model
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
 
+output = heading("Output")
+
 
 @define(
     "inspect",
-    examples=[
-        "qrun inspect m.onnx",
-        "qrun inspect m.onnx --nodes | grep conv",
-        "qrun inspect m.onnx -t '*_scale'",
-    ],
+    examples=["qrun inspect m.onnx", "qrun inspect m.onnx --nodes | grep conv", "qrun inspect m.onnx -t '*_scale'"],
 )
 @model_argument
-@option("Output", "--nodes", "List every node with types and shapes.", is_flag=True)
-@option("Output", "-t, --tensor PATTERN", "Show stored tensors whose name matches. Repeatable.", multiple=True)
+@output("--nodes", "List every node with types and shapes.")
+@output("-t, --tensor PATTERN", "Show stored tensors whose name matches. Repeatable.", multiple=True)
 @format_options("text", "json")
 @general_options()
 def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import WholeNumber, contradiction, define, format_options, model_argument, option, print_json
+from qrun.cli._base import WholeNumber, contradiction, define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option, trace_option
 from qrun.running.cpus import usable_cpus
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from qrun.report.profilerows import ProfileReport
     from qrun.report.screen import Out
     from qrun.running.profiling import Profile
+
+run, timing, output = map(heading, ("Run", "Timing", "Output"))
 
 INTERRUPTED = 130
 
@@ -47,13 +49,11 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @model_argument
 @input_options
 @run_options
-@option(
-    "Run", "--against", "Measure onnxruntime too, in turn with qrun, on as many threads, and show both.", type=["ort"]
-)
+@run("--against", "Measure onnxruntime too, in turn with qrun, on as many threads, and show both.", type=["ort"])
 @runs_option
-@option("Timing", "--warmup N", "Warm-up runs, which are not timed.", type=WholeNumber(0, 10**6), default=1)
-@option("Output", "--by", "One row per node or per operator type.", type=["node", "op"], default="node")
-@option("Output", "--top N", "Rows to print, or 'all' (then in graph order).", type=Top(), default=10)
+@timing("--warmup N", "Warm-up runs, which are not timed.", type=WholeNumber(0, 10**6), default=1)
+@output("--by", "One row per node or per operator type.", type=["node", "op"], default="node")
+@output("--top N", "Rows to print, or 'all' (then in graph order).", type=Top(), default=10)
 @trace_option
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, option
+from qrun.cli._base import Call, argument, define, heading
 from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, limits, run_options, runs_option
 from qrun.cli.compare import AGAINST
@@ -18,6 +18,8 @@ from qrun.errors import CallError
 if TYPE_CHECKING:
     from qrun.report.html.models import Document
     from qrun.report.screen import Out, Screen
+
+run, output = map(heading, ("Run", "Output"))
 
 DEFAULT = "qrun-report.html"
 SAVED = "qrun check, profile, run and compare save such files with --json"
@@ -41,8 +43,8 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @input_options
 @run_options
 @runs_option
-@option("Run", "--against", "Also compare every tensor with another runtime, as qrun compare does.", type=AGAINST)
-@option("Output", "-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
+@run("--against", "Also compare every tensor with another runtime, as qrun compare does.", type=AGAINST)
+@output("-o, --output FILE", "Where to write the page; - for stdout.", default=DEFAULT)
 @general_options(config=True)
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._base import define, format_options, model_argument, option, print_json
+from qrun.cli._base import define, format_options, heading, model_argument, print_json
 from qrun.cli._flow import Ready, prepare, write_trace
 from qrun.cli._options import general_options, input_options, run_options, trace_option
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from qrun.checking.rules import Finding
     from qrun.report.screen import Out
     from qrun.running.session import RunResult, Session
+
+run, output = map(heading, ("Run", "Output"))
 
 
 @define(
@@ -29,22 +31,11 @@ if TYPE_CHECKING:
 @model_argument
 @input_options
 @run_options
-@option(
-    "Run",
-    "--fail-on",
-    "Exit 1 when a spec check finds this or worse.",
-    type=["error", "warning", "never"],
-    default="never",
+@run("--fail-on", "Exit 1 when a spec check finds this or worse.", type=["error", "warning", "never"], default="never")
+@output(
+    "-t, --tensor PATTERN", "Also show (and save) intermediate tensors whose name matches. Repeatable.", multiple=True
 )
-@option(
-    "Output",
-    "-t, --tensor PATTERN",
-    "Also show (and save) intermediate tensors whose name matches. Repeatable.",
-    multiple=True,
-)
-@option(
-    "Output", "-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout."
-)
+@output("-o, --output PATH", "Save tensors: .npz, .npy (one output), DIR/ (test_data_set layout), - for stdout.")
 @trace_option
 @format_options("text", "json")
 @general_options(config=True)
