@@ -123,8 +123,9 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
     from qrun.report.sheet import print_sheet
 
     _contradictions(options)
+    sure: float | None = options["until_sure"]
     texts = {name: options[name] or "" for name in ("against", "dask", "output")}
-    others = {"metrics": options["metric"], "until_sure": _share(options["until_sure"])}
+    others = {"metrics": options["metric"], "until_sure": sure and sure / 100}
     named = {each.name: options[each.name] for each in fields(Wishes) if each.name in options}
     wishes = Wishes(**{**named, **texts, **others})
     stdin = sys.stdin.buffer if sys.stdin is not None else None
@@ -141,10 +142,6 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
         markdown = options["format"] == "markdown"
         print_sheet(out, evaluation_sheet(found, gates, markdown), markdown)
     return code
-
-
-def _share(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
 
 
 def _contradictions(options: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ and of several models, the best one first."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
@@ -35,7 +35,9 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     """The report. top: rows of each table, None for all; sources: of the inputs."""
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
-    advice = [Block(title, lines=lines) for title, lines in _advice(found)]
+    advice = [Block("Correct first", lines=corrections(found))] if found.misfits else []
+    if not found.misfits and found.suggestion is not None:
+        advice = [Block("Keep in float", lines=kept(found))]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
     told, style = verdict(found) + chance(sources), GOOD if reached else BAD
     return Sheet([*_tables(found, top), *advice], told, style, models, about, notes(found))
@@ -128,14 +130,6 @@ _TENSORS = [
     Column("max abs", right=True, optional=2, cell=lambda t: number(t.cumulated and t.cumulated.largest)),
     Column("matched", optional=3, cell=lambda t: FOUND_BY[t.how]),
 ]
-
-
-def _advice(found: Accuracy) -> Iterator[tuple[str, list[str]]]:
-    """Title and lines of what to do."""
-    if found.misfits:
-        yield "Correct first", corrections(found)
-    elif found.suggestion is not None:
-        yield "Keep in float", kept(found)
 
 
 Candidate = tuple[str, Accuracy]

@@ -83,12 +83,8 @@ EXCLUDE = "nodes_to_exclude"
 def excluded(found: Accuracy) -> str:
     """The suggested nodes as a Python list."""
     kept = found.suggestion
-    nodes = (
-        []
-        if kept is None
-        else sorted({n.index: n for n in (*kept.nodes, *kept.around)}.values(), key=lambda n: n.index)
-    )
-    return json.dumps([node.label for node in nodes])
+    nodes = {node.index: node for node in ((*kept.nodes, *kept.around) if kept else ())}
+    return json.dumps([nodes[index].label for index in sorted(nodes)])
 
 
 def listed(names: Sequence[str]) -> str:
@@ -175,12 +171,8 @@ def kept(found: Accuracy) -> list[str]:
             "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
         )
     if advice.around:
-        does = (
-            "reads these results and would round them"
-            if len(advice.around) == 1
-            else "read these results and would round them"
-        )
-        lines.append(f"{listed([node.label for node in advice.around])} {does} again.")
+        who = f"{listed([node.label for node in advice.around])} read{'s' if len(advice.around) == 1 else ''}"
+        lines.append(f"{who} these results and would round them again.")
     return lines
 
 
@@ -201,8 +193,9 @@ def hurry(found: Accuracy) -> str:
         return ""
     parts = []
     if found.measured < found.quantizing:
+        alone = f"{found.measured} of {found.quantizing} quantized nodes were measured alone"
         parts.append(
-            f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets, whose noise is divided in proportion to the noise of each node's own result"
+            f"{alone}, the others (~) in sets, whose noise is divided in proportion to the noise of each node's own result"
         )
     advice = found.suggestion
     if advice is not None and advice.runs < found.runs:
@@ -213,29 +206,22 @@ def hurry(found: Accuracy) -> str:
 def notes(found: Accuracy) -> list[str]:
     """What the reader should know about these numbers."""
     made = []
-    worse = [
-        cost
-        for cost in found.costs
-        if cost.measured and decibel(cost.sqnr) != decibel(found.real) and cost.sqnr < found.real
-    ]
+    whole = decibel(found.real)
+    worse = [c for c in found.costs if c.measured and decibel(c.sqnr) != whole and c.sqnr < found.real]
     if worse:
-        made.append(
-            f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
-            f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: the errors of nodes cancel in part, so the shares rank the nodes but do not add up."
-        )
+        one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
+        others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
+        why = "the errors of nodes cancel in part, so the shares rank the nodes but do not add up"
+        made.append(f"{one} than all nodes together ({whole}){others}: {why}.")
     if found.partly:
-        made.append(
-            f"of {plural(len(found.partly), 'quantized node')} only the rounding of the result is known: "
-            f"{listed([node.label for node in found.partly])}."
-        )
+        names, count = listed([node.label for node in found.partly]), plural(len(found.partly), "quantized node")
+        made.append(f"of {count} only the rounding of the result is known: {names}.")
     for side, model in (("quantized", found.quantized), ("reference", found.reference)):
         strays = [one for one in found.left if one.side == side and not one.inside]
         if strays:
-            names = listed([_stray(model, one) for one in strays])
-            made.append(
-                f"{plural(len(strays), 'tensor')} of the {side} model without a counterpart: {names} (node "
-                f"{strays[0].index}: {strays[0].why})."
-            )
+            names, count = listed([_stray(model, one) for one in strays]), plural(len(strays), "tensor")
+            where = f"node {strays[0].index}: {strays[0].why}"
+            made.append(f"{count} of the {side} model without a counterpart: {names} ({where}).")
     if any(not node.name for cost in found.costs for node in cost.floats):
         made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
     return made

@@ -32,10 +32,8 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
     if found.first is not None:
         nodes = plural(len(found.model.nodes), "node")
         title = "crash" if found.first.crashed else "refusal" if found.first.refused else "difference"
-        blocks.append(
-            Block(f"First {title}  node {found.first.node.index} of {nodes}", facts=first_facts(found, found.first))
-        )
-        blocks.append(_differing(found, top))
+        title = f"First {title}  node {found.first.node.index} of {nodes}"
+        blocks += [Block(title, facts=first_facts(found, found.first)), _differing(found, top)]
     causes = _causes(found)
     if causes:
         blocks.append(Block("Causes (qrun explain CAUSE)", Grid.of(_CAUSE_COLUMNS, causes.items())))
@@ -81,10 +79,9 @@ def _at_outputs(found: Comparison) -> str:
 def _why(found: Comparison, first: ComparedTensor) -> str:
     if first.guilt:
         return f", {first.guilt.reason.cause}"
-    origin = found.origin
-    return (
-        f", inherited from {origin.guilt.reason.cause} at node {origin.node.index}" if origin and origin.guilt else ""
-    )
+    if (origin := found.origin) and origin.guilt:
+        return f", inherited from {origin.guilt.reason.cause} at node {origin.node.index}"
+    return ""
 
 
 def _counts(found: Comparison) -> list[str]:
@@ -117,9 +114,8 @@ def _differing(found: Comparison, top: int | None) -> Block:
     left, told = len(found.differing) - len(rows), _beyond(found)
     isolate = "" if found.isolate or found.piecewise else "--isolate, "
     title = f"Tensors that differ{f', beyond {told}' if told else ''}"
-    title = (
-        f"Tensors that {found.names[1]} {refuses(found.refused)}" if all(t.refused for t in found.differing) else title
-    )
+    if all(t.refused for t in found.differing):
+        title = f"Tensors that {found.names[1]} {refuses(found.refused)}"
     more = f"{plural(left, 'more tensor')}   --top all, {isolate}--json" if left else ""
     if any(_own(t) for t in rows):
         title += " (in brackets: elements that differ by themselves)"

@@ -23,14 +23,10 @@ from qrun.running.profiling import SPREAD, Profile, outliers, summary
 
 def profile_fields(report: ProfileReport) -> dict[str, Any]:
     """The body of the JSON report; all samples in ms."""
-    profile = report.profile
+    profile, used = report.profile, {"arith": report.arith, "threads_used": report.threads}
     return {
         "model": model_fields(profile.model),
-        "environment": {
-            **environment(report.backend, report.label),
-            "arith": report.arith,
-            "threads_used": report.threads,
-        },
+        "environment": {**environment(report.backend, report.label), **used},
         "inputs": input_fields(report.feeds),
         "symbols": report.feeds.symbols,
         "load_ms": report.load_ns / 1e6,
@@ -92,18 +88,12 @@ def profile_csv(report: ProfileReport) -> str:
     if report.against is not None and report.by == "op":
         return _csv(encode(report.paired), ("op", "groups", "nodes", "median_ms", "other_ms", "ratio"))
     if report.against is not None:
-        return _csv(
-            [
-                {
-                    **encode(g),
-                    "ran_by": "; ".join(n.ran_by for n in g.mine),
-                    "nodes": " ".join(map(str, g.nodes)),
-                    "other_ran_by": "; ".join(n.ran_by for n in g.others),
-                }
-                for g in report.groups
-            ],
-            GROUP_COLUMNS,
-        )
+        sides = [["; ".join(node.ran_by for node in side) for side in (g.mine, g.others)] for g in report.groups]
+        groups = [
+            {**encode(g), "nodes": " ".join(map(str, g.nodes)), "ran_by": mine, "other_ran_by": theirs}
+            for g, (mine, theirs) in zip(report.groups, sides, strict=True)
+        ]
+        return _csv(groups, GROUP_COLUMNS)
     if report.by == "op":
         columns = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
         return _csv([{**encode(o), "ran_by": json.dumps(o.ran_by)} for o in report.operators], columns)
@@ -111,14 +101,8 @@ def profile_csv(report: ProfileReport) -> str:
     for node in report.rows:
         running += node.share
         group = node.group or (() if node.inserted else (node.index,))
-        records.append(
-            {
-                **encode(node),
-                "sum": running,
-                "outputs": "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs),
-                "group": " ".join(map(str, group)),
-            }
-        )
+        forms = "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs)
+        records.append({**encode(node), "sum": running, "outputs": forms, "group": " ".join(map(str, group))})
     return _csv(records, NODE_COLUMNS)
 
 

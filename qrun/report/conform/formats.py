@@ -12,7 +12,7 @@ from qrun.conform.runtimes import RUNTIMES
 from qrun.documents.record import encode
 from qrun.report.conform.sheet import conform_sheet, told
 from qrun.report.formats.junit import xml_text
-from qrun.report.formats.sarif import REGION, sarif_text, tool
+from qrun.report.formats.sarif import REGION, result, sarif_text, tool
 from qrun.report.json import document
 from qrun.report.screen import Out, drawn
 from qrun.report.sheet import markdown_lines, print_sheet
@@ -39,19 +39,15 @@ def _junit(found: Judgement, argv: Sequence[str]) -> str:
     """A suite for each runtime, a test for each case; verdicts of --fail-on are failures, what was not run is skipped."""
     root = Tree.Element("testsuites", {"name": "qrun conform"})
     for each in found.runtimes:
-        suite = Tree.SubElement(
-            root, "testsuite", {"name": safe(each.title), "tests": str(len(each.cases)), "time": f"{each.seconds:.3f}"}
-        )
-        failures = skipped = 0
+        about = {"name": safe(each.title), "tests": str(len(each.cases)), "time": f"{each.seconds:.3f}"}
+        suite, failures, skipped = Tree.SubElement(root, "testsuite", about), 0, 0
         for case in each.cases:
-            test = Tree.SubElement(
-                suite, "testcase", {"classname": safe(f"{each.name}.{case.operator}"), "name": safe(case.id)}
-            )
+            name = {"classname": safe(f"{each.name}.{case.operator}"), "name": safe(case.id)}
+            test = Tree.SubElement(suite, "testcase", name)
             if case.verdict in found.fail_on:
                 failures += 1
-                Tree.SubElement(
-                    test, "failure", {"type": case.cause or case.verdict, "message": safe(told(case))}
-                ).text = safe(elements_text(case))
+                why = {"type": case.cause or case.verdict, "message": safe(told(case))}
+                Tree.SubElement(test, "failure", why).text = safe(elements_text(case))
             elif case.verdict in ("refused", "unsupported"):
                 skipped += 1
                 Tree.SubElement(test, "skipped", {"message": safe(told(case))})
@@ -90,20 +86,12 @@ def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
     fingerprint = hashlib.sha256(f"{each.name}\n{case.id}\n{case.cause or case.verdict}".encode()).hexdigest()[:32]
     name = {"name": case.operator, "fullyQualifiedName": case.id, "kind": "element"}
     more = elements_text(case)
-    return {
-        "ruleId": case.cause or case.verdict,
-        "ruleIndex": rule,
-        "level": LEVELS[case.verdict],
-        "message": {"text": safe(f"{case.id}: {told(case)}") + (f"\n{safe(more)}" if more else "")},
-        "locations": [
-            {
-                "physicalLocation": {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION},
-                "logicalLocations": [name],
-            }
-        ],
-        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint},
-        "properties": {"verdict": case.verdict, "profile": case.profile, "clause": case.clause, "proved": case.proved},
-    }
+    text = safe(f"{case.id}: {told(case)}") + (f"\n{safe(more)}" if more else "")
+    file = {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION}
+    places = {"physicalLocation": file, "logicalLocations": [name]}
+    prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint}
+    about = {"verdict": case.verdict, "profile": case.profile, "clause": case.clause, "proved": case.proved}
+    return result((case.cause or case.verdict, rule), LEVELS[case.verdict], text, places, prints, about)
 
 
 def _html(found: Judgement, argv: Sequence[str]) -> str:

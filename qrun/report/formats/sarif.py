@@ -70,6 +70,21 @@ def _rule(found: CatalogEntry) -> dict[str, Any]:
     }
 
 
+def result(
+    rule: tuple[str, int], level: str, text: str, places: Mapping[str, Any], prints: Mapping[str, str], more: Any
+) -> dict[str, Any]:
+    """rule: its id and place among the rules; places: of the file, and logical ones; prints: fingerprints; more: properties."""
+    return {
+        "ruleId": rule[0],
+        "ruleIndex": rule[1],
+        "level": level,
+        "message": {"text": text},
+        "locations": [places],
+        "partialFingerprints": prints,
+        "properties": more,
+    }
+
+
 def _location(model: Checked) -> dict[str, str]:
     """A relative URI below the source root, or an absolute one."""
     if Path(model.name).is_absolute():
@@ -87,12 +102,6 @@ def _result(model: Checked, finding: Finding, rule: int, fingerprint: str) -> di
     ]
     if logical:
         location["logicalLocations"] = logical
-    return {
-        "ruleId": finding.rule,
-        "ruleIndex": rule,
-        "level": finding.level,
-        "message": {"text": headline(finding) + details},
-        "locations": [location],
-        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1", "qrunFinding/v1": fingerprint},
-        "properties": {"operator": finding.op, "expected": finding.expected, "got": finding.got},
-    }
+    prints = {"primaryLocationLineHash": f"{fingerprint}:1", "qrunFinding/v1": fingerprint}
+    more = {"operator": finding.op, "expected": finding.expected, "got": finding.got}
+    return result((finding.rule, rule), finding.level, headline(finding) + details, location, prints, more)
