@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,9 @@ def _lower(site: LoweringContext) -> NativeKernel:
     bias = rest[4]
     if weights.groups is not None:
         site.afford(4 * columns * depth)
-        return matmul_kernel(site, a, site.memo.once("values", lambda: weights.values(depth)).T, bias)
+        rounded = replace(weights, dtype=site.narrow or a.dtype)
+        values = site.memo.once("values", lambda: rounded.values(depth).astype(a.dtype, copy=False))
+        return matmul_kernel(site, a, values.T, bias)
     return coded_kernel(site, weights, a, bias)
 
 

@@ -132,6 +132,24 @@ def test_results_are_those_of_the_reference(name: str, threads: int, monkeypatch
     assert len(ran) > 2 * TURNS or "grow" in name
 
 
+def test_what_turns_take_from_around_them_may_lie_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan output is a value of the graph around, which no kernel reads, as its caller or another node laid it."""
+    model = loop(
+        [node("Add", "s s", "s2"), node("Identity", "x", "o"), node("Identity", "t", "p")], ["s2", "o", "p"], ["s"], {}
+    )
+    model.graph.node.insert(1, node("Transpose", "square", "t", perm=[1, 0]))
+    model.graph.input.append(value("square", F32, [WIDE, WIDE]))
+    reference = qrun.Session(model, backend="reference")
+    session, ran = qrun.Session(model, backend="native", threads=1), runs(monkeypatch)
+    for x in (X, np.asfortranarray(X), np.repeat(X, 2, axis=1)[:, ::2], X[::-1, ::-1]):
+        feeds = {"x": x, "turns": np.array(TURNS), "square": W}
+        want = reference.run(feeds)
+        for _ in range(2):
+            for name, array in session.run(feeds).items():
+                assert_equal(array, want[name], name)
+    assert len(ran) > 4 * TURNS
+
+
 def test_a_program_is_made_when_shapes_came_often(monkeypatch: pytest.MonkeyPatch) -> None:
     session, ran = qrun.Session(LOOPS["a product and functions"](), backend="native", threads=1), runs(monkeypatch)
     session.run({"x": X, "turns": np.array(3)})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product as combinations
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.native import Array, engine, every_isa, thin
-from helpers.placed import elsewhere, run_placed, same_everywhere
+from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs
 from helpers.sums import assert_bits
 from helpers.support import MS, node_model
 from ops.test_ms_blocks import ZEROS, case
+from oracle.blocks import BFLOAT16
 
 import qrun
 from qrun.native.errors import Declined
@@ -116,6 +118,15 @@ def test_nodes_run_natively_and_as_part_of_a_program() -> None:
     session.run(feeds)
     session.run(feeds)
     assert not elsewhere(session)
+
+
+def test_weights_of_other_blocks_are_rounded_to_the_type_of_the_node() -> None:
+    """With g_idx float16 and bfloat16 nodes multiply what their codes stand for as numbers of that type."""
+    for seed, (dtype, bits, zeros) in enumerate(combinations((np.float16, BFLOAT16), (2, 4, 8), ZEROS)):
+        inputs, attributes = case(seed, bits, zeros, dtype=dtype, groups=True, sizes=(3, 70, 9), block=16)
+        model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, outputs=[dtype], constants=range(1, 6))
+        session = same_runs(model, feeds, times=2)
+        assert not elsewhere(session), f"{dtype} {bits} {zeros}"
 
 
 def test_scales_that_are_no_numbers_are_told_by_both_backends() -> None:

@@ -129,7 +129,7 @@ class Turning:
             known |= {key: values[key] for key in self.scanned} | instance.results(budget)
             for key, start in ready.starts.items():
                 instance.move(key, start)
-            ready.set_moves(known, stacked)
+            known |= ready.set_moves(known, stacked)  # copies live as long as `known`
             count, spans = self._repeat(instance, ready, most, budget.deadline, timed)
             carried = tuple([ready.values[key].copy() for _, key in self.carried])
         finally:
@@ -234,13 +234,16 @@ class _Ready:
                 add(made, self.starts[key], self.values[key].nbytes)
         return np.array([*rows, *late], np.int64).reshape(-1, MOVE // 8), len(turning.scanned)
 
-    def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> None:
-        """Let the moves be those of turns that begin. known: arrays by key, stacked: what gets what is stacked."""
+    def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> Mapping[Key, Array]:
+        """Let the moves be those of turns that begin; returns what must live until they end. known: arrays by key, stacked: what
+        gets what is stacked."""
         self.moves[...] = self._rows
+        sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self._loose}
         for row, key, start in self._loose:
-            self.moves[row, 0] = address(known[key]) + start
+            self.moves[row, 0] = address(sources[key]) + start
         for row, block in enumerate(stacked, len(self.turning.scanned)):
             self.moves[row, 1] = address(block)
+        return sources
 
 
 def _block(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
