@@ -79,7 +79,7 @@ def unpack(codes: Array, bits: int) -> Array:
     if bits == 8:
         return codes
     parts = [(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
+    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], codes.shape[-1] * len(parts))
 
 
 def dequantized_product(

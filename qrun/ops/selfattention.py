@@ -67,8 +67,8 @@ def attention_1(
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     with_shape(bias, "bias", weights.shape[1:])
-    rows = input.reshape(-1, input.shape[2])
-    projected = node("Gemm", [rows, weights, bias], ctx).reshape(*input.shape[:2], -1)
+    rows = input.reshape(input.shape[0] * input.shape[1], input.shape[2])
+    projected = node("Gemm", [rows, weights, bias], ctx).reshape(*input.shape[:2], weights.shape[1])
     cache = Cache(past, bool(past_present_share_buffer), past_sequence_length)
     options = (mask_filter_value, bool(unidirectional), scale)
     return _self_attention(projected, widths, num_heads, mask_index, attention_bias, cache, options, ctx)

@@ -79,6 +79,7 @@ def test_features(dtype: Any) -> None:
         made = ml_node("Normalizer", [x], {"norm": norm}, tolerance=1e-5)[0]
         assert_rounded(made, np.array([r / s if s else r for r, s in zip(wide, size, strict=True)]))
     assert_rounded(ml_node("Normalizer", [x[:1] * 0], {"norm": "L2"})[0], wide[:1] * 0)
+    assert ml_node("Normalizer", [x[:, :0]], {"norm": "L2"})[0].shape == (5, 0)
     made = ml_node("Binarizer", [x], {"threshold": 1.5}, [dtype], tolerance=0 if dtype == F else None)[0]
     assert_equal(made, np.array([[1 if v > 1.5 else 0 for v in row] for row in wide.tolist()]).astype(dtype))
     made = ml_node("FeatureVectorizer", [x, x[:, :2]], {"inputdimensions": [3, 2]}, tolerance=1e-6)[0]

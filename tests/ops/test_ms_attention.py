@@ -180,6 +180,13 @@ class Quantized(Self):
         return made
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8)])
+def test_attention_of_nothing(shape: tuple[int, ...]) -> None:
+    inputs = [np.zeros(shape, F), np.ones((8, 24), F), np.zeros(24, F)]
+    made = qrun_node("Attention", inputs, {"num_heads": 2}, domain=MS, outputs=[F], opset=21)
+    assert made.shape == shape
+
+
 @pytest.mark.parametrize("dtype", [F, H])
 def test_q_attention_against_the_oracle(dtype: Any) -> None:
     for seed in range(32 if dtype == F else 12):

@@ -108,6 +108,12 @@ def test_gather_block_quantized(dtype: Any) -> None:
         peer.finish(0.4)
 
 
+def test_gather_block_quantized_of_no_indices() -> None:
+    inputs = [np.zeros((5, 32), np.uint8), np.zeros((2, 0), np.int64), np.ones((5, 2), F), np.zeros((5, 1), np.uint8)]
+    made = qrun_node("GatherBlockQuantized", inputs, {"block_size": 32}, domain=MS, outputs=[F], opset=21)
+    assert made.shape == (2, 0, 64)
+
+
 NF4 = "-1 -.6961928009986877 -.5250730514526367 -.39491748809814453 -.28444138169288635 -.18477343022823334 \
 -.09105003625154495 0 .07958029955625534 .16093020141124725 .24611230194568634 .33791524171829224 .44070982933044434 \
 .5626170039176941 .7229568362236023 1"
