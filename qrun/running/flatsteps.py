@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import replace
+from qrun.declare.frozen import frozen, replace
 from qrun.errors import QrunError
 from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, version
@@ -26,6 +26,23 @@ from qrun.running.times import Clock
 
 class Unforetold(Exception):
     """Only a run tells what a step makes, or it has no native kernel."""
+
+
+@frozen
+class FlatLevel:
+    """The graph whose steps are looked at. natives: its kernels; names: what the flat plan calls its tensors, where that differs.
+
+    source: of its nodes but for their labels. guard: of its steps. start: of new names.
+    """
+
+    natives: NativeKernels
+    names: Mapping[str, str]
+    source: Origin
+    guard: str
+    start: str
+
+    def of(self, name: str) -> str:
+        return self.names.get(name, name)
 
 
 class FlatSteps:

@@ -17,10 +17,10 @@ from qrun.ir import Array, Model, TensorType
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.flat import CERTAIN, Flat, GoneNode, Origin
-from qrun.running.flatsteps import FlatSteps, Unforetold
+from qrun.running.flatsteps import FlatLevel, FlatSteps, Unforetold
 from qrun.running.plan import Plan, Step
 
-UNROLLED = 64
+UNROLLED = 128
 """The most steps of all turns of a loop that stand in its place: each is planned, and joined to its neighbours where it can be."""
 
 
@@ -54,23 +54,6 @@ def flattened(
     return _Flattening(plan, natives, infos, shapes).of(events, bounds)
 
 
-@frozen
-class _Level:
-    """The graph whose steps are looked at. natives: its kernels; names: what the flat plan calls its tensors, where that differs.
-
-    source: of its nodes but for their labels. guard: of its steps. start: of new names.
-    """
-
-    natives: NativeKernels
-    names: Mapping[str, str]
-    source: Origin
-    guard: str
-    start: str
-
-    def of(self, name: str) -> str:
-        return self.names.get(name, name)
-
-
 class _Flattening(FlatSteps):
     """Makes a flat plan."""
 
@@ -81,7 +64,7 @@ class _Flattening(FlatSteps):
             at = Origin(number)
             try:
                 with self._or_not_at_all():
-                    why = self._without(step, _Level(self.around, {}, at, "", self.start), at)
+                    why = self._without(step, FlatLevel(self.around, {}, at, "", self.start), at)
             except Unforetold:
                 whole[number] = self._as_it_is(step, number, events[number], bounds[number])
             else:
@@ -110,7 +93,7 @@ class _Flattening(FlatSteps):
         self._add(own, bound, event, Origin(number), "")
         return event
 
-    def _without(self, step: Step, level: _Level, at: Origin) -> str:
+    def _without(self, step: Step, level: FlatLevel, at: Origin) -> str:
         """Add what a step with graphs does; at: where it is. Why it is no choice in a run, if it is none."""
         op = step.node.op_type if step.bodies and not step.node.domain else ""
         if op == "If":
@@ -123,7 +106,7 @@ class _Flattening(FlatSteps):
             raise Unforetold
         return ""
 
-    def _choice(self, step: Step, level: _Level, at: Origin) -> str:
+    def _choice(self, step: Step, level: FlatLevel, at: Origin) -> str:
         node = step.node
         name, outputs = level.of(node.inputs[0]), [(n, output) for n, output in enumerate(node.outputs) if output]
         condition = self.values.held.get(name)
@@ -155,25 +138,27 @@ class _Flattening(FlatSteps):
             self._glue("Where", (name, taken[0][n], taken[1][n]), level.of(output), at, level.guard)
         return ""
 
-    def _loop(self, step: Step, level: _Level, at: Origin) -> None:
+    def _loop(self, step: Step, level: FlatLevel, at: Origin) -> None:
         """Add all turns of a Loop."""
         node, body = step.node, step.bodies["body"].model
         names = [level.of(name) for name in node.inputs]
         most, carried = int(self._one(names[0], np.int64)), names[2:]
         going = len(names) < 2 or not names[1] or bool(self._one(names[1], np.bool_))
         stacks: list[list[str]] = [[] for _ in body.outputs[1 + len(carried) :]]
-        turn = 0
+        turn, begin = 0, len(self.steps)
+        if _hands_on(body) and most * len(body.nodes) > UNROLLED:
+            raise Unforetold
         while going and turn < most:
             start = f"{level.start}{node.index}/{turn}"
             number = self._constant(f"{start}/number", _as(body, 0, np.array(turn)))
             condition = self._constant(f"{start}/condition", _as(body, 1, np.array(True)))
-            made = self._turn(step, level, at, turn, (number, condition, *carried))
+            made = self._turn(step, level, at, (turn, begin), (number, condition, *carried))
             going, carried, turn = bool(self._one(made[0], np.bool_)), made[1 : 1 + len(carried)], turn + 1
             for stack, name in zip(stacks, made[1 + len(carried) :], strict=True):
                 stack.append(name)
         self._results(step, level, at, carried, stacks, [0] * len(stacks))
 
-    def _scan(self, step: Step, level: _Level, at: Origin) -> None:
+    def _scan(self, step: Step, level: FlatLevel, at: Origin) -> None:
         """Add all turns of a Scan."""
         node, kwargs, body = step.node, step.kwargs, step.bodies["body"].model
         names = [level.of(name) for name in node.inputs]
@@ -182,14 +167,16 @@ class _Flattening(FlatSteps):
         axes = kwargs.get("scan_input_axes") or (0,) * len(scanned)
         backward = kwargs.get("scan_input_directions") or (0,) * len(scanned)
         lengths = {shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
-        length = lengths.pop()
+        length, begin = lengths.pop(), len(self.steps)
+        if length * len(body.nodes) > UNROLLED:
+            raise Unforetold
         stacks: list[list[str]] = [[] for _ in body.outputs[len(states) :]]
         for turn in range(length):
             start, elements = f"{level.start}{node.index}/{turn}", list[str]()
             for name, axis, reverse in zip(scanned, axes, backward, strict=True):
                 place = self._constant(f"{start}/{len(elements)}", np.array(length - 1 - turn if reverse else turn))
                 elements.append(self._glue("Gather", (name, place), f"{place}/element", at, level.guard, axis=axis))
-            made = self._turn(step, level, at, turn, (*states, *elements))
+            made = self._turn(step, level, at, (turn, begin), (*states, *elements))
             states = made[: len(states)]
             for stack, name in zip(stacks, made[len(states) :], strict=True):
                 stack.append(name)
@@ -197,18 +184,19 @@ class _Flattening(FlatSteps):
         ordered = [stack[::-1] if turn else stack for stack, turn in zip(stacks, turned, strict=True)]
         self._results(step, level, at, states, ordered, kwargs.get("scan_output_axes") or [0] * len(stacks))
 
-    def _turn(self, step: Step, level: _Level, at: Origin, turn: int, given: Sequence[str]) -> list[str]:
-        """Add a turn of a body, of so many steps together at most. given: what it is fed with."""
+    def _turn(self, step: Step, level: FlatLevel, at: Origin, turn: tuple[int, int], given: Sequence[str]) -> list[str]:
+        """Add a turn of a body, unless all of them are too many steps. turn: its number, and how many steps there were before
+        the first one. given: what it is fed with."""
         body = step.bodies["body"]
-        if (turn + 1) * len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
+        if len(self.steps) - turn[1] + len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
             raise Unforetold
         fed = {value.name: name for value, name in zip(body.model.inputs, given, strict=True)}
-        return self._graph(step, "body", level, at, level.guard, fed, part=f"{turn}/")
+        return self._graph(step, "body", level, at, level.guard, fed, part=f"{turn[0]}/")
 
     def _results(
         self,
         step: Step,
-        level: _Level,
+        level: FlatLevel,
         at: Origin,
         carried: Sequence[str],
         stacks: Sequence[Sequence[str]],
@@ -237,7 +225,7 @@ class _Flattening(FlatSteps):
         self,
         step: Step,
         name: str,
-        level: _Level,
+        level: FlatLevel,
         at: Origin,
         guard: str,
         fed: Mapping[str, str],
@@ -258,12 +246,12 @@ class _Flattening(FlatSteps):
             self._constant(own[inner], array)
         path = f"{at.path}/{name}/" if at.path else f"{name}/"
         names, natives = {**level.names, **own, **fed}, level.natives.inside(step, name)
-        inside = _Level(natives, names, replace(at, path=path), guard, start)
+        inside = FlatLevel(natives, names, replace(at, path=path), guard, start)
         for one in body.steps:
             self._inner(one, inside)
         return [inside.of(value.name) for value in graph.outputs]
 
-    def _inner(self, step: Step, level: _Level) -> None:
+    def _inner(self, step: Step, level: FlatLevel) -> None:
         """Add a step of a graph."""
         path = f"{level.source.path}{step.node.label}"
         if step.bodies:
@@ -278,6 +266,13 @@ class _Flattening(FlatSteps):
             self._constant(names[1][0], value)
         self.natives.lenders[node.index] = level.natives, step
         self._forced(replace(step, node=node), replace(level.source, path=path), level.guard)
+
+
+def _hands_on(body: Model) -> bool:
+    """Whether what a Loop's body makes of its condition is that condition, so that only their number ends the turns."""
+    made, given = body.outputs[0].name, body.inputs[1].name if len(body.inputs) > 1 else ""
+    maker = body.producers.get(made)
+    return made == given or (maker is not None and maker.op == "Identity" and maker.inputs[0] == given)
 
 
 def _outputs(step: Step, branch: str) -> Sequence[TensorType]:
