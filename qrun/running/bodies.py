@@ -119,6 +119,8 @@ def _turning(compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
     from qrun.native.errors import Declined
     from qrun.native.plan.turns import Turning
 
+    if compiled.flat is not None and compiled.flat.needed:
+        return None
     model = plan.model
     read = [value.name for place, value in enumerate(model.inputs) if place not in how.scanned]
     made = [value.name for value in model.outputs]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import TimeLimitError
+from qrun.errors import LimitError, TimeLimitError
 from qrun.ir import Array, Node
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
@@ -73,13 +73,23 @@ class Compiled:
             ran = self.program.run(feeds, elsewhere, budget, observer, timed)
         except Exception as error:
             late = self._late(error, budget)
+            if (
+                late is None and self._needs and not isinstance(error, LimitError)
+            ):  # it may have run on what nothing made
+                raise _undecided() from error
             if late is None:
                 raise
             raise late from None
+        if self.flat is not None and not all(ran.values[name].all() for name in self._needs):
+            raise _undecided()
         ran = replace(ran, told=this_run.told) if this_run.told else ran
         if self.flat is not None:
             inside.add_later(lambda: self._inside(ran, path))
         return ran
+
+    @property
+    def _needs(self) -> Sequence[str]:
+        return self.flat.needed if self.flat else ()
 
     def _inside(self, ran: StampedResult, path: str) -> Iterator[Happening]:
         """What happened at nodes of branches that stand in place of Ifs."""
@@ -176,3 +186,9 @@ class Timed(Sequence[NodeEvent]):
 
     def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
         return self._events[at]
+
+
+def _undecided() -> Exception:
+    from qrun.native.errors import Undecided
+
+    return Undecided()

@@ -39,6 +39,7 @@ class Flat:
     events:  of its steps. sources: where these come from; guards: of those that a bool of the run decides on, its name.
     inner:   what has graphs, and is inside other such nodes, and is gone; as often as it runs in a turn of these.
     whole:   events of the steps of the plan that it was made of.
+    needed:  names of bools that are true in each run that the plan is for: a branch that is not there would refuse its inputs.
     """
 
     events: Sequence[NodeEvent]
@@ -46,6 +47,7 @@ class Flat:
     guards: Mapping[int, str]
     inner: Sequence[GoneNode]
     whole: Sequence[NodeEvent]
+    needed: Sequence[str] = ()
 
     def spans(self, spans: Sequence[int]) -> list[int]:
         """How long each step of the plan that it was made of took (ns). spans: the same of its own."""

@@ -28,6 +28,10 @@ class Unforetold(Exception):
     """Only a run tells what a step makes, or it has no native kernel."""
 
 
+class RefusedStep(Unforetold):
+    """A step refuses what it would read."""
+
+
 @frozen
 class FlatLevel:
     """The graph whose steps are looked at. natives: its kernels; names: what the flat plan calls its tensors, where that differs.
@@ -64,6 +68,7 @@ class FlatSteps:
             self.values.held.setdefault(name, blank(info.shape, info.dtype))
         self.steps, self.bounds, self.events = list[Step](), list[KernelBinding | None](), list[NodeEvent]()
         self.sources, self.inner, self.guards = list[Origin](), list[GoneNode](), dict[int, str]()
+        self.needed: list[str] = []
         self.numbers = count()
         self.start = ":"
         while any(name.startswith(self.start) for name in (*infos, *self.constants)):
@@ -73,13 +78,14 @@ class FlatSteps:
     def _or_not_at_all(self) -> Iterator[None]:
         """What is added in the block is taken back if it fails."""
         length, derived, inner = len(self.steps), self.natives.derived, len(self.inner)
-        known = set(self.values.known)
+        known, needed = set(self.values.known), len(self.needed)
         try:
             yield
         except Unforetold:
             for made in (self.steps, self.bounds, self.events, self.sources):
                 del made[length:]
             del self.inner[inner:]
+            del self.needed[needed:]
             for number in [n for n in self.guards if n >= length]:
                 del self.guards[number]
             self.natives.derived = derived
@@ -129,11 +135,11 @@ class FlatSteps:
             self.natives.derived = derived.union(filter(None, node.outputs))
 
     def _told(self, step: Step) -> tuple[KernelBinding, NodeEvent] | None:
-        """The kernel of a step, and its event; None if only a run tells what it makes."""
+        """The kernel of a step, and its event; None if only a run tells what it makes. Raises RefusedStep."""
         try:
             told = dry_step(step, self.values, self.dry)
         except (QrunError, *REFUSALS):
-            return None
+            raise RefusedStep from None
         if told is None:
             return None
         return told.bound, event_of(step, self.dry.infos, told.made, told.bound, told.observations, {})

@@ -9,15 +9,16 @@ whose number follows from shapes: those of all turns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.ir import Array, Model, TensorType
+from qrun.ir import Array, Model
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.flat import CERTAIN, Flat, GoneNode, Origin
-from qrun.running.flatsteps import FlatLevel, FlatSteps, Unforetold
+from qrun.running.flatsteps import FlatLevel, FlatSteps, RefusedStep, Unforetold
 from qrun.running.plan import Plan, Step
 
 UNROLLED = 128
@@ -75,7 +76,7 @@ class _Flattening(FlatSteps):
         self.natives.model = model
         infos = {**self.infos, **self.dry.infos}
         shapes = {name: self.values.held[name] for name in self.values.known if name not in self.constants}
-        flat = Flat(self.events, self.sources, self.guards, self.inner, whole)
+        flat = Flat(self.events, self.sources, self.guards, self.inner, whole, self.needed)
         return Flattened(Plan(model, tuple(self.steps), self.plan.keep), self.natives, self.bounds, infos, shapes, flat)
 
     def _as_it_is(self, step: Step, number: int, event: NodeEvent, bound: KernelBinding | None) -> NodeEvent:
@@ -86,7 +87,8 @@ class _Flattening(FlatSteps):
         made = None
         if not (self.natives.derived - self.around.derived).isdisjoint(node.inputs):
             self._follow(own)
-            made = self._told(own)
+            with suppress(RefusedStep):
+                made = self._told(own)
         if made is not None and made[0].kernel is not None:
             bound = made[0]
             event = replace(event, backend="native", why="", sections=made[1].sections)
@@ -115,23 +117,32 @@ class _Flattening(FlatSteps):
         start = f"{level.start}{node.index}"
         if name in self.values.known:
             branch = "then_branch" if condition.reshape(()) else "else_branch"
-            called = {
-                output.name: level.of(node.outputs[n])
-                for n, output in enumerate(_outputs(step, branch))
-                if node.outputs[n]
-            }
+            stated = zip(step.bodies[branch].model.outputs, node.outputs, strict=False)
+            called = {value.name: level.of(output) for value, output in stated if output}
             made = self._graph(step, branch, level, at, level.guard, {}, called)
             for n, output in outputs:
                 if made[n] != level.of(output):
                     self._glue("Identity", (made[n],), level.of(output), at, level.guard)
             return CERTAIN
         opposite = self._glue("Not", (name,), f"{start}/not", at)
-        taken = []
+        taken, possible = [], []
         for branch, guard in (("then_branch", name), ("else_branch", opposite)):
             if level.guard:
                 guard = self._glue("And", (level.guard, guard), f"{start}/{branch}", at)
-            taken.append(self._graph(step, branch, level, at, guard, {}))
+            try:
+                with self._or_not_at_all():
+                    taken.append(self._graph(step, branch, level, at, guard, {}))
+                possible.append(guard)
+            except RefusedStep:
+                continue
+        if len(taken) == 1 and not level.guard:
+            self.needed += possible
+        elif len(taken) < 2:
+            raise RefusedStep
         for n, output in outputs:
+            if len(taken) == 1:
+                self._glue("Identity", (taken[0][n],), level.of(output), at)
+                continue
             first, second = (self.values.held[made[n]] for made in taken)
             if (first.shape, first.dtype) != (second.shape, second.dtype) or first.ndim < condition.ndim:
                 raise Unforetold
@@ -273,11 +284,6 @@ def _hands_on(body: Model) -> bool:
     made, given = body.outputs[0].name, body.inputs[1].name if len(body.inputs) > 1 else ""
     maker = body.producers.get(made)
     return made == given or (maker is not None and maker.op == "Identity" and maker.inputs[0] == given)
-
-
-def _outputs(step: Step, branch: str) -> Sequence[TensorType]:
-    """What a branch makes of the outputs of its If, in order."""
-    return step.bodies[branch].model.outputs[: len(step.node.outputs)]
 
 
 def _as(body: Model, place: int, value: Array) -> Array:

@@ -237,14 +237,15 @@ def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
         tuple(((at := one.source).number, at.path, at.around, one.guard, one.op, one.why) for one in flat.inner),
         tuple(packed_node(node, bundle) for node in plain),
         _packed_events(flat.whole),
+        tuple(flat.needed),
     )
 
 
 def _unpacked_flat(packed: Any, events: Sequence[NodeEvent], arrays: Sequence[Array]) -> Flat:
-    sources, guards, inner, nodes, whole = packed
+    sources, guards, inner, nodes, whole, needed = packed
     inside = [GoneNode(Origin(*source), guard, op, why) for *source, guard, op, why in inner]
     outer = _unpacked_events(whole, [unpacked_node(node, arrays) for node in nodes])
-    return Flat(events, [Origin(*source) for source in sources], guards, inside, outer)
+    return Flat(events, [Origin(*source) for source in sources], guards, inside, outer, needed)
 
 
 def has_bodies(nodes: Iterable[Node]) -> bool:

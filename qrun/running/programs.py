@@ -174,7 +174,12 @@ class Programs:
             fixed |= {name: a for name in names if (a := plan.model.constant(name)) is not None}
             items.append(chain.tasks[0] if len(chain.tasks) == 1 else chain)
         constants = plan.model.constants
-        wanted = [name for name in plan.keep if name not in constants or plan.model.constant(name) is None]
+        needed = flat.needed if flat else ()
+        wanted = [
+            name
+            for name in dict.fromkeys((*plan.keep, *needed))
+            if name not in constants or plan.model.constant(name) is None
+        ]
         given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
         try:

@@ -85,7 +85,9 @@ def test_nothing_runs_in_python_between_calls(name: str) -> None:
         result = session.execute(feeds(5, c, c), observe=False)
     (made,) = [m for p in session._runs.plans.values() if p.programs for m in p.programs._made.values() if m]
     assert made.flat is not None
-    assert not made.program.listing.steps
+    listing = made.program.listing
+    assert not listing.steps
+    assert all(listing.guards.get(item) == listing.guards.get(doer) for item, doer in listing.joined.items())
     assert [e.backend for e in result.events if e.node and e.node.op_type == "If"] == ["native"] * sum(
         e.node.op_type == "If" for e in result.events if e.node
     )
@@ -100,6 +102,44 @@ def test_time_is_that_of_the_branch_that_ran() -> None:
             (choice,) = (e for e in result.events if e.node and e.node.op_type == "If")
             assert len(result.inside) == count
             assert 0 < sum(e.duration_ns for e in result.inside) <= choice.duration_ns
+
+
+REFUSING = """t = If(c) < then_branch = f () => (float[N,48] g) { k = MatMul(r, w0)  g = Tanh(k) },
+        else_branch = h () => (float[N,48] g) { k = Transpose(r)  l = MatMul(k, w1)  g = Reshape(l, last) }>
+        y = LpNormalization(t)  z = Relu(t)"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_branch_that_refuses_its_inputs_says_so_when_it_is_taken(threads: int) -> None:
+    """The program has the other one only; for other shapes it has both."""
+    text = onnx.parser.parse_model(HEAD + CALM + REFUSING + "}")
+    session, reference = (qrun.Session(text, backend=b, threads=threads) for b in ("native", "reference"))
+    for rows, c in (
+        (5, True),
+        (5, True),
+        (5, False),
+        (5, True),
+        (48, True),
+        (48, False),
+        (48, True),
+        (5, False),
+        (5, True),
+    ):
+        given, said, made = feeds(rows, c, c), [], []
+        for one in (session, reference):
+            try:
+                made.append(one.execute(given, observe=False))
+            except qrun.QrunError as error:
+                said.append(str(error))
+        assert len(said) == (0 if c or rows == 48 else 2)
+        assert len(set(said)) < 2
+        for key in made[1].outputs if made else ():
+            assert_equal(made[0].outputs[key], made[1].outputs[key], f"{rows} rows, {c}: {key}")
+        assert len({tuple(sorted((e.path, e.runs) for e in ran.inside)) for ran in made}) < 2
+    programs = [
+        m for p in session._runs.plans.values() if p.programs for m in p.programs._made.values() if m and m.flat
+    ]
+    assert sorted(len(made.flat.needed) for made in programs if made.flat) == [0, 1]
 
 
 @pytest.mark.parametrize("limit", [{"max_time": 60.0}, {"max_memory": 1 << 24}])
