@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import and_
 
-from qrun.native.emit.float_panels import UNROLL, parts
-from qrun.native.emit.floats import BATCH, NAMES, FloatProductEmitter
+from qrun.native.emit.float_panels import panel_sums, parts
+from qrun.native.emit.floats import NAMES, FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, row_at
 from qrun.native.emit.rounding import REACH, RoundingEmitter
 
@@ -79,17 +79,16 @@ class FloatDepthwiseEmitter(RoundingEmitter):
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         blocks, panels = parts(a.count, a.row_block), parts(a.panels, a.panel_block)
-        self.batch, rest = divmod(tile, blocks * panels)
+        batch, rest = divmod(tile, blocks * panels)
         part, block = divmod(rest, blocks)
-        starts = a.batches + self.batch * BATCH
-        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
-        self.row_starts, self.first = (x, b, addend, y), w.value("i64", 0)
+        self.take_batch(batch)
+        self.first = w.value("i64", 0)
         first, end = block.part(a.row_block, a.count)
         self.odd_rows.store(a.known_odd, 8)
         with w.part(part, a.panel_block, a.panels) as panel:
             start = panel * self.width if self.cut else (panel * self.width).least(a.columns - self.width)
             self.left, self.column = a.columns - start, start * 4
-            self.right_column = b + self.column
+            self.right_column = self.row_starts[1] + self.column
             self._measure(a.spans + block * 16)
             with w.loop(first, end, 1) as window:
                 entry = a.windows + window.index * a.window
@@ -148,10 +147,6 @@ class FloatDepthwiseEmitter(RoundingEmitter):
             line.next(*sums, weights, places + 4 * len(self.pixels))
         return line.carried[:-2]
 
-    def row_part(self, row: Value, tap: Value) -> Value:
-        a = self.a
-        return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
-
     def strip_reaches(self, row: Value) -> list[Value]:
         return self.reaches * self.spec.rows
 
@@ -172,17 +167,15 @@ class FloatGroupedEmitter(RoundingEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
-        self.batch, block = divmod(tile, parts(a.rows, a.row_block))
-        starts = a.batches + self.batch * BATCH
-        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
-        self.row_starts = x, b, addend, y
+        batch, block = divmod(tile, parts(a.rows, a.row_block))
+        self.take_batch(batch)
         self.first = (block * a.row_block).least(a.rows - rows)
         count = a.row_block.least(a.rows - self.first)
         self.odd_rows.store(w.value("i64", 0), 8)
         with w.loop(0, count, rows) as strip, w.loop(0, a.panels, 1) as panel:
             row = strip.index.least(count - rows)
             self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
-            self.right_column = b + self.column
+            self.right_column = self.row_starts[1] + self.column
             sums = self._sums(row)
             finite = reduce(and_, (size.test("olt", math.inf) for size in self.sizes))
             self.odd_panel.store(finite.bits().test("ne", (1 << self.lanes) - 1).zext("i64"), 8)
@@ -226,10 +219,6 @@ class FloatGroupedEmitter(RoundingEmitter):
         lengths = (self.a.known + self.column * 2 + 8 * self.lanes * vector).load(self.kind, 8)
         return group.sqrt() * lengths
 
-    def row_part(self, row: Value, tap: Value) -> Value:
-        a = self.a
-        return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
-
     def strip_reaches(self, row: Value) -> list[Value]:
         reach = self.number(REACH)
         return [reach * size for size in self.sizes]
@@ -266,24 +255,12 @@ class FloatImageEmitter(FloatProductEmitter):
         """They are ready."""
 
     def strip_sums(self, row: Value) -> list[Value]:
-        w, rows, vectors, lanes = self.w, self.spec.rows, self.spec.vectors, self.lanes
-        right, each = (self.right, 8) if self.packed else (self.part(), 4)
+        w, rows, vectors = self.w, self.spec.rows, self.spec.vectors
+        right = self.right if self.packed else self.part()
         zeros = [w.zero(self.kind)] * (rows * vectors)
         with w.loop(0, self.tap_count, 1, [*zeros, right]) as tap:
             starts = [self.row_part(self.first + row + i, self.tap + tap.index) + self.start * 8 for i in range(rows)]
-            carried, done = tap.carried, w.value("i64", 0)
-            for count in (UNROLL, 1):
-                with w.loop(done, self.size - (count - 1), count, carried) as turn:
-                    *sums, right = turn.carried
-                    for step in range(count):
-                        places = [right + each * (step * self.width + j * lanes) for j in range(vectors)]
-                        b = [x.load(self.kind, 8) if self.packed else self.numbers_at(x, None) for x in places]
-                        for i, start in enumerate(starts):
-                            x = (start + turn.index * 8 + 8 * step).load("double", 8).splat(lanes)
-                            for j, vector in enumerate(b):
-                                sums[i * vectors + j] = x.fma(vector, sums[i * vectors + j])
-                    turn.next(*sums, right + each * count * self.width)
-                carried, done = turn.carried, turn.index
+            carried = panel_sums(self, starts, tap.carried, self.size, 8 if self.packed else 4)
             tap.next(*carried)
         return tap.carried[:-1]
 

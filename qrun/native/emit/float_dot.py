@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 from qrun.native.emit.float_panels import parts
-from qrun.native.emit.floats import BATCH
 from qrun.native.emit.kernel import Value, emitter, names
 from qrun.native.emit.rounding import RoundingEmitter
 from qrun.native.emit.spec import DOT_BLOCK
@@ -36,12 +35,11 @@ class FloatDotEmitter(RoundingEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        self.batch, block = divmod(tile, parts(a.panels, a.panel_block))
+        batch, block = divmod(tile, parts(a.panels, a.panel_block))
         self.first, self.lengths = w.value("i64", 0), self.scratch
         self.squares, self.sums = self.scratch + a.squares_at, self.scratch + a.sums_at
-        starts = a.batches + self.batch * BATCH
-        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
-        self.row_starts, self.right_column = (x, b, addend, y), b
+        self.take_batch(batch)
+        self.right_column = self.row_starts[1]
         self.odd_rows.store(w.value("i64", 0), 8)
         with w.loop(0, a.rows, 1) as row:
             self._measure(row.index)

@@ -102,3 +102,27 @@ class PanelEmitter(RoundingEmitter):
 def parts(count: Value, size: Value) -> Value:
     """How many parts of this size cover `count` elements."""
     return (count + size - 1) // size
+
+
+def panel_sums(
+    kernel: RoundingEmitter, rows: Sequence[Value], carried: Sequence[Value], size: Value, each: int = 8
+) -> list[Value]:
+    """Sums with the products of `size` float64 of each row and as many lines of a panel, numbers of `each` bytes.
+
+    carried: sums [rows][vectors], then where the panel is; the result is the same at the end.
+    """
+    w, lanes, vectors = kernel.w, kernel.lanes, kernel.spec.vectors
+    made, done = list(carried), w.value("i64", 0)
+    for count in (UNROLL, 1):
+        with w.loop(done, size - (count - 1), count, made) as turn:
+            *sums, right = turn.carried
+            for step in range(count):
+                places = [right + each * (step * kernel.width + j * lanes) for j in range(vectors)]
+                b = [x.load(kernel.kind, 8) if each == 8 else kernel.numbers_at(x, None) for x in places]
+                for i, start in enumerate(rows):
+                    x = (start + turn.index * 8 + 8 * step).load("double", 8).splat(lanes)
+                    for j, vector in enumerate(b):
+                        sums[i * vectors + j] = x.fma(vector, sums[i * vectors + j])
+            turn.next(*sums, right + each * count * kernel.width)
+        made, done = turn.carried, turn.index
+    return made

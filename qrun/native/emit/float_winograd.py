@@ -14,8 +14,7 @@ from functools import reduce
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.float_panels import UNROLL, parts
-from qrun.native.emit.floats import BATCH
+from qrun.native.emit.float_panels import panel_sums, parts
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.rounding import RoundingEmitter
 from qrun.native.emit.widen import first_lanes, folded
@@ -108,11 +107,9 @@ class FloatWinogradEmitter(RoundingEmitter):
     def tile(self, tile: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
         row_blocks, panel_blocks = parts(a.patches, a.row_block), parts(a.panels, a.panel_block)
-        self.batch, rest = divmod(tile, row_blocks * panel_blocks)
+        batch, rest = divmod(tile, row_blocks * panel_blocks)
         columns, block = divmod(rest, row_blocks)
-        starts = a.batches + self.batch * BATCH
-        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
-        self.row_starts = x, b, addend, y
+        starts, b = self.take_batch(batch), self.row_starts[1]
         self.first = (block * a.row_block).least(a.patches - rows)
         self.patches = a.row_block.least(a.patches - self.first)
         self.strips = (self.patches + (rows - 1)) // rows
@@ -182,21 +179,9 @@ class FloatWinogradEmitter(RoundingEmitter):
 
     def _sums(self, left: Value, right: Value, size: Value) -> list[Value]:
         """Sums of products of one transformed pixel, [rows][vectors]."""
-        w, rows, vectors, lanes = self.w, self.spec.rows, self.spec.vectors, self.lanes
-        starts = [left + self.a.pitch * i for i in range(rows)]
-        carried, done = [*[w.zero(self.kind)] * (rows * vectors), right], w.value("i64", 0)
-        for count in (UNROLL, 1):
-            with w.loop(done, size - (count - 1), count, carried) as turn:
-                *sums, right = turn.carried
-                for step in range(count):
-                    b = [(right + 8 * (step * self.width + j * lanes)).load(self.kind, 8) for j in range(vectors)]
-                    for i, start in enumerate(starts):
-                        x = (start + turn.index * 8 + 8 * step).load("double", 8).splat(lanes)
-                        for j, vector in enumerate(b):
-                            sums[i * vectors + j] = x.fma(vector, sums[i * vectors + j])
-                turn.next(*sums, right + 8 * count * self.width)
-            carried, done = turn.carried, turn.index
-        return carried[:-1]
+        starts = [left + self.a.pitch * i for i in range(self.spec.rows)]
+        zeros = [self.w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)
+        return panel_sums(self, starts, [*zeros, right], size)[:-1]
 
     def _results(self) -> None:
         """Make the panel's results of its products."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
-from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names, row_at
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.widen import folded, widened
 
 SHARED = names("a* b* addend* y* numbers*")
@@ -39,8 +39,8 @@ tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)
 recheck      makes elements that nothing else decides, of their row (of all products') and column
 """
-BATCH, DEPTH = 48, 128
-"""Bytes of an entry of `batches`; elements of a block of k."""
+DEPTH = 128
+"""Elements of a block of k."""
 PITCH = 8 * DEPTH + 64
 """Bytes from one converted row to the next: it has room for a turn more, and rows do not fall into the same cache set."""
 
@@ -99,14 +99,9 @@ class FloatProductEmitter(PanelEmitter):
 
     def take_product(self, batch: Value) -> Value:
         """Find what the product of this number reads and makes. Returns where its entry of `batches` is."""
-        a = self.a
-        self.batch, starts = batch, a.batches + batch * BATCH
-        x, b, addend, y = (
-            start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, self.addends(batch), a.y))
-        )
-        self.row_starts = x, b, addend, y
+        starts = self.take_batch(batch, self.addends(batch))
         if self.known:
-            self.known_lengths = a.known + (starts + 32).load("i64", 8)
+            self.known_lengths = self.a.known + (starts + 32).load("i64", 8)
         return starts
 
     def addends(self, batch: Value) -> Value:
@@ -146,10 +141,7 @@ class FloatProductEmitter(PanelEmitter):
             self.panel_lengths = self.known_lengths + panel * (8 * self.width)
 
     def row_part(self, row: Value, tap: Value) -> Value:
-        a, start = self.a, self.row_starts[0]
-        if not self.tapped:
-            return start + row * a.a_row
-        return row_at(start, a.offsets + row * a.a_row + tap * 4, a.padding)
+        return super().row_part(row, tap) if self.tapped else self.row_starts[0] + row * self.a.a_row
 
     def strip_reaches(self, row: Value) -> list[Value]:
         """One for all rows: that of the longest."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, row_at
 from qrun.native.emit.narrow import FORMATS, Format
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
 from qrun.native.emit.requantize import clipped
@@ -23,6 +23,8 @@ REACH, ALPHA, BETA, FLAW, LOW, HIGH, ADDED = range(0, 56, 8)
 """Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
 sum of all that was lost may be off, relative to that of its sizes; what results are limited to (Clip, Relu), and the zero that is
 added to them: -0 leaves each as it is, 0 makes 0 of -0."""
+BATCH = 48
+"""Bytes of an entry of `batches`."""
 _ADDEND = 2.0**-50
 """Several times the relative error of an addend and of its addition."""
 _NAN = 0x7FC00000
@@ -67,9 +69,19 @@ class RoundingEmitter(KernelEmitter):
         """Bytes from one row of what is added to the next."""
         return self.a.addend_row
 
+    def take_batch(self, batch: Value, addend: Value | None = None) -> Value:
+        """Find where the product of this number reads and writes. Returns where its entry of `batches` is. addend: from where
+        its own is counted, if that is not as usual."""
+        a, self.batch = self.a, batch
+        starts, operands = a.batches + batch * BATCH, (a.a, a.b, a.addend if addend is None else addend, a.y)
+        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate(operands))
+        self.row_starts = x, b, addend, y
+        return starts
+
     def row_part(self, row: Value, tap: Value) -> Value:
         """The address at which a tap of a row starts."""
-        raise NotImplementedError
+        a = self.a
+        return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
 
     def result_row(self, row: Value) -> Value:
         """The row of the product's result that a row of the tile is."""

@@ -8,7 +8,7 @@ from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitt
 from qrun.native.emit.numbers import product_error, rounded_once
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import FACTOR_BYTES
-from qrun.native.emit.values import constants
+from qrun.native.emit.widen import first_lanes
 
 SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
 """One 8-byte word each.
@@ -96,8 +96,7 @@ class FactorsEmitter(KernelEmitter):
         make, size = (self._real, 8) if self.spec.form == "real" else (self._float, 4)
         with w.loop(0, a.panels, 1) as panel:
             first, to = panel.index * lanes, a.y + panel.index * (FACTOR_BYTES[self.spec.form] * lanes)
-            there = (a.columns - first).least(lanes).trunc("i32").splat(lanes)
-            mask = w.value(there.kind, constants("i32", range(lanes))).test("slt", there)
+            mask = first_lanes(a.columns - first, lanes)
             right = self._column(a.right, first, mask, "v" in self.spec.operands)
             none = w.value("float", "-0.0").splat(lanes)
             bias = self._column(a.bias, first, mask, True) if "b" in self.spec.operands else none
