@@ -14,7 +14,7 @@ from helpers.sums import KINDS, SPECIAL, all_in_doubt, assert_bits, beside_ties,
 from helpers.support import node_model
 
 from qrun.native.errors import Declined, Undecided
-from qrun.native.kernels import floats
+from qrun.native.kernels import float_product
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
@@ -44,7 +44,7 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], at_end: bool) -> None:
 
 @every_isa
 def test_right_matrices_that_are_fetched_ahead(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floats, "_FAR", 0)
+    monkeypatch.setattr(float_product, "_FAR", 0)
     rng = np.random.default_rng(9)
     for sizes in ((1, 40, 300), (3, 129, 33), (8, 9, 40)):
         a, b = operands("normal", rng, *sizes)

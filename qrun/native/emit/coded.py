@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from qrun.native.emit.floats import DEPTH, FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.values import real
+from qrun.native.emit.types import real
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth

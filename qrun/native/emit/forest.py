@@ -8,7 +8,7 @@ Votes are added tree by tree.
 from __future__ import annotations
 
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
-from qrun.native.emit.values import every
+from qrun.native.emit.types import every
 
 NAMES = names("x* y* nodes* roots* depths* first* targets* weights* numbers* x_row y_row groups rows chunk tiles")
 """One 8-byte word each.

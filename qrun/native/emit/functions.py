@@ -15,7 +15,8 @@ from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNS
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded
 from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value, every
+from qrun.native.emit.types import every
+from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value
 
 
 class FunctionCall:

@@ -9,7 +9,8 @@ from qrun.native.emit.bytes import Bytes, flipped, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.numbers import RecheckEmitter, finer, rounds_apart
 from qrun.native.emit.spec import LIMITS
-from qrun.native.emit.values import MAGIC64, constants, every
+from qrun.native.emit.types import every
+from qrun.native.emit.values import MAGIC64, constants
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns

@@ -11,7 +11,8 @@ from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
 from qrun.native.emit.flow import Writer
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
+from qrun.native.emit.types import every
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants
 
 _NEON = "llvm.aarch64.neon."
 

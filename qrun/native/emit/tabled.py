@@ -12,7 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from qrun.native.emit.values import MAGIC64, Value, real
+from qrun.native.emit.types import real
+from qrun.native.emit.values import MAGIC64, Value
 
 SIZE = 16
 """Numbers in a table: as many as two registers hold."""

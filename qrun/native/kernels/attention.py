@@ -11,10 +11,11 @@ import numpy as np
 
 from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.float_product import product_call
 from qrun.native.kernels.float_tiles import aligned_up, even
-from qrun.native.kernels.floats import FloatStack, product_call
+from qrun.native.kernels.floats import FloatStack
 from qrun.native.kernels.softmax import SoftmaxF32
-from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Planned, size
 
 _BLOCK, _LEAST = 1 << 18, 48
 """Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
@@ -32,8 +33,6 @@ class Attention(Planned):
     scores, softmax, values: the three operations. place: which of what the softmax reads the scores are.
     operands: a and b, what else the softmax reads, c, and the result. What is between them is in the memory of threads.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -59,7 +59,6 @@ class _Ragged(Planned):
     outside of them is undecided.
     """
 
-    order: Order = "plain"
     kind = ""
     form = ""
 
@@ -191,8 +190,6 @@ class Present(Planned):
     past: the shape of the first operand; None if there is none, as nothing is kept. new: what the next operand has.
     """
 
-    order: Order = "plain"
-
     def __init__(self, engine: Engine, past: Sequence[int] | None, kept: int, new: Heads, room: int) -> None:
         self.engine, self.new, self.kept, self.room = engine, new, kept, room
         batch, count, places, length = new.shape
@@ -228,8 +225,6 @@ def _placed(section: KernelCall, place: int, last: int) -> KernelCall:
 
 class Constant(Planned):
     """An array that is the same in every run."""
-
-    order: Order = "plain"
 
     def __init__(self, engine: Engine, array: Array) -> None:
         self.engine, self.array = engine, aligned_copy(array)

@@ -29,7 +29,6 @@ RESULTS = {
 class _Step(Planned):
     """One kernel over whole operands, whose words that point to them are `places`."""
 
-    order: Order = "plain"
     places: tuple[str, ...]
     decides = True
 
@@ -136,8 +135,6 @@ class Scaling:
 class Factors(Planned):
     """What comes with the run of a Scaling to what Scaled multiplies with."""
 
-    order: Order = "plain"
-
     def __init__(self, engine: Engine, scaling: Scaling) -> None:
         self.engine, self.scaling = engine, scaling
         self.panels = -(-scaling.columns // engine.isa.lanes)
@@ -159,8 +156,6 @@ class Factors(Planned):
 
 class Scaled(Planned):
     """int32 sums [..., columns] and what Factors made to float32 of the shape `y_shape`, of as many elements."""
-
-    order: Order = "plain"
 
     def __init__(self, factors: Factors, sums: Sequence[int], y_shape: Sequence[int]) -> None:
         self.factors = factors

@@ -73,7 +73,6 @@ class TopPlaces(Planned):
     what: ``max``, or ``min`` for the least. Of equals the first is the best; NaN is greater than all numbers, and -0 is 0.
     """
 
-    order: Order = "plain"
     narrows = True
 
     def __init__(self, engine: Engine, x: Operand, count: int, what: str) -> None:
@@ -96,7 +95,6 @@ class TopPlaces(Planned):
 class Along(Planned):
     """x [..., length] at places [..., count] of each row, which must be 0 to length - 1."""
 
-    order: Order = "plain"
     narrows = True
 
     def __init__(self, engine: Engine, x: Operand, places: Operand) -> None:

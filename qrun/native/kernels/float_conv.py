@@ -12,17 +12,10 @@ from qrun.native.emit.isa import Isa
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Copy, transposed, view
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
+from qrun.native.kernels.float_product import FloatProduct, product_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
-from qrun.native.kernels.floats import (
-    Exact,
-    FloatPanels,
-    FloatProduct,
-    FloatStack,
-    FloatTerms,
-    product_call,
-    stack_starts,
-)
+from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, stack_starts
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.taps import Taps, out_of, read_places
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import DOT_BLOCK
-from qrun.native.kernels.floats import FloatProduct, FloatStack
+from qrun.native.kernels.float_product import FloatProduct
+from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import KernelCall, KernelSpec
 
 _ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21

@@ -10,9 +10,10 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_dot import dot_call
+from qrun.native.kernels.float_product import FloatProduct, product_call
 from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatProduct, FloatStack, FloatTerms, column_lengths, product_call
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
@@ -30,8 +31,6 @@ class FloatMatmul(FloatProduct):
     exact: makes elements that the kernel does not decide. memo: the lengths of weights' columns, for other shapes of a.
     turned: b, and weights, are matrices [N, K], which take the place of their transposes; few rows of a serve (float_dot.py).
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.forest import NODE
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT = np.dtype(np.float32)
@@ -53,8 +53,6 @@ class TreeWalk(Planned):
 
     features: how many x has, of which nodes know no more.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

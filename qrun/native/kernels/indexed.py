@@ -188,7 +188,6 @@ class Gathered(Planned):
     Raises Declined for other indices than int32 and int64, and where there are no elements.
     """
 
-    order: Order = "plain"
     narrows = True
 
     def __init__(

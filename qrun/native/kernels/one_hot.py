@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
 
 KINDS = {"int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
 
@@ -16,8 +16,6 @@ class OneHot(Planned):
 
     x: indices, of KINDS. depth: of the new axis. least: the least index that exists; those below 0 count from the end.
     """
-
-    order: Order = "plain"
 
     def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:
         if x.dtype.name not in KINDS or values.dtype.itemsize not in SIZES or values.dtype.hasobject:

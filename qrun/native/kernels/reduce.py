@@ -10,7 +10,7 @@ import numpy as np
 from qrun.native.emit.expression import KINDS
 from qrun.native.errors import Declined
 from qrun.native.kernels.rowwise import UNIT, FloatRows
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
 from qrun.native.machine.memory import Array
 
 FLOAT_KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
@@ -65,8 +65,6 @@ class IntegerReduction(Planned):
 
     Raises Declined for other kinds, and types that they do not take.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

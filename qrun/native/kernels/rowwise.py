@@ -12,7 +12,7 @@ from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import Recheck, Rechecker
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Planned, size
 from qrun.native.machine.memory import Array
 from qrun.native.machine.operation import row_tiles
 
@@ -43,7 +43,6 @@ class FloatRows(Planned):
     together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
     """
 
-    order: Order = "plain"
     kind: str
     reduces = False
     together = 1

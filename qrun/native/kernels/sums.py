@@ -161,8 +161,6 @@ def _whole(nbytes: int) -> int:
 class Prepare(Planned):
     """The zero point and the sources of a tail to what DynamicSums reads."""
 
-    order: Order = "plain"
-
     def __init__(self, plan: SumsPlan) -> None:
         self.plan = plan
         self.operands = (plan.zero, *plan.tail.operands, plan.prepared)

@@ -97,9 +97,11 @@ class Engine:
 
 
 class Planned(Operation):
-    """Keeps its kernel calls for each set of strides. A result without elements takes none."""
+    """Keeps its kernel calls for each set of strides. A result without elements takes none. In C order, if it does not say
+    otherwise."""
 
     engine: Engine
+    order: Order = "plain"
 
     @cached_property
     def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
