@@ -241,7 +241,7 @@ def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str
 
 
 def largest(dtype: np.dtype[Any]) -> float:
-    """FLT_MAX of a narrow type."""
+    """The largest finite value of a narrow type."""
     return SMALL.get(dtype) or _float8_max(dtype)
 
 

@@ -198,7 +198,7 @@ def _weights_of(
 def _projection(
     name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int], dtype: np.dtype[Any]
 ) -> _Projection:
-    """parts: codes, scales, zero points. form: experts, what is made, width, bits, block_size."""
+    """The weights of a projection, checked. parts: codes, scales, zero points. form: experts, made, width, bits, block_size."""
     codes, scales, zeros = parts
     experts, made, depth, bits, block_size = form
     assert codes is not None

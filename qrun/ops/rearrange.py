@@ -179,7 +179,7 @@ def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
 
 
 def _bits(kind: np.dtype[Any] | None) -> int:
-    """Of an element; 0 for strings and what is no type."""
+    """The bits of an element; 0 for strings, and for what is no type."""
     return 0 if kind is None or kind.kind == "O" else PACKED_BITS.get(NUMBERS[kind], 8 * kind.itemsize)
 
 

@@ -55,7 +55,7 @@ class LstmInputs(RecurrentInputs):
 def _sequences(
     given: RecurrentInputs, gates: int, attributes: RecurrentAttributes, layout: int, ctx: Context
 ) -> Sequences:
-    """Refuse what does not fit, and claim the results. gates: of a cell."""
+    """Refuse what does not fit, and claim the results. gates: how many a cell has."""
     weights = [("W", given.W, (-2, -3)), ("R", given.R, (-2, -1)), ("B", given.B, (-4,))]
     states = [("initial_h", given.initial_h)]
     if isinstance(given, LstmInputs):

@@ -206,7 +206,7 @@ def _chosen(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
 
 
 def _folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """Integers in their own type, which wraps; others in float64, rounded once."""
+    """A reduction of integers in their own type, which wraps; of others in float64, rounded once."""
     with np.errstate(all="ignore"):
         if is_integer(data.dtype):
             return np.asarray(function.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims))

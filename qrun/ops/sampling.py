@@ -122,7 +122,7 @@ def _cubic(t: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align: bool) -> Array:
-    """Places beyond the elements brought back to them."""
+    """The places, with those beyond the elements moved among these as the padding says."""
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
         if span > 0:
@@ -248,7 +248,7 @@ def _samples(
 
 
 def _pooled(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], largest: bool, ctx: Context) -> Array:
-    """[C,bins,bins] of an image [C,H,W]."""
+    """The means, or the maxima, of the samples of each bin: [C,bins,bins] of an image [C,H,W]."""
     (bins, count), (others, width) = rows[0].shape, columns[0].shape
     if not count * width:
         return np.zeros((len(image), bins, others))

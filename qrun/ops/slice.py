@@ -152,7 +152,7 @@ def _pad(
 def _padded(
     data: Array, pads: Sequence[int], axes: Sequence[int] | None, mode: str, ctx: Context
 ) -> list[tuple[int, int, int]]:
-    """Of each axis its length, and what comes before and after it; claims the result."""
+    """The length of each axis, and how much is added before and after it; claims the result."""
     modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
     one_of("mode", mode, modes)
     begin, end = _amounts(data, pads, axes)

@@ -22,7 +22,7 @@ _CLAMPS = ("Relu", "Clip")
 
 @frozen
 class Output:
-    """Where a float result is quantized, through Relu and Clip nodes perhaps.
+    """Where a float result is quantized, at once or behind Relu and Clip nodes.
 
     limits: the smallest and the largest code that these let through; None if that is the whole type.
     """

@@ -31,7 +31,7 @@ def known_shapes(model: Model) -> Mapping[str, Dims]:
 
 
 def _stated(value: TensorType) -> dict[str, Dims]:
-    """Its shape by its name; nothing for one that no array can have."""
+    """The shape that the file states, by the name of its tensor; nothing for a shape that no array can have."""
     if value.shape is None or len(value.shape) > MOST_AXES:
         return {}
     return {value.name: tuple(d if isinstance(d, int) else None for d in value.shape)}

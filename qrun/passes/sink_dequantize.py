@@ -75,7 +75,7 @@ class _Sink:
             self.sides[node.outputs[0]] = dequantize_side(self.draft, node, "", _INTEGERS)
 
     def _drop(self, node: Node) -> None:
-        """The input for the output; Dropout only where the input surely is of a type that it takes."""
+        """Replace the output by the input; of a Dropout only where the input surely has a type that it takes."""
         source, name = node.inputs[0], node.outputs[0] if node.outputs else ""
         if not name or (node.op_type != "Identity" and source not in self.sides):
             return
@@ -133,7 +133,7 @@ def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
 
 
 def _moved_axis(draft: Draft, node: Node, side: QuantizedTensor) -> int | None:
-    """Where the axis of the scales goes."""
+    """The axis of the scales behind the node."""
     if side.axis is None:
         return None
     shape = draft.shapes.get(side.tensor)
