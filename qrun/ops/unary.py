@@ -9,55 +9,41 @@ import numpy as np
 
 from qrun.ops._float import is_integer, unary
 from qrun.ops._functions import erf as wide_erf
+from qrun.ops._native import Lowering
 from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._op import Array, OpDef, op
 
 
-def _exact(function: Callable[[Array], Any], x: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(function(x))
+def _exact(op_type: str, compute: Callable[[Array], Any], says: str, *, since: int, native: Lowering) -> OpDef:
+    """Declare a function that numpy computes in the type of its operand, rounded right."""
+
+    def made(X: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(X))
+
+    made.__doc__ = says
+    return op(op_type, since=since, form="pointwise", native=native)(made)
 
 
-@op("Abs", since=6, form="pointwise", native=pointwise("abs"))
-def abs_(X: Array) -> Array:
-    """|X|, exact; the smallest signed integer stays itself."""
-    return _exact(np.abs, X)
-
-
-@op("Neg", since=6, form="pointwise", native=pointwise("neg"))
-def neg(X: Array) -> Array:
-    """-X, exact; the smallest integer stays itself."""
-    return _exact(np.negative, X)
+abs_ = _exact("Abs", np.abs, "|X|, exact; the smallest signed integer stays itself.", since=6, native=pointwise("abs"))
+neg = _exact("Neg", np.negative, "-X, exact; the smallest integer stays itself.", since=6, native=pointwise("neg"))
+floor = _exact("Floor", np.floor, "The largest integer not above X, exact.", since=6, native=function("floor"))
+ceil = _exact("Ceil", np.ceil, "The smallest integer not below X, exact.", since=6, native=function("ceil"))
+round_ = _exact("Round", np.rint, "The nearest integer, halves to even, exact.", since=11, native=function("round"))
+reciprocal = _exact(
+    "Reciprocal",
+    lambda x: np.divide(x.dtype.type(1), x),
+    "1 / X, correctly rounded; infinity at 0.",
+    since=6,
+    native=function("reciprocal"),
+)
 
 
 @op("Sign", since=9, form="pointwise", native=pointwise("sign"))
 def sign(input: Array) -> Array:
     """1 above 0, -1 below, 0 at 0; NaN stays NaN."""
-    return _exact(lambda x: np.sign(x) + x.dtype.type(0), input)
-
-
-@op("Floor", since=6, form="pointwise", native=function("floor"))
-def floor(X: Array) -> Array:
-    """The largest integer not above X, exact."""
-    return _exact(np.floor, X)
-
-
-@op("Ceil", since=6, form="pointwise", native=function("ceil"))
-def ceil(X: Array) -> Array:
-    """The smallest integer not below X, exact."""
-    return _exact(np.ceil, X)
-
-
-@op("Round", since=11, form="pointwise", native=function("round"))
-def round_(X: Array) -> Array:
-    """The nearest integer, halves to even, exact."""
-    return _exact(np.rint, X)
-
-
-@op("Reciprocal", since=6, form="pointwise", native=function("reciprocal"))
-def reciprocal(X: Array) -> Array:
-    """1 / X, correctly rounded; infinity at 0."""
-    return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.sign(input) + input.dtype.type(0))
 
 
 @op("Log", since=6, form="pointwise", native=function("log"))
