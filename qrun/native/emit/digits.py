@@ -34,6 +34,8 @@ from qrun.native.emit.widen import first_lanes
 
 Parameters = Sequence[tuple[Value | None, Value]]
 """The zero points, unless they are those in the middle, and the scales of each vector of columns."""
+_AHEAD = 4096
+"""Bytes of codes before those that are fetched meanwhile: two panels of 32 columns and DEPTH k."""
 _CHAINS = 4
 """Sums that do not wait for each other, where they are made again in float64."""
 
@@ -114,6 +116,8 @@ class DigitProductEmitter(RowDigitsEmitter):
         """These sums, [halves * rows * totals], with a group's products; at: from a row's start to the group's digits."""
         wide, made = 2 * self.lanes, list(sums)
         words = [self._word(place + half * wide * self.word, wide) for half in halves]
+        for half in halves if self.spec.prefetch else ():
+            self.w.prefetch(place + (half * wide * self.word + _AHEAD), near=True)
         factors = [
             [self._factors(part, half) for part in (w, w.lshr(4))] for half, w in zip(halves, words, strict=True)
         ]

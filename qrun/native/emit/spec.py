@@ -44,7 +44,7 @@ class KernelSpec:
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
-             shares, mean).
+             shares, mean), or codes are fetched before they are needed (digit_product, rounded_digits).
     operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded), or where they are (float_product, float_image, coded_product,
              digit_product, rounded_digits).
     """

@@ -106,7 +106,9 @@ class CodedMatmul(Planned):
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
         kind, unroll = (digits, self._piece // LANES) if digits else ("coded_product", UNROLL)
-        spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, operands=how)
+        # One thread alone does not wait for memory; several do.
+        ahead = int(bool(digits) and self.engine.threads > 1)
+        spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, ahead, how)
         words = {"tap_step": 1, "depth_step": left.steps[1], "block": self.weights.block, **places}
         words |= {"row_block": cut.rows, "panels": self.panels, "panel_block": cut.panels}
         words["tiles"] = -(-left.rows // cut.rows) * -(-self.panels // cut.panels)
