@@ -22,8 +22,10 @@ from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
 from qrun.native.machine.memory import aligned_copy
 
-_LONG, _CODES_LONG = 1 << 14, 1 << 16
+_LONG, _CODES_LONG = 1 << 15, 1 << 16
 """Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
+_SIDE_BY_SIDE = 6
+"""Vectors of sums with fewer of which each waits for what was added to it before."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
@@ -82,7 +84,7 @@ class Recurrent(Walked):
     @cached_property
     def share(self) -> Share:
         """Sequences need nothing of each other. All units of a step need all of the step before, and those of a GRU that resets
-        its state what all make on the way."""
+        its state what all make on the way. Shares of units are even, as columns that none has take as long as others."""
         walk, engine = self.walk, self.engine
         blocks = _blocks(walk.batch, walk.directions, engine.threads)
         rows, parts = walk.batch // blocks, engine.threads // (walk.directions * blocks)
@@ -91,7 +93,8 @@ class Recurrent(Walked):
         for count in range(parts, 1, -1):
             units = self.units_of(count)
             _, vectors = block(engine.isa, rows, units, True)
-            if units < walk.units and units % (vectors * (engine.isa.lanes // 2)) == 0:
+            even = walk.units % units == 0 and units % (vectors * (engine.isa.lanes // 2)) == 0
+            if units < walk.units and even and rows * vectors >= _SIDE_BY_SIDE:
                 return Share(rows, units, True)
         return Share(rows, walk.units)
 
