@@ -78,7 +78,10 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     axis, opset = site.attributes["axis"], site.attributes["opset"]
     whole: Callable[..., Array] = qlinear_softmax
     site.ctx.claim(x.shape, 1)
-    whole(x[:0] if x.ndim else x, *site.inputs[1:], axis=axis, opset=opset, ctx=quiet(site))
+    nothing = x[:0] if x.ndim else x
+    site.memo.once(
+        ("checked", x.ndim, x.dtype), lambda: whole(nothing, *site.inputs[1:], axis=axis, opset=opset, ctx=quiet(site))
+    )
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")

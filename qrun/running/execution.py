@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from qrun.running.plan import Plan
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
+
+if TYPE_CHECKING:
+    from qrun.running.images import Awaited
 
 
 @frozen
@@ -69,14 +72,24 @@ class RunLimits:
 @frozen
 class Repeatable:
     """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
-    known to fit the model, and are the program's."""
+    known to fit the model, and are the program's. awaited: what counts its runs, if something does."""
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+    awaited: Awaited | None
 
     @classmethod
-    def of(cls, compiled: Compiled, feeds: Mapping[str, Array]) -> Repeatable:
-        return cls(compiled, tuple([(name, array.shape, array.dtype) for name, array in feeds.items()]))
+    def of(cls, compiled: Compiled, feeds: Mapping[str, Array], awaited: Awaited | None = None) -> Repeatable:
+        return cls(compiled, tuple([(name, array.shape, array.dtype) for name, array in feeds.items()]), awaited)
+
+    def counted(self) -> bool:
+        """Count another run; False for the one after which the program is to be kept, which is no mere repetition."""
+        if self.awaited is None:
+            return True
+        if self.awaited.left <= 1:
+            return False
+        self.awaited.left -= 1
+        return True
 
     def takes(self, feeds: object) -> bool:
         """Whether these are plain arrays of the same names, shapes and types; not of objects, which may be anything."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qrun.declare.frozen import replace
+from qrun.declare.frozen import changeable, replace
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
@@ -40,6 +40,13 @@ MOST = 8
 the model's weights, and takes longer to write than many runs. Who meets more shapes, as a cache that grows, meets others later."""
 OFTEN = 8
 """Runs that take longer together than writing such a file, after which one is written."""
+
+
+@changeable
+class Awaited:
+    """A program that is to be kept for later processes when it has run so often again."""
+
+    left: int
 
 
 class Images:
@@ -138,7 +145,7 @@ class KeptPrograms:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
-        self._awaited: dict[tuple[Any, ...], int] = {}
+        self._awaited: dict[tuple[Any, ...], Awaited] = {}
         self._opened = False
         self._wanted = 0
         self._lock = threading.Lock()
@@ -171,22 +178,25 @@ class KeptPrograms:
             while key not in self._awaited and len(self._awaited) >= KEPT:
                 del self._awaited[next(iter(self._awaited))]
             first, self._opened = not self._opened, True
-            self._awaited.setdefault(key, 1 if first else OFTEN)
+            self._awaited.setdefault(key, Awaited(1 if first else OFTEN))
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
         """Whether a program for these, which has run, is to be kept now; true once, and no more than MOST times."""
         with self._lock:
-            key = _key(keep, False, feeds)
-            left = self._awaited[key] = max(self._awaited.get(key, 0) - 1, -1)
-            wanted = left == 0 and self._wanted < MOST
+            awaited = self._awaited.get(_key(keep, False, feeds))
+            if awaited is None:
+                return False
+            awaited.left -= 1
+            wanted = awaited.left == 0 and self._wanted < MOST
             self._wanted += wanted
             return wanted
 
-    def awaits(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether a program for these is to be kept when it has run more often."""
+    def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> Awaited | None:
+        """What counts the runs of a program for these that is to be kept later, if it is."""
         with self._lock:
-            return self._awaited.get(_key(keep, False, feeds), 0) > 0 and self._wanted < MOST
+            found = self._awaited.get(_key(keep, False, feeds))
+            return found if found is not None and found.left > 0 and self._wanted < MOST else None
 
     def add(
         self,

@@ -75,7 +75,7 @@ class Runs:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
         last = self._again
-        if last is not None and outputs is None and not observe and last.takes(feeds):
+        if last is not None and outputs is None and not observe and last.takes(feeds) and last.counted():
             try:
                 return run_program(last.compiled, feeds, self.limits.budget(), timed)
             except TimeLimitError:
@@ -214,9 +214,10 @@ class Runs:
         return found
 
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
-        """What the next run may repeat, if it asks for the graph's outputs too, and nobody counts the program's runs."""
-        if asked.keep == self.names(None) and not (self.kept and self.kept.awaits(asked.keep, asked.values)):
-            self._again = Repeatable.of(compiled, asked.values)
+        """What the next run may repeat, if it asks for the graph's outputs too."""
+        if asked.keep == self.names(None):
+            awaited = self.kept.awaited(asked.keep, asked.values) if self.kept else None
+            self._again = Repeatable.of(compiled, asked.values, awaited)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
         """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,

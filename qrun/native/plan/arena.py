@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import chain
 
 from qrun.declare.frozen import frozen
 
 ALIGNMENT = 64
 """Bytes of a cache line, and of the widest vector."""
 MANY = 512
-"""Buffers of which all pairs are looked at."""
+"""Buffers that are placed by size."""
 
 
 @frozen
@@ -27,21 +28,25 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
     """Offsets of the buffers, multiples of ALIGNMENT, and the size of the whole.
 
     Buffers in use at the same step do not overlap. The largest are placed first, in the first gap, which leaves few
-    gaps but looks at all pairs; more than MANY are placed in the order in which they are needed, in the smallest gap.
+    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in the smallest gap.
     """
     if len(needs) > MANY:
         return _in_time(needs)
-    offsets = [0] * len(needs)
-    placed: list[tuple[int, int, int, int]] = []
+    offsets, firsts = [0] * len(needs), sorted({need.first for need in needs})
+    begun: list[list[tuple[int, int]]] = [[] for _ in firsts]
+    there: list[list[tuple[int, int]]] = [[] for _ in firsts]
     for i in sorted(range(len(needs)), key=lambda i: (-needs[i].nbytes, needs[i].first)):
         need, at = needs[i], 0
-        first, last = need.first, need.last
-        for start, end in sorted((a, b) for begun, ended, a, b in placed if begun <= last and first <= ended):
+        first, last = bisect_left(firsts, need.first), bisect_right(firsts, need.last)
+        for start, end in sorted(chain(there[first], *begun[first + 1 : last])):
             if at + need.nbytes <= start:
                 break
             at = max(at, end)
         offsets[i] = at
-        placed.append((first, last, at, aligned_up(at + need.nbytes)))
+        own = at, aligned_up(at + need.nbytes)
+        begun[first].append(own)
+        for others in there[first:last]:
+            others.append(own)
     return offsets, max((o + aligned_up(n.nbytes) for o, n in zip(offsets, needs, strict=True)), default=0)
 
 
