@@ -24,7 +24,7 @@ from qrun.running.steps import Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
 
 if TYPE_CHECKING:
-    from qrun.running.images import Awaited
+    from qrun.running.images import RunsLeft
 
 
 @frozen
@@ -76,10 +76,10 @@ class Repeatable:
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
-    awaited: Awaited | None
+    awaited: RunsLeft | None
 
     @classmethod
-    def of(cls, compiled: Compiled, feeds: Mapping[str, Array], awaited: Awaited | None = None) -> Repeatable:
+    def of(cls, compiled: Compiled, feeds: Mapping[str, Array], awaited: RunsLeft | None = None) -> Repeatable:
         return cls(compiled, tuple([(name, array.shape, array.dtype) for name, array in feeds.items()]), awaited)
 
     def counted(self) -> bool:

@@ -43,7 +43,7 @@ OFTEN = 8
 
 
 @changeable
-class Awaited:
+class RunsLeft:
     """A program that is to be kept for later processes when it has run so often again."""
 
     left: int
@@ -145,7 +145,7 @@ class KeptPrograms:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
-        self._awaited: dict[tuple[Any, ...], Awaited] = {}
+        self._awaited: dict[tuple[Any, ...], RunsLeft] = {}
         self._opened = False
         self._wanted = 0
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class KeptPrograms:
             while key not in self._awaited and len(self._awaited) >= KEPT:
                 del self._awaited[next(iter(self._awaited))]
             first, self._opened = not self._opened, True
-            self._awaited.setdefault(key, Awaited(1 if first else OFTEN))
+            self._awaited.setdefault(key, RunsLeft(1 if first else OFTEN))
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
@@ -192,7 +192,7 @@ class KeptPrograms:
             self._wanted += wanted
             return wanted
 
-    def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> Awaited | None:
+    def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
         """What counts the runs of a program for these that is to be kept later, if it is."""
         with self._lock:
             found = self._awaited.get(_key(keep, False, feeds))
