@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from qrun.running.plan import Plan
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
-
-if TYPE_CHECKING:
-    from qrun.running.images import RunsLeft
 
 
 @frozen
@@ -67,6 +64,13 @@ class RunLimits:
         """The account of a run that begins now."""
         deadline = None if self.max_time is None else Deadline(self.max_time)
         return Budget(default_limit if self.max_memory is None else self.max_memory, deadline)
+
+
+@changeable
+class RunsLeft:
+    """A program that is to be kept for later processes when it has run so often again."""
+
+    left: int
 
 
 @frozen

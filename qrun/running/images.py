@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from qrun.declare.frozen import changeable, replace
+from qrun.declare.frozen import replace
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
 from qrun.passes import Functions, Optimized, Refusal
 from qrun.running import versions
 from qrun.running.compiled import Compiled
+from qrun.running.execution import RunResult, RunsLeft
 from qrun.running.keptprograms import KeptProgram, has_bodies, packed_program, unpacked_program
 from qrun.running.packed import (
     Bundle,
@@ -30,9 +31,6 @@ from qrun.running.packed import (
 )
 from qrun.running.programs import KEPT, forms, surplus
 
-if TYPE_CHECKING:
-    from qrun.running.execution import RunResult
-
 T = TypeVar("T")
 _MARK = ".planned"
 MOST = 8
@@ -40,13 +38,6 @@ MOST = 8
 the model's weights, and takes longer to write than many runs. Who meets more shapes, as a cache that grows, meets others later."""
 OFTEN = 8
 """Runs that take longer together than writing such a file, after which one is written."""
-
-
-@changeable
-class RunsLeft:
-    """A program that is to be kept for later processes when it has run so often again."""
-
-    left: int
 
 
 class Images:
