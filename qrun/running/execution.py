@@ -170,7 +170,7 @@ def run_program(
     inside = Inside() if timed else UNTIMED
     ran = compiled.run(feeds, budget, inside, observer, timed)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
-    kept = ran.lent or len(made) > len(ran.values)
+    kept = ran.lent or not made.keys() <= ran.values.keys()
     outputs = own_outputs(made, feeds, plan.model, budget) if kept else made
     _check_outputs(plan.model, outputs)
     duration = now() - begin

@@ -142,6 +142,18 @@ def test_a_branch_that_refuses_its_inputs_says_so_when_it_is_taken(threads: int)
     assert sorted(len(made.flat.needed) for made in programs if made.flat) == [0, 1]
 
 
+def test_a_constant_output_is_the_caller_s_own() -> None:
+    """Also of a program that returns a condition besides what is asked for."""
+    lines = REFUSING.replace("LpNormalization", "Abs").replace("t = If(c)", "e0 = Or(c, d)  t = If(e0)")
+    text = onnx.parser.parse_model(HEAD + CALM + lines + "}")
+    text.graph.output.append(onnx.helper.make_tensor_value_info("one", onnx.TensorProto.FLOAT, [1]))
+    session = qrun.Session(text, backend="native", threads=1)
+    for _ in range(4):
+        one = session.run(feeds(5, True, True))["one"]
+        assert one[0] == 1
+        one[0] = 7
+
+
 @pytest.mark.parametrize("limit", [{"max_time": 60.0}, {"max_memory": 1 << 24}])
 def test_limits_hold(limit: dict[str, float]) -> None:
     session = qrun.Session(model("one after the other"), backend="native", threads=2, **limit)
