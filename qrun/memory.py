@@ -11,22 +11,12 @@ from typing import Any, TypedDict
 
 from qrun.errors import MemoryLimitError, TimeLimitError
 
-UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "k": 2**10,
-    "m": 2**20,
-    "g": 2**30,
-    "t": 2**40,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+UNITS = {"": 1, "b": 1} | {
+    unit: base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for unit, base in ((f"{prefix}b", 1000), (prefix, 1024), (f"{prefix}ib", 1024))
 }
+"""Bytes of what a size may end with, in lower case."""
 
 ADDRESSABLE = 2**47
 """Bytes that a process can address."""

@@ -20,8 +20,9 @@ from qrun.running.machine import Machine
 
 LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
 """Bytes up to which a buffer counts as one of a cache; what is larger is in RAM."""
-LOWEST, NEAR_THE_END = 12.0, 86.0
-"""Percent of an axis: where names of slopes begin; from where labels stand on the other side of their line."""
+LOWEST, LEFTMOST, NEAR_THE_END = 12.0, 10.0, 86.0
+"""Percent of an axis: where names of slopes begin, beside the numbers of the other one; from where labels stand on the other side
+of their line."""
 TOP = 95.0
 """Percent of the upright axis from which a label finds no room above its line, where no dots are."""
 MARGIN = 0.12
@@ -153,7 +154,8 @@ def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Marku
 
 
 def _slope_label(name: str, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
-    """The name of a slope, beside it where it begins."""
-    up = min(max(LOWEST, y(10**x.low * speed) + LOWEST / 3), y(top))
+    """The name of a slope, beside it where it begins, or below the roof that it has reached there."""
+    beside = y(10 ** (x.low + LEFTMOST / 100 * (x.high - x.low)) * speed)
+    up = min(max(LOWEST, beside), y(top))
     across = x(10 ** (y.low + up / 100 * (y.high - y.low)) / speed)
-    return _text(name, across, up, 6, 14 if up > NEAR_THE_END else 4)
+    return _text(name, max(across, LEFTMOST), up, 6, 14 if up == y(top) or up > NEAR_THE_END else 4)
