@@ -307,7 +307,9 @@ def test_new_sizes_are_told_of_both_engines(tmp_path: Path, monkeypatch: pytest.
     assert row["engines"].keys() == {"qrun", "ort"}
     head, lines = _bench_lengths.sizes_table([row])
     assert [len(line) for line in lines] == [len(head)] * 2
-    assert len(list(_bench_lengths.texts(encoder_of(8)))) == _bench_lengths.WARM + _bench_lengths.COUNT
+    texts = [x["x"] for x in _bench_lengths.texts(encoder_of(8), 2)]
+    assert len(texts) == _bench_lengths.WARM + _bench_lengths.COUNT
+    assert {(x.shape[0], x.shape[2]) for x in texts} == {(2, 8)}
 
 
 def encoder_of(width: int) -> onnx.ModelProto:

@@ -234,7 +234,7 @@ def _typed(values: Any, dtype: np.dtype[Any] | None) -> Array:
         made = np.asarray(values, dtype)
     whole = dtype.kind == "b" or "int" in dtype.name
     if dtype.kind == "O":
-        fits = all(isinstance(text, str) for text in made.flat)
+        fits = all(isinstance(text, str) for text in made.reshape(-1))
     elif whole:
         fits = own.dtype == dtype or (own.dtype.kind in "biuf" and made.tolist() == own.tolist())
     else:

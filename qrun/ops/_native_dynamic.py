@@ -138,8 +138,8 @@ class DynamicProduct:
         zero = self.site.inputs[place]
         if zero is None:
             return 0
-        if self.site.fixed[place] and (zero == zero.flat[0]).all():
-            return int(zero.flat[0])
+        if self.site.fixed[place] and (zero == zero.reshape(-1)[0]).all():
+            return int(zero.reshape(-1)[0])
         if zero.size != 1:
             raise declined(f"{self.site.names[place]} has several values")
         return Given.input(self.site, place)

@@ -157,9 +157,9 @@ def _scales(one: Handed) -> tuple[str, str, str] | None:
     made, read = (scale.astype(np.float64) for scale in pair)
     ratio = read / made
     worst = int(np.argmax(np.maximum(ratio, 1 / ratio)))
-    if abs(ratio.flat[worst] - 1) <= tolerance(*pair):
+    if abs(ratio.reshape(-1)[worst] - 1) <= tolerance(*pair):
         return None
-    name, x, y = _named("scale", made, worst), float(made.flat[worst]), float(read.flat[worst])
+    name, x, y = _named("scale", made, worst), float(made.reshape(-1)[worst]), float(read.reshape(-1)[worst])
     effect = f"the values are multiplied by {_times(y / x)}"
     return f"{name} {digits(x, y)}", f"{name} {digits(y, x)}", effect
 
@@ -172,11 +172,11 @@ def _zero_points(one: Handed) -> tuple[str, str, str] | None:
     made, read = (zero.astype(np.int64) for zero in pair)
     shift = made - read
     worst = int(np.argmax(np.abs(shift)))
-    if not shift.flat[worst]:
+    if not shift.reshape(-1)[worst]:
         return None
-    name, steps = _named("zero point", made, worst), int(shift.flat[worst])
+    name, steps = _named("zero point", made, worst), int(shift.reshape(-1)[worst])
     effect = f"the values move by {steps:+d} step{'s' if abs(steps) > 1 else ''}"
-    return f"{name} {made.flat[worst]}", f"{name} {read.flat[worst]}", effect
+    return f"{name} {made.reshape(-1)[worst]}", f"{name} {read.reshape(-1)[worst]}", effect
 
 
 def _origin(scope: Scope, name: str) -> tuple[Scope, Node, Quantizer] | None:

@@ -77,9 +77,10 @@ def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Ar
     """
     if not places.size:
         raise Declined("a result without elements")
-    loops, apart = [], places.flat[0]
+    start = int(places[(0,) * places.ndim])
+    loops, apart = [], np.full((1,) * places.ndim, start)
     for axis, length in enumerate(places.shape):
-        line = places[(0,) * axis + (slice(None),) + (0,) * (places.ndim - axis - 1)] - places.flat[0]
+        line = places[(0,) * axis + (slice(None),) + (0,) * (places.ndim - axis - 1)] - start
         found = _loops(line)
         loops.append(found)
         apart = apart + line.reshape((length,) + (1,) * (places.ndim - axis - 1))
@@ -87,9 +88,9 @@ def taken(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], places: Ar
         raise Declined("its places differ from row to row")
     x, y = Operand(tuple(int(n) for n in shape), np.dtype(dtype)), Operand(places.shape, np.dtype(dtype))
     flat = [Move(n, -1, step, axis, far) for axis, found in enumerate(loops) for n, step, far in found]
-    first = [0] * (len(x.shape) - 1) + [int(places.flat[0])] if x.shape else []
+    first = [0] * (len(x.shape) - 1) + [start] if x.shape else []
     plain = Copy(engine, (x, y), ("plain", "plain"), flat, first)
-    corner = [int(n) for n in np.unravel_index(int(places.flat[0]), x.shape)]
+    corner = [int(n) for n in np.unravel_index(start, x.shape)]
     moves = _along_axes(x.shape, corner, loops)
     if moves is None:
         return plain, plain
