@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+import qrun.native.machine.helpers as module
 from qrun.native.machine.helpers import Helpers
 
 SOON = 20.0
@@ -90,6 +92,7 @@ def test_threads_end_with_their_owner_and_hold_nothing_meanwhile() -> None:
 def test_the_process_waits_for_calls_that_have_begun() -> None:
     script = """
 import sys, threading, time
+import qrun.native.machine.helpers as module
 from qrun.native.machine.helpers import Helpers
 
 helpers, begun = Helpers(2), threading.Event()
@@ -105,3 +108,31 @@ begun.wait()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be kept apart here, or there is one processor",
+)
+def test_a_thread_wakes_on_another_processor_than_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers, told = Helpers(1), []
+    helpers.submit(int).wait()
+    usable = os.sched_getaffinity(0)
+    for here in sorted(usable):
+        monkeypatch.setattr(module, "_processor", lambda here=here: here)
+        helpers.submit(lambda: told.append(os.sched_getaffinity(0))).wait()
+    assert told == [usable - {here} for here in sorted(usable)]
+    assert os.sched_getaffinity(0) == usable
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be kept apart here")
+def test_threads_help_where_nothing_keeps_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(thread: int, processors: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    helpers, made = Helpers(1), []
+    for here in (0, 1, None):
+        monkeypatch.setattr(module, "_processor", lambda here=here: here)
+        helpers.submit(made.append, here).wait()
+    assert made == [0, 1, None]

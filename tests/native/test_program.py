@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import Any
 
@@ -15,9 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
-from qrun.native.emit.spec import PASS, SKIP
+from qrun.native.emit.spec import PASS, SKIP, STATE, YIELD
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.helpers import yielding
+from qrun.native.machine.memory import address, aligned
 from qrun.native.plan.arena import Need, arrange
 from qrun.native.plan.items import Task
 from qrun.native.plan.schedule import Schedule
@@ -123,6 +126,17 @@ def test_helpers_leave_out_small_calls_and_waits_that_only_such_follow() -> None
     assert alone.flags().tolist() == [SKIP, 0, SKIP, PASS, SKIP | PASS, SKIP | PASS]
     alone.work[4] = 9000
     assert alone.flags().tolist() == [SKIP, 0, SKIP, 0, PASS, SKIP | PASS]
+
+
+@pytest.mark.parametrize(("patience", "given"), [(0, 0), (256, 0), (1000, 47)])
+def test_a_thread_that_waits_long_gives_way(patience: int, given: int) -> None:
+    calls: list[int] = []
+    told = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: calls.append(1) or 0)
+    engine, state = Engine.create(ISAS[-1], OBJECTS), aligned(STATE // 8, np.int64, 0)
+    for function in (ctypes.cast(told, ctypes.c_void_p).value, yielding(), 0):
+        state[YIELD // 8] = function
+        engine.runner.follow(0, address(state), patience, 0, 0)
+    assert len(calls) == given
 
 
 def test_the_shortest_of_some_runs_says_what_a_call_costs() -> None:

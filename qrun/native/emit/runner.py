@@ -13,6 +13,10 @@ which is the same if it found none; then when it came to the end.
 Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and
 finds the tiles taken; nobody waits for a sleeping thread.
 
+Who waits long gives its processor to others, through the function whose address the state has at YIELD, 0 for none. A system
+may wake a helper on the leader's processor: without that, each would wait there, for milliseconds, for what the other cannot
+do meanwhile. At first a thread waits without, as giving way costs more than most waits take.
+
 Which thread sees what, and why each memory ordering suffices (names of LLVM; C++ says relaxed for monotonic):
 
 monotonic   The counter of taken tiles (in the kernels). It must give each number to one thread, no more: what a tile
@@ -42,12 +46,31 @@ generation again after it has entered, and so does not take a later run for the 
 from __future__ import annotations
 
 from qrun.native.emit.isa import PAUSE
-from qrun.native.emit.spec import DONE, ENTRY, GONE, GUARD, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
+from qrun.native.emit.spec import DONE, ENTRY, GONE, GUARD, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP, YIELD
 from qrun.native.emit.turns import TURNING
 
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
+_BRIEF, _GIVEN = 256, 16
+"""Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts."""
+_WAIT = f"""
+define internal i64 @wait(ptr %yield, i64 %turn) {{
+entry:
+  <pause>
+  %long = icmp uge i64 %turn, {_BRIEF}
+  %can = icmp ne ptr %yield, null
+  %gives = and i1 %long, %can
+  br i1 %gives, label %give, label %stay
+give:
+  %done = call i32 %yield()
+  %later = add i64 %turn, {_GIVEN}
+  ret i64 %later
+stay:
+  %next = add i64 %turn, 1
+  ret i64 %next
+}}
+"""
 _SEGMENT = f"""
-define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded) {{
+define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield) {{
 entry:
   br label %call
 call:
@@ -121,11 +144,12 @@ wait:
   %f.tiles = load i64, ptr %f.tiles.p, align 8
   br label %spin
 spin:
+  %turn = phi i64 [0, %wait], [%turn1, %again]
   %sum = load atomic i64, ptr %f.done acquire, align 8
   %all = icmp uge i64 %sum, %f.tiles
   br i1 %all, label %waited, label %again
 again:
-  <pause>
+  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
   br label %spin
 waited:
   %j1 = add i64 %j, 1
@@ -166,15 +190,18 @@ open:
   store i64 %first, ptr %range.p, align 8
   store i64 %end, ptr %range1.p, align 8
   store atomic i64 %generation, ptr %open.p seq_cst, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 0)
+  %yield.p = getelementptr i8, ptr %state, i64 {YIELD}
+  %yield = load ptr, ptr %yield.p, align 8
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 0, ptr %yield)
   store atomic i64 0, ptr %open.p seq_cst, align 8
   br label %leave
 leave:
+  %turn = phi i64 [0, %open], [%turn1, %again]
   %inside = load atomic i64, ptr %inside.p seq_cst, align 8
   %empty = icmp eq i64 %inside, 0
   br i1 %empty, label %exit, label %again
 again:
-  <pause>
+  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
   br label %leave
 exit:
   ret i64 0
@@ -188,6 +215,8 @@ entry:
   %range.p = getelementptr i8, ptr %state, i64 {RANGE}
   %range1.p = getelementptr i8, ptr %state, i64 {RANGE + 8}
   %gone.p = getelementptr i8, ptr %state, i64 {GONE}
+  %yield.p = getelementptr i8, ptr %state, i64 {YIELD}
+  %yield = load ptr, ptr %yield.p, align 8
   br label %look
 look:
   %turn = phi i64 [0, %entry], [%turn1, %idle], [0, %out]
@@ -198,8 +227,7 @@ look:
   %nothing = or i1 %closed, %known
   br i1 %nothing, label %wait, label %enter
 wait:
-  <pause>
-  %turn1 = add i64 %turn, 1
+  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
   %tired = icmp uge i64 %turn1, %patience
   br i1 %tired, label %exit, label %idle
 idle:
@@ -212,7 +240,7 @@ enter:
 work:
   %first = load i64, ptr %range.p, align 8
   %end = load i64, ptr %range1.p, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 {SKIP | PASS})
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 {SKIP | PASS}, ptr %yield)
   br label %out
 out:
   %seen = phi i64 [%last, %enter], [%g, %work]
@@ -230,5 +258,5 @@ def runner_text(architecture: str) -> str:
     clock, (wait, operands) = _CLOCK[architecture], PAUSE[architecture]
     kinds = ", ".join(kind for kind, _ in operands)
     pause = f"call void @{wait}({', '.join(' '.join(operand) for operand in operands)})"
-    functions = (_SEGMENT + _LEAD + _FOLLOW + TURNING).replace("<clock>", clock).replace("<pause>", pause)
+    functions = (_WAIT + _SEGMENT + _LEAD + _FOLLOW + TURNING).replace("<clock>", clock).replace("<pause>", pause)
     return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}({kinds})\n{functions}"

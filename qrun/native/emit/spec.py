@@ -97,7 +97,7 @@ DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
 of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
 finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
 with the first one: all threads write them, while they read the arguments."""
-OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
+OPEN, INSIDE, RANGE, YIELD, GONE, STATE = 0, 64, 128, 144, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
 many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
 MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, TURNS = range(0, 80, 8)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -51,11 +56,16 @@ class Helpers:
 
     They end when nobody holds this object any more, and with the process. That waits for the calls that have begun: these
     may be in compiled code, on memory that goes away then.
+
+    Where there are processors for all of them, none wakes on that of the thread that calls: Linux may put a thread there though
+    others are idle, and then moves it after milliseconds.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._started = 0
+        self._threads: list[threading.Thread] = []
+        self._apart: int | None = None
         self._lock = threading.Lock()
         self._tasks: SimpleQueue[HelperCall | None] = SimpleQueue()
         self._idle: deque[None] = deque()
@@ -64,6 +74,8 @@ class Helpers:
 
     def submit(self, call: Callable[..., object], *arguments: Any) -> HelperCall:
         task = HelperCall(call, arguments)
+        if (here := _processor()) != self._apart:
+            self._keep_apart(here)
         self._tasks.put(task)
         try:
             self._idle.pop()
@@ -78,6 +90,17 @@ class Helpers:
                 thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name="qrun", daemon=True)
                 _queues[thread] = self._tasks
                 thread.start()
+                self._threads.append(thread)
+                self._apart = None
+
+    def _keep_apart(self, here: int | None) -> None:
+        """Let the threads wake on other processors than this one."""
+        self._apart = here
+        with suppress(OSError):  # a sandbox may forbid it
+            rest = os.sched_getaffinity(0) - {here} if here is not None else set()
+            for thread in self._threads if len(rest) >= self._count else ():
+                if thread.native_id and thread.is_alive():
+                    os.sched_setaffinity(thread.native_id, rest)
 
 
 _queues: WeakKeyDictionary[threading.Thread, SimpleQueue[HelperCall | None]] = WeakKeyDictionary()
@@ -100,3 +123,27 @@ def _wait() -> None:
         tasks.put(None)
     for thread, _ in threads:
         thread.join()
+
+
+def _processor() -> int | None:
+    """The number of the processor on which this thread is, None where that is not known."""
+    ask = _asking()
+    return ask() if ask is not None else None
+
+
+@cache
+def _asking() -> Callable[[], int] | None:
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+@cache
+def yielding() -> int:
+    """The address of the system's function that lets other threads have this one's processor: without operands, it returns an
+    int. 0 where there is none."""
+    try:
+        function = ctypes.CDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

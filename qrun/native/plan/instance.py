@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
+from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT, YIELD
 from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
+from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
@@ -57,6 +58,7 @@ class Instance:
         self.structs = aligned((calls, STRUCT // 8), np.int64, 0)
         self.plan = aligned((calls, ENTRY // 8), np.int64, 0)
         self.state = aligned(STATE // 8, np.int64, 0)
+        self.state[YIELD // 8] = yielding() if listing.engine.threads > 1 else 0
         self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
         self.starts = address(self.plan), address(self.state), address(self.times)
         self.lead = listing.engine.runner.lead
