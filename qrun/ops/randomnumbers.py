@@ -15,7 +15,6 @@ from qrun.ops._float import is_integer, narrow, single, widen
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, op, refuse, require
 
 _FLOATS = (1, 10, 11, 16)
-_COUNTS = (6, 7)
 _FLOAT, _INT32 = 1, 6
 
 

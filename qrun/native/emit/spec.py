@@ -98,8 +98,9 @@ of taken tiles, the address of the byte that is 0 where the call is to be left o
 finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
 with the first one: all threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, YIELD, GONE, STATE = 0, 64, 128, 144, 192, 256
-"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
-many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
+"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, the
+address of the function by which a thread gives way (0 for none), how many helpers have left. Each has its own cache line, but
+that the address, which no run changes, is in that of the calls: helpers that wait read the first one over and over."""
 MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, TURNS = range(0, 80, 8)
 """What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
 leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many

@@ -28,7 +28,8 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
     """Offsets of the buffers, multiples of ALIGNMENT, and the size of the whole.
 
     Buffers in use at the same step do not overlap. The largest are placed first, in the first gap, which leaves few
-    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in the smallest gap.
+    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in the
+    smallest gap.
     """
     if len(needs) > MANY:
         return _in_time(needs)

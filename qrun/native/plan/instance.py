@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT, YIELD
+from qrun.native.emit.spec import DOUBT, ENTRY, GONE, SKIP, STATE, STRUCT, YIELD
 from qrun.native.errors import Late, Undecided, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.helpers import yielding
@@ -42,7 +42,6 @@ _FEW = 4
 """Words that are set one by one sooner than at once."""
 _WORTH = 32
 """Tiles, of some microseconds at least, from which on it is worth to wake helpers after other steps."""
-_OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
 
 
 class Instance:
@@ -277,7 +276,7 @@ class Instance:
         """Wake the helpers that are not waiting already."""
         pool = self.listing.engine.pool
         assert pool is not None
-        present = self.sent - int(self.state[_GONE])
+        present = self.sent - int(self.state[GONE // 8])
         for _ in range(self.listing.helpers - present):
             self.sent += 1
             pool.submit(_follow, self)
