@@ -14,7 +14,7 @@ from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
 from qrun.ops._float import is_integer, narrow, single, widen
 from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined
-from qrun.ops._native_float32 import elementwise, elementwise_kernel, function_kernel
+from qrun.ops._native_float32 import elementwise_kernel, function_kernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
 
 add = binary_operator(
@@ -28,7 +28,11 @@ mul = binary_operator(
 )
 
 
-@op("Div", since=7, form="broadcast", native=elementwise("div"))
+def _lower_div(site: LoweringContext) -> NativeKernel:
+    return elementwise_kernel(site, "quotient" if is_integer(site.inputs[0].dtype) else "div", ("A", "B"))
+
+
+@op("Div", since=7, form="broadcast", native=OfShapes(_lower_div))
 def div(A: Array, B: Array, *, ctx: Context) -> Array:
     """A / B of one type, with numpy's broadcasting.
 
@@ -168,7 +172,13 @@ def _integer_power(x: Array, y: Array) -> Array:
     return np.where(y < 0, unit, power)
 
 
-@op("Mod", since=10, form="broadcast")
+def _lower_mod(site: LoweringContext) -> NativeKernel:
+    fmod = site.attributes["fmod"]
+    one_of("fmod", fmod, (0, 1))
+    return elementwise_kernel(site, "remainder" if fmod else "modulo", ("A", "B"))
+
+
+@op("Mod", since=10, form="broadcast", native=OfShapes(_lower_mod))
 def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     """A - floor(A / B) * B, of B's sign; with fmod A - trunc(A / B) * B, of A's sign. With numpy's broadcasting.
 

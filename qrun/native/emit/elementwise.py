@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from qrun.native.emit.expression import FunctionStep, operand_names
+from qrun.native.emit.expression import DIVISIONS, FunctionStep, operand_names
 from qrun.native.emit.functions import CLOSE, ROUGH, StepsEmitter, reach, rounded_close
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.numbers import RecheckEmitter
@@ -153,7 +153,11 @@ class _Block:
             return self._near(k.kept[number]).load(f"<{steps.lanes} x float>", 4)
         if number < steps.read:
             return steps.loaded(number, k.starts[f"x{number}"], self.place)
-        return steps.made(number, [self._value(value) for value in steps.step(number).values])
+        values = [self._value(value) for value in steps.step(number).values]
+        if steps.step(number).function in DIVISIONS:
+            with k.w.when(values[1].test("eq", 0).any()):
+                k.w.undecided()
+        return steps.made(number, values)
 
 
 class _QuickBlock(_Block):

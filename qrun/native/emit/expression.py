@@ -56,10 +56,13 @@ CONVERSIONS = {
 }
 """Functions that make elements of another type, and the kinds of these: Cast, but for float32, which ``cast`` makes, and
 narrower floats."""
+DIVISIONS = frozenset(("quotient", "remainder", "modulo"))
+"""Functions of two integers, the second of which divides: a run in which it is 0 ends undecided."""
 _ALL = "filubthwmqd"
 TYPES = {
     **dict.fromkeys(("add", "sub", "mul"), "filubhwmqd"),
     "div": "fd",
+    **dict.fromkeys(DIVISIONS, "ilubhwmq"),
     **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filubhwmqd"),
     **dict.fromkeys(("and", "or", "xor", "not"), "t"),
     **dict.fromkeys(("max", "min"), "filubhwmqd"),

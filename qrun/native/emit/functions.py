@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import angles, expression, logarithms
+from qrun.native.emit import angles, division, expression, logarithms
 from qrun.native.emit.conversions import converted
 from qrun.native.emit.error_function import erf, gelu
 from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
@@ -131,6 +131,9 @@ SINGLE: dict[str, Write] = {
     "sub": lambda k, v: v[0] - v[1],
     "mul": lambda k, v: v[0] * v[1],
     "div": lambda k, v: v[0] / v[1],
+    "quotient": lambda k, v: division.quotient(v[0], v[1], k.kind),
+    "remainder": lambda k, v: division.remainder(v[0], v[1], k.kind),
+    "modulo": lambda k, v: division.modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
     "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
     "relu": lambda k, v: rectified(v[0]),

@@ -12,6 +12,7 @@ import numpy as np
 from qrun.native.emit.expression import (
     CLOSE,
     CONSTANTS,
+    DIVISIONS,
     KINDS,
     TYPES,
     UNROUNDED,
@@ -64,7 +65,8 @@ class Expression(Planned):
     rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how they
                round.
 
-    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie.
+    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie. divides:
+    whether a run ends undecided where an integer is divided by 0.
 
     Raises Declined for operands that broadcast along too many axes.
     """
@@ -87,6 +89,7 @@ class Expression(Planned):
         for step in steps:
             seen.append(kind_of_result(step.function, seen[step.values[-1]]))
         self.kind = seen[-1]
+        self.divides = any(step.function in DIVISIONS for step in steps)
         self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in self._ways()}
 
     def _ways(self) -> tuple[Order, ...]:
@@ -148,7 +151,7 @@ class Expression(Planned):
         words |= {f"recheck{n}*": recheck.address for n, recheck in enumerate(self.rechecks)}
         extents = tuple(own + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n, own in enumerate(sizes))
         given = spec, [f"{name}*" for name in names], words, extents, arrays
-        scratch, decides = 4 * buffers * (chunk + 2 * rows), not self.rechecks
+        scratch, decides = 4 * buffers * (chunk + 2 * rows), not self.rechecks and not self.divides
         return (engine.kernels.call(*given, scratch=scratch, decides=decides, rechecks=self.rechecks),)
 
     def _chunk(self, columns: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
     for number, item in enumerate(items):
         maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
         source = chains.expression(maker) if maker >= 0 else None
-        if not source or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
+        if not source or source.divides or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
             continue
         operation = memo.once((item.operation, source), partial(item.operation.reading, source))
         if operation:
@@ -121,14 +121,15 @@ class _Chain:
         return found
 
     def good(self) -> bool:
-        """Whether one kernel can do all of it, as fast as each of several do their part."""
+        """Whether one kernel can do all of it, as fast as each of several do their part. What is undecided where the reference is
+        called is an interrupt of that: so a kernel that divides integers calls none."""
         if sum(len(part.steps) for _, part in self.parts) > _STEPS or len(self._operands) > _OPERANDS:
             return False
         try:
             whole = self._whole
         except Declined:
             return False
-        if whole is None or len(whole.rechecks) > _RECHECKS:
+        if whole is None or len(whole.rechecks) > _RECHECKS or (whole.rechecks and whole.divides):
             return False
         return all(self._keeps_rows(whole, order) for order in whole.row if order != "channels" or self.chains.channels)
 
