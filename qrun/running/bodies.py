@@ -31,7 +31,7 @@ class BodyPrograms:
     """The programs of one graph inside a node. Safe to use from several threads."""
 
     def __init__(self, natives: NativeKernels) -> None:
-        self._programs = Programs(natives, natives.arith)
+        self._programs = Programs(natives, natives.arith, calls=True)
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
         self._turning: tuple[Compiled, object, Turning | None] | None = None

@@ -15,6 +15,7 @@ from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.flat import Flat
 from qrun.running.flattened import flattened
+from qrun.running.foreignsteps import foreign_item
 from qrun.running.plan import Plan, Step, moving
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ class Programs:
     Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is made of
     them, may have any shape in programs that are made from then on: their steps run in Python.
 
+    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py).
     foretold: whether shapes tell all that a run takes, as far as that was tried.
     """
 
-    def __init__(self, natives: NativeKernels, arith: Arith) -> None:
-        self.natives, self.arith, self.foretold = natives, arith, True
+    def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
+        self.natives, self.arith, self.calls, self.foretold = natives, arith, calls, True
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
         self._ahead: dict[Key, Compiled] = {}
@@ -159,11 +161,16 @@ class Programs:
         items: list[Item] = []
         outside = set(feeds)
         fixed = dict(shapes)
-        for step, bound in zip(plan.steps, bounds, strict=True):
+        for number, (step, bound) in enumerate(zip(plan.steps, bounds, strict=True)):
             kernel = bound.kernel if bound else None
             if not shapes.keys().isdisjoint(step.node.outputs):
                 items.append(PythonStep((), ()))
                 continue
+            if kernel is None and self.calls and loose.isdisjoint(step.node.outputs):
+                called = foreign_item(self.natives.engine, plan, number, infos, self.arith)
+                if called is not None:
+                    items.append(called)
+                    continue
             if kernel is None or not kernel.stages:
                 made = tuple(name for name in step.node.outputs if name)
                 items.append(PythonStep(moving(plan, step), made, not loose.isdisjoint(made)))

@@ -117,9 +117,9 @@ def test_what_kernels_do_not_decide_is_made_alone(monkeypatch: pytest.MonkeyPatc
     session = qrun.Session(model, cache=OBJECTS, threads=1)
     repeat = Instance.repeat
 
-    def doubting(self: Instance, segment: object, most: int, turns: np.ndarray) -> int:
+    def doubting(self: Instance, segment: object, most: int, turns: np.ndarray) -> tuple[int, Exception]:
         turns[0] = min(most, 3)
-        return repeat(self, segment, min(most, 3), turns) if most > 1 else 0  # type: ignore[arg-type]
+        return repeat(self, segment, min(most, 3), turns)[0] if most > 1 else 0, Undecided()  # type: ignore[arg-type]
 
     monkeypatch.setattr(Instance, "repeat", doubting)
     monkeypatch.setattr(Instance, "_doubt", lambda self: Undecided())

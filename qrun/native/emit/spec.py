@@ -28,9 +28,9 @@ class KernelSpec:
              rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
-             adds), range, parameters and codes (quantization of a run).
+             adds), range, parameters and codes (quantization of a run); foreign (a call of Python).
     isa:     name of the instruction set.
-    rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
+    rows, vectors: the register block (foreign: `rows` operands; point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; indexed: how often `vectors` elements are repeated; resample: `rows` elements
              at once, `vectors` taps of the first axis, `unroll` of the second; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
@@ -101,13 +101,18 @@ OPEN, INSIDE, RANGE, YIELD, GONE, STATE = 0, 64, 128, 144, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, the
 address of the function by which a thread gives way (0 for none), how many helpers have left. Each has its own cache line, but
 that the address, which no run changes, is in that of the calls: helpers that wait read the first one over and over."""
-MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, TURNS = range(0, 80, 8)
+MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TURNS = range(0, 88, 8)
 """What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
 leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many
-ticks were spent, to be added to; last, set at the end: how many it took."""
+ticks were spent, to be added to; set at the end: how many it took; last, after how many no further turn begins."""
+LONG = {"x86_64": 1 << 26, "aarch64": 1 << 20}
+"""Ticks that turns in a row may take, by architecture: some tens of milliseconds of a clock of 1 to 5 GHz; one millisecond or
+more of one of 1 GHz or less."""
 MOVE = 40
 """Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
 
+FOREIGN = ("ensure*", "release*", "number*", "call*", "drop*", "clear*", "callable*", "true*", "tiles")
+"""Words that follow the operands of a call of Python (emit/foreign.py)."""
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0

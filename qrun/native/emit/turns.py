@@ -1,7 +1,7 @@
 """The generated function that runs a program many times: what a turn makes is copied to where the next one reads it.
 
-It is a loop around `lead` (emit/runner.py), which ends when a byte is 0 after a turn, when so many turns are done, or when a
-call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. It
+It is a loop around `lead` (emit/runner.py), which ends when a byte is 0 after a turn, when so many turns are done or so much
+time is over, or when a call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. It
 returns how many turns were done. How long each call took, on the clock of the time stamps, is added up.
 """
 
@@ -19,6 +19,7 @@ from qrun.native.emit.spec import (
     MOVE,
     MOVES,
     SPANS,
+    SPELL,
     TICKS,
 )
 
@@ -101,6 +102,9 @@ entry:
   %spans.p = getelementptr i8, ptr %turns, i64 {SPANS}
   %spans = load ptr, ptr %spans.p, align 8
   %ticks.p = getelementptr i8, ptr %turns, i64 {TICKS}
+  %spell.p = getelementptr i8, ptr %turns, i64 {SPELL}
+  %spell = load i64, ptr %spell.p, align 8
+  %end.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %end
   %begin = call i64 @<clock>()
   br label %turn
 turn:
@@ -153,9 +157,12 @@ ask.going:
   %ended = icmp eq i8 %byte, 0
   br i1 %ended, label %exit, label %goes
 goes:
-  br label %turn
+  %come = load i64, ptr %end.p, align 8
+  %so.far = sub i64 %come, %begin
+  %long = icmp sge i64 %so.far, %spell
+  br i1 %long, label %exit, label %turn
 exit:
-  %done = phi i64 [%t, %ask], [%t1, %copy], [%t1, %ask.going]
+  %done = phi i64 [%t, %ask], [%t1, %copy], [%t1, %ask.going], [%t1, %goes]
   %now = call i64 @<clock>()
   %all.ticks = sub i64 %now, %begin
   store i64 %all.ticks, ptr %ticks.p, align 8

@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, GONE, SKIP, STATE, STRUCT, YIELD
-from qrun.native.errors import Late, Undecided, Unplanned
+from qrun.native.errors import Late, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
@@ -248,10 +248,9 @@ class Instance:
         if self.doubtful.size and (failed := self._doubt()) is not None:
             raise failed
 
-    def repeat(self, segment: Segment, most: int, turns: Ints) -> int:
-        """Run a segment at most so many times, as `turns` says (emit/turns.py); how many times it was.
-
-        Raises what was to be raised while a call decided its results, other than Undecided: less turns are made then.
+    def repeat(self, segment: Segment, most: int, turns: Ints) -> tuple[int, BaseException | None]:
+        """Run a segment at most so many times, as `turns` says (emit/turns.py); how many times it was, and why the next one
+        could not be made, if that is so. Raises an interrupt that came meanwhile.
         """
         if segment.first in self.helped:
             self._call_helpers()
@@ -260,9 +259,10 @@ class Instance:
         generation, self.generation = self.generation + 1, self.generation + most
         first, end = segment.first, segment.end
         made = int(self.listing.engine.runner.repeat(plan, first, end, state, generation, times, own, address(turns)))
-        if made < most and (failed := self._doubt()) is not None and not isinstance(failed, Undecided):
+        failed = self._doubt() if made < most else None
+        if not (failed is None or isinstance(failed, Exception)):
             raise failed
-        return made
+        return made, failed
 
     def _doubt(self) -> BaseException | None:
         """What is to be raised if a call could not decide its results; it is forgotten."""

@@ -11,7 +11,21 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.memory import Budget, Deadline
-from qrun.native.emit.spec import AFTER, BEFORE, DOUBTFUL, DOUBTS, GOING, MOST, MOVE, MOVES, SPANS, TICKS, TURNS
+from qrun.native.emit.spec import (
+    AFTER,
+    BEFORE,
+    DOUBTFUL,
+    DOUBTS,
+    GOING,
+    LONG,
+    MOST,
+    MOVE,
+    MOVES,
+    SPANS,
+    SPELL,
+    TICKS,
+    TURNS,
+)
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.plan.instance import Instance
@@ -155,10 +169,10 @@ class Turning:
         while done < most and not (deadline is not None and deadline.passed):
             turns[MOST // 8] = asked = min(size, most - done)
             begin = perf_counter_ns()
-            made = instance.repeat(segment, asked, turns)
+            made, failed = instance.repeat(segment, asked, turns)
             took = perf_counter_ns() - begin
             done, spent, ticks = done + made, spent + took, ticks + int(turns[TICKS // 8])
-            if made < asked or (going is not None and not going[0]):
+            if failed is not None or (going is not None and not going[0]):
                 break
             size = size * 8 if took < _SHORT else max(size // 4, 1) if took > _LONG else size
         if not timed:
@@ -195,6 +209,7 @@ class _Ready:
         self.turns = np.zeros(TURNS // 8, np.int64)
         words = {MOVES: address(self.moves), BEFORE: before, AFTER: len(self.moves) - before}
         words |= {SPANS: address(self.spans), DOUBTFUL: address(instance.doubtful), DOUBTS: len(instance.doubtful)}
+        words[SPELL] = LONG[turning.program.listing.engine.isa.architecture]
         words[GOING] = 0 if self.going is None else address(self.going)
         for word, value in words.items():
             self.turns[word // 8] = value
