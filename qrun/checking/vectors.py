@@ -17,6 +17,7 @@ from qrun.checking.recorded import ComparedOutput, Verdict, classified, compare
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, integral
+from qrun.declare import grouped
 from qrun.declare.frozen import changeable, keys
 from qrun.errors import CallError, LimitError, QrunError, UnsupportedError
 from qrun.io.feeds import check_feeds
@@ -105,11 +106,9 @@ def not_replayed(vectors: Sequence[Vector], told: Sequence[Finding]) -> list[Fin
 
     None for a vector of which a finding of its own in `told` says so already.
     """
-    groups: dict[str, list[Vector]] = {}
-    for vector in vectors:
-        if vector.result is None and not any(f.rule in NAMES and f is t for f in vector.findings for t in told):
-            groups.setdefault(vector.reason, []).append(vector)
-    return [_not_replayed(group) for group in groups.values()]
+    known = {id(finding) for finding in told if finding.rule in NAMES}
+    silent = (v for v in vectors if v.result is None and known.isdisjoint(map(id, v.findings)))
+    return [_not_replayed(group) for group in grouped((v.reason, v) for v in silent).values()]
 
 
 def _not_replayed(group: Sequence[Vector]) -> Finding:

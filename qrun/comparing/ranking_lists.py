@@ -12,6 +12,7 @@ from qrun.comparing.ranking_effects import comparable, mean_ratio
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
 from qrun.comparing.sides import Values
+from qrun.declare import grouped
 from qrun.declare.frozen import changeable, frozen, keys
 from qrun.ir import Node
 
@@ -214,9 +215,7 @@ def _reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Kept], wa
 
 def _by_operator(costs: Sequence[Cost]) -> dict[tuple[str, str], Kept]:
     """The groups of each operator, those first that cost most together; none if all nodes are of one operator."""
-    found: dict[tuple[str, str], list[Cost]] = {}
-    for cost in costs:
-        found.setdefault((cost.node.domain, cost.node.op_type), []).append(cost)
+    found = grouped(((cost.node.domain, cost.node.op_type), cost) for cost in costs)
     order = sorted(found, key=lambda key: -math.fsum(cost.share for cost in found[key]))
     return {key: _targets(found[key]) for key in order} if len(order) > 1 else {}
 

@@ -21,6 +21,7 @@ import numpy as np
 from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, filled, places
 from qrun.comparing.settings import text
 from qrun.comparing.sides import Values
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode, encode
@@ -136,10 +137,7 @@ def _values(node: Node, live: Values) -> list[Array | None] | None:
 
 def _last_readers(model: Model) -> dict[int, list[str]]:
     """The tensors that no node after this one reads, by its index."""
-    found: dict[int, list[str]] = {}
-    for name, readers in model.consumers.items():
-        found.setdefault(max(node.index for node in readers), []).append(name)
-    return found
+    return grouped((max(node.index for node in readers), name) for name, readers in model.consumers.items())
 
 
 def _from_constants(model: Model) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.comparing.settings import Setting, settings
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode, Samples
 from qrun.documents.item import Item, damaged
@@ -130,10 +131,7 @@ def _matched(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[in
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     for key in (lambda r: (r.index, r.name, r.op), lambda r: r.name):
-        places: dict[object, list[int]] = {}
-        for at, row in enumerate(right):
-            if at not in taken:
-                places.setdefault(key(row), []).append(at)
+        places = grouped((key(row), at) for at, row in enumerate(right) if at not in taken)
         for at, row in enumerate(left):
             found = places.get(key(row), [])
             if at not in pairs and key(row) and len(found) == 1:

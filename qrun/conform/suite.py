@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.ir import Array
@@ -133,10 +134,8 @@ class Suite:
         Raises CallError for a word that fits nothing.
         """
         chosen = list(self.cases)
-        kinds: dict[str, list[str]] = {}
-        for word in dict.fromkeys(part.strip() for words_ in words for part in words_.split(",") if part.strip()):
-            kinds.setdefault(self._kind(word), []).append(word)
-        for kind, group in kinds.items():
+        given = dict.fromkeys(part.strip() for words_ in words for part in words_.split(",") if part.strip())
+        for kind, group in grouped((self._kind(word), word) for word in given).items():
             chosen = [info for info in chosen if any(fits(info, kind, word) for word in group)]
         return chosen
 

@@ -1,15 +1,20 @@
 """How the rest is declared, at little cost to a process that starts.
 
 `frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked for;
-`Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the terminal shows it.
+`Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the terminal shows it;
+`grouped` puts values together that have a key in common.
 
 May be imported by everything. Knows nothing of qrun.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Later:
@@ -28,6 +33,14 @@ class Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self._name), name)
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key; keys, and values of one, in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 class InNotebook:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from qrun.declare import InNotebook
+from qrun.declare import InNotebook, grouped
 from qrun.declare.frozen import frozen, replace
 from qrun.ir.types import shape_text, type_name
 
@@ -227,11 +227,7 @@ class Model(InNotebook):
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
         """Tensor name to the nodes of this graph that read it, subgraphs not included."""
-        found: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in dict.fromkeys(node.inputs):
-                if name:
-                    found.setdefault(name, []).append(node)
+        found = grouped((name, node) for node in self.nodes for name in dict.fromkeys(node.inputs) if name)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     def constant(self, name: str) -> Array | None:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from qrun.child import RemoteObject
+from qrun.declare import grouped
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
@@ -88,9 +89,7 @@ class Profiler:
         """
         found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
         runs = len(watched.run_ns)
-        times: dict[str, list[dict[str, Any]]] = {}
-        for event in _outermost(found, self.nodes):
-            times.setdefault(_name(event), []).append(event)
+        times = grouped((_name(event), event) for event in _outermost(found, self.nodes))
         whole = [event for event in found if event["name"] == "model_run"][-runs:]
         if len(whole) < runs:
             return plain

@@ -9,6 +9,7 @@ from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.choices import EMULATED
 from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.tensors import TensorPair
+from qrun.declare import grouped
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
@@ -171,10 +172,7 @@ def _own(t: ComparedTensor) -> int:
 
 def _causes(found: Comparison) -> dict[str, list[ComparedTensor]]:
     """The tensors that differ by themselves, by cause, the most frequent first."""
-    groups: dict[str, list[ComparedTensor]] = {}
-    for t in found.tensors:
-        if t.guilt is not None:
-            groups.setdefault(t.guilt.reason.cause, []).append(t)
+    groups = grouped((t.guilt.reason.cause, t) for t in found.tensors if t.guilt is not None)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 

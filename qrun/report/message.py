@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare import grouped
 from qrun.errors import QrunError
 from qrun.report.screen import STYLES, Screen
 from qrun.report.text import plural
@@ -87,10 +88,7 @@ def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verb
         for finding in findings:
             print_finding(screen, finding, label)
         return
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault(finding.rule, []).append(finding)
-    for rule, (first, *others) in groups.items():
+    for rule, (first, *others) in grouped((finding.rule, finding) for finding in findings).items():
         more = f" (and {len(others)} more)" if others else ""
         text = f"{_place(screen, first)}{_with_tensor(first)}{more}"
         lead = (rule, "bold"), " ", (f"{first.level:<7}", STYLES[first.level]), "  "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.inspection import OperatorFacts
 from qrun.errors import QrunError
@@ -154,9 +155,7 @@ class ModelFacts:
 
     @cached_property
     def operators(self) -> tuple[OperatorFacts, ...]:
-        groups: dict[str, list[tuple[Scope, Node]]] = {}
-        for scope, node in nodes(self.model):
-            groups.setdefault(node.op, []).append((scope, node))
+        groups = grouped((node.op, (scope, node)) for scope, node in nodes(self.model))
         facts = [_operator(op, members) for op, members in groups.items()]
         return tuple(sorted(facts, key=lambda f: (f.supported, -f.nodes, f.op)))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules import RULES
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir.schema import ML, schema_versions, standard_operators
 from qrun.ir.types import type_name
@@ -67,11 +68,7 @@ class Supported:
 @cache
 def _rules() -> dict[str, list[str]]:
     """The rules about each operator, by the name that users write."""
-    found: dict[str, list[str]] = {}
-    for rule in RULES.values():
-        for op in dict.fromkeys(rule.applies):
-            found.setdefault(op, []).append(rule.id)
-    return found
+    return grouped((op, rule.id) for rule in RULES.values() for op in dict.fromkeys(rule.applies))
 
 
 def supported() -> tuple[Supported, ...]:
@@ -110,9 +107,7 @@ def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], fro
             formal = data.pop(name)
             if tensor < 0 and name.endswith("_zero_point"):
                 data[name.split("_")[0]] = formal
-    groups: dict[str, list[str]] = {}
-    for name, f in data.items():
-        groups.setdefault(f.variable or name, []).append(name)
+    groups = grouped((f.variable or name, name) for name, f in data.items())
     return tuple((tuple(names), data[names[0]].types) for names in groups.values())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
 from qrun.io.inputs import Feeds
@@ -68,9 +69,7 @@ class ProfileReport:
     @cached_property
     def operators(self) -> list[OperatorTimes]:
         """A row per operator, the slowest first."""
-        found: dict[str, list[ProfileNode]] = {}
-        for row in self.rows:
-            found.setdefault(row.qualified, []).append(row)
+        found = grouped((row.qualified, row) for row in self.rows)
         return sorted((_operator(op, rows) for op, rows in found.items()), key=lambda row: -row.median_ms)
 
     @cached_property
@@ -94,10 +93,7 @@ class ProfileReport:
     @cached_property
     def paired(self) -> list[PairedTimes]:
         """A row per operator of the groups, that with the most time in either runtime first."""
-        found: dict[str, list[GroupTimes]] = {}
-        for group in self.ran:
-            found.setdefault(group.op, []).append(group)
-        rows = (_paired(op, groups) for op, groups in found.items())
+        rows = (_paired(op, groups) for op, groups in grouped((group.op, group) for group in self.ran).items())
         return sorted(rows, key=lambda row: -max(row.median_ms, row.other_ms))
 
     @cached_property
@@ -262,8 +258,5 @@ def _paired(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
 
 def refused(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
     """Why nodes that took time did not run natively, the reason that costs most first."""
-    found: dict[str, list[ProfileNode]] = {}
-    for row in rows:
-        if row.why and row.median_ns:
-            found.setdefault(row.why, []).append(row)
+    found = grouped((row.why, row) for row in rows if row.why and row.median_ns)
     return sorted(found.items(), key=lambda item: -spent(item[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Model
 from qrun.running.events import NodeEvent
@@ -37,10 +38,7 @@ def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[No
             part = joined[part]
         return part
 
-    having: dict[int, list[tuple[int, int]]] = {}
-    for side, place in parts:
-        for index in sides[side][place].group:
-            having.setdefault(index, []).append((side, place))
+    having = grouped((index, (side, place)) for side, place in parts for index in sides[side][place].group)
     for index, found in having.items():
         for one, other in zip(found, found[1:], strict=False):
             if not _converts(model, index):
@@ -58,9 +56,7 @@ def _extents(
     roots: Mapping[tuple[int, int], tuple[int, int]],
     having: Mapping[int, Sequence[tuple[int, int]]],
 ) -> list[Extent]:
-    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for part in parts:
-        members.setdefault(roots[part], []).append(part)
+    members = grouped((roots[part], part) for part in parts)
     nodes: dict[tuple[int, int], list[int]] = {root: [] for root in members}
     folded = []
     for node in model.nodes:

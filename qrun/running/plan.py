@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.errors import CallError, OperatorError, UnsupportedError
@@ -144,18 +145,13 @@ def _last_use(model: Model, kept: Iterable[str], outside: frozenset[str]) -> dic
                 last[name] = node.index
     for name in kept:
         last.pop(name, None)
-    frees: dict[int, list[str]] = {}
-    for name, index in last.items():
-        if name not in model.constants and name not in outside:
-            frees.setdefault(index, []).append(name)
+    frees = grouped((at, name) for name, at in last.items() if name not in model.constants and name not in outside)
     return {index: tuple(names) for index, names in frees.items()}
 
 
 def _refuse_unsupported(model: Model) -> None:
-    missing: dict[str, list[tuple[Node, str]]] = {}
-    for node, label in model.everywhere():
-        if find(node.domain, node.op_type, node.version) is None:
-            missing.setdefault(node.op, []).append((node, label))
+    unknown = (pair for pair in model.everywhere() if find(pair[0].domain, pair[0].op_type, pair[0].version) is None)
+    missing = grouped((node.op, (node, label)) for node, label in unknown)
     if not missing:
         return
     count = len(missing)

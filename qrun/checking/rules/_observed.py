@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import at
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
@@ -47,11 +48,7 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
     for event in result.events:
         if not event.observations:
             continue
-        parts: dict[str, list[Any]] = {}
-        for o in event.observations:
-            if o.kind in kinds:
-                parts.setdefault(o.param, []).append(o)
-        for param, found in parts.items():
+        for param, found in grouped((o.param, o) for o in event.observations if o.kind in kinds).items():
             node = _named(model, event)
             size, rank = _extent(event, node, param)
             total = max(sum(o.total for o in found), size)

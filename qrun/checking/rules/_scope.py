@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.types import DTYPES
@@ -221,10 +222,7 @@ def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
 @once_per_model
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
     """All nodes by domain and type, each with a number that tells their order."""
-    found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}
-    for number, (scope, node) in enumerate(nodes(model)):
-        found.setdefault((node.domain, node.op_type), []).append((number, scope, node))
-    return found
+    return grouped(((node.domain, node.op_type), (at, scope, node)) for at, (scope, node) in enumerate(nodes(model)))
 
 
 def names_read(graph: Model) -> set[str]:

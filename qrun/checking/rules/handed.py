@@ -10,6 +10,7 @@ from qrun.checking.rules._forms import expected_shape, quantized, sound
 from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import digits, tolerance
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Quantizer, Slot, find
@@ -51,11 +52,8 @@ def other_scale(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(q, s, z)
         }
     """
-    found: dict[tuple[int, str, ParameterMismatch], list[Handed]] = {}
-    for one in handed(model):
-        off = difference(one)
-        if off is not None:
-            found.setdefault((id(one.made.scope.model), one.made.tensor, off), []).append(one)
+    pairs = ((one, off) for one in handed(model) if (off := difference(one)) is not None)
+    found = grouped(((id(one.made.scope.model), one.made.tensor, off), one) for one, off in pairs)
     begins = {(id(readers[0].read.node), key[2]) for key, readers in found.items()}
     ends = {(id(readers[0].made.node), key[2]) for key, readers in found.items()}
     for (_, _, off), readers in found.items():

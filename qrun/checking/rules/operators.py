@@ -9,6 +9,7 @@ from qrun.checking.rules._ort import contrib, is_unknown, known_schema, runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes
 from qrun.checking.rules._words import several
+from qrun.declare import grouped
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
@@ -149,11 +150,7 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
 
 def _first_of_each(model: Model, meant: Callable[[Node], bool]) -> Iterator[tuple[Scope, Node, str]]:
     """The first node of each operator among those for which `meant` holds, and how many of them it has, in words."""
-    found: dict[str, list[tuple[Scope, Node]]] = {}
-    for scope, node in nodes(model):
-        if meant(node):
-            found.setdefault(node.op, []).append((scope, node))
-    for places in found.values():
+    for places in grouped((node.op, (scope, node)) for scope, node in nodes(model) if meant(node)).values():
         yield (*places[0], several(len(places), "node"))
 
 

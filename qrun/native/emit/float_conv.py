@@ -23,8 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from itertools import product
 from operator import and_
 
+from qrun.declare import grouped
 from qrun.native.emit.float_panels import panel_sums, parts
 from qrun.native.emit.floats import NAMES, FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, row_at
@@ -52,11 +54,8 @@ _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
     """The pixels of a line that neighbours read, in order: which of them read it, and as which element of the kernel."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for result in range(neighbours):
-        for element in range(kernel):
-            found.setdefault(result * stride + element * dilation, []).append((result, element))
-    return dict(sorted(found.items()))
+    places = product(range(neighbours), range(kernel))
+    return dict(sorted(grouped((at * stride + element * dilation, (at, element)) for at, element in places).items()))
 
 
 @emitter("float_depthwise")

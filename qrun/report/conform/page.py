@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from qrun.conform.results import VERDICTS, CaseResult, Judgement, RuntimeResult
+from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
 from qrun.report.conform.sheet import (
     CAUSE_COLUMNS,
     MESSAGE_COLUMNS,
+    by_operator,
     conform_sheet,
     found_causes,
     found_messages,
@@ -39,10 +40,7 @@ def conform_page(found: Judgement, argv: Sequence[str]) -> str:
 def _section(each: RuntimeResult) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
     parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
-    groups: dict[str, list[CaseResult]] = {}
-    for case in sorted(each.cases, key=lambda case: ("::" in case.operator, case.operator)):
-        groups.setdefault(case.operator, []).append(case)
-    parts.append(grid_table("operators", verdict_grid("operator", groups, shown)))
+    parts.append(grid_table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
     causes, messages = found_causes(each.cases), found_messages(each.cases)
     if causes:
         parts += [tag("h3", "Causes"), grid_table("causes", Grid.of(CAUSE_COLUMNS, causes))]

@@ -4,7 +4,7 @@ and single cases in full: inputs, expected, got, the exact values, and the sente
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
 from qrun.conform.runtimes import OWN
 from qrun.conform.suite import DECISION, PROFILES, Case, Suite
+from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import describe
@@ -89,11 +90,11 @@ def _blocks(each: RuntimeResult) -> list[Block]:
     shown = [v for v in VERDICTS if each.counts[v]]
     if not each.cases:
         return []
+    found = grouped((case.profile, case) for case in each.cases)
+    profiles = {name: found[name] for name in (*PROFILES, *found) if name in found}
     made = [
-        Block(
-            f"{each.title}: profiles", verdict_grid("profile", _by(each.cases, lambda c: c.profile, PROFILES), shown)
-        ),
-        Block(f"{each.title}: operators", verdict_grid("operator", _by(each.cases, lambda c: c.operator), shown)),
+        Block(f"{each.title}: profiles", verdict_grid("profile", profiles, shown)),
+        Block(f"{each.title}: operators", verdict_grid("operator", by_operator(each.cases), shown)),
     ]
     causes = found_causes(each.cases)
     if causes:
@@ -120,23 +121,16 @@ def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdic
     return Grid(columns, rows, styles)
 
 
-def _by(
-    cases: Iterable[CaseResult], key: Callable[[CaseResult], str], order: Iterable[str] = ()
-) -> dict[str, list[CaseResult]]:
-    groups: dict[str, list[CaseResult]] = {name: [] for name in order}
-    for case in cases:
-        groups.setdefault(key(case), []).append(case)
-    names = list(groups) if order else sorted(groups, key=lambda name: ("::" in name, name))
-    return {name: groups[name] for name in names if groups[name]}
+def by_operator(cases: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
+    """Those of ai.onnx first, by name."""
+    ordered = sorted(cases, key=lambda case: ("::" in case.operator, case.operator))
+    return grouped((case.operator, case) for case in ordered)
 
 
 def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
     """What is wrong, or another choice: by verdict, cause and operator; the worst first."""
-    groups: dict[tuple[str, str, str], list[CaseResult]] = {}
-    for case in cases:
-        if case.verdict in ("wrong", "choice", "crashed", "hung"):
-            groups.setdefault((case.verdict, case.cause or _first_word(case), case.operator), []).append(case)
     order = {verdict: place for place, verdict in enumerate(("crashed", "hung", "wrong", "choice"))}
+    groups = grouped(((c.verdict, c.cause or _first_word(c), c.operator), c) for c in cases if c.verdict in order)
     made = [FoundCause(*key, sum(c.proved for c in found), tuple(found)) for key, found in groups.items()]
     return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
 
@@ -164,10 +158,8 @@ CAUSE_COLUMNS = [
 
 def found_messages(cases: Iterable[CaseResult]) -> list[FoundCause]:
     """What is refused or not there: by verdict, operator and the beginning of the message."""
-    groups: dict[tuple[str, str, str], list[CaseResult]] = {}
-    for case in cases:
-        if case.verdict in ("refused", "unsupported"):
-            groups.setdefault((case.verdict, case.operator, case.text[:MESSAGE]), []).append(case)
+    left_out = (case for case in cases if case.verdict in ("refused", "unsupported"))
+    groups = grouped(((case.verdict, case.operator, case.text[:MESSAGE]), case) for case in left_out)
     made = [FoundCause(v, text, op, 0, tuple(found)) for (v, op, text), found in groups.items()]
     return sorted(made, key=lambda f: (f.verdict, f.operator, -len(f.cases)))
 
