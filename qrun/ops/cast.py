@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
-from qrun.ops._native import EveryType
-from qrun.ops._native_cast import cast_kernel
+from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native_copies import view_kernel
+from qrun.ops._native_float32 import FLOAT, function_kernel
+from qrun.ops._native_narrow import NARROW, narrowing_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 
 
@@ -42,9 +47,6 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
 
 
-cast.native(EveryType(cast_kernel))
-
-
 @op("CastLike", since=15)
 def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
     """The elements of `input` as the element type of `target_type`, as Cast does."""
@@ -54,3 +56,37 @@ def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode
 def _mode(round_mode: str) -> str:
     one_of("round_mode", round_mode, ROUND_MODES)
     return round_mode
+
+
+_NAMES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "float64")
+_TYPES = tuple(map(np.dtype, _NAMES))
+
+
+def _lower(site: LoweringContext) -> NativeKernel:
+    """The kernel of a Cast whose attributes are not checked yet."""
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    x, to = site.inputs[0], DTYPES.get(site.attributes["to"])
+    if to in NARROW:
+        return narrowing_kernel(site, to)
+    if to == FLOAT:
+        return function_kernel(site, "cast")
+    site.reference((np.empty(0, x.dtype),), site.ctx)
+    if to is None or to not in _TYPES or x.dtype not in (*_TYPES, FLOAT, *NARROW):
+        raise declined(f"no native conversion of {type_name(x.dtype)} to {type_name(to)}")
+    if x.dtype == to:
+        return view_kernel(site)
+    operation = Elementwise(site.engine, f"to_{to.name}", [Operand(x.shape, x.dtype)])
+    return kernel_of(site, operation, (0,), _completeness(x.dtype, to))
+
+
+def _completeness(source: np.dtype[Any], to: np.dtype[Any]) -> Complete:
+    """A number that does not fit becomes the least int32 or int64, and any number of another type."""
+    if source.kind in "iub" or to.kind in "fb":
+        return ALWAYS
+    info = np.iinfo(to)
+    return Between(int(info.min), int(info.max) + 1) if to in (np.int32, np.int64) else NEVER
+
+
+cast.native(EveryType(_lower))

@@ -14,8 +14,8 @@ import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels.forest import TreeWalk, packed_forest
 from qrun.ops import Context
-from qrun.ops._native_trees import _nodes
 from qrun.ops._trees import LEAF, MODES, Forest, based, leaves, votes
+from qrun.ops.trees import _nodes
 
 F = np.float32
 ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e300, -1e300, 0.1, 1e-50], np.float64)
