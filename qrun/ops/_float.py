@@ -153,11 +153,13 @@ def product(a: Array, b: Array) -> Array:
         if reach >= 2**53:
             return matmul(a, b)
         return product(widen(a), widen(b)).astype(np.int64).astype(a.dtype)
+    # BLAS adds in another order where an operand lies transposed.
+    a, b = (np.asarray(widen(x), order="C") for x in (a, b))
     with np.errstate(all="ignore"):
         if b.ndim == 2 and a.ndim > 2 and a.size and b.size:
-            flat = np.matmul(widen(a).reshape(-1, a.shape[-1]), widen(b))
+            flat = np.matmul(a.reshape(-1, a.shape[-1]), b)
             return np.asarray(flat.reshape(*a.shape[:-1], b.shape[1]))
-        return matmul(widen(a), widen(b))
+        return matmul(a, b)
 
 
 def _magnitude(x: Array) -> int:

@@ -39,7 +39,7 @@ def rows_of(x: Array) -> Array:
     """[N,F] in float64; one row [F] is [1,F]. Refuses other ranks."""
     if x.ndim not in (1, 2):
         raise misfit("X is no table", "X", "[N,F] or [F]", x)
-    return np.asarray(np.atleast_2d(x), np.float64)
+    return np.asarray(np.atleast_2d(x), np.float64, order="C")
 
 
 def per_feature(values: Array, count: int, name: str) -> Array:

@@ -34,14 +34,19 @@ class Forest:
     members: dict[int, Array]
 
 
-def leaves(forest: Forest, x: Array, ctx: Context) -> Array:
-    """The leaf of each row [N,F] in each tree, int64 [N,trees]."""
-    ctx.claim((len(x), len(forest.roots)), 48, "leaves")
-    inner = forest.modes != LEAF
-    features = forest.features[inner]
+def require_features(forest: Forest, x: Array) -> None:
+    """Raise OperatorError where a node asks for a feature that rows x [N,F] do not have."""
+    features = forest.features[forest.modes != LEAF]
     if features.size and (features.min() < 0 or features.max() >= x.shape[1]):
         bad = int(features.max() if features.max() >= x.shape[1] else features.min())
         raise misfit(f"there is no feature {bad}", "X", f"{bad + 1} features or more", x)
+
+
+def leaves(forest: Forest, x: Array, ctx: Context) -> Array:
+    """The leaf of each row [N,F] in each tree, int64 [N,trees]."""
+    ctx.claim((len(x), len(forest.roots)), 48, "leaves")
+    require_features(forest, x)
+    inner = forest.modes != LEAF
     at = np.broadcast_to(forest.roots, (len(x), len(forest.roots))).copy()
     rows = np.arange(len(x))[:, None]
     for _ in range(len(forest.modes) + 1):

@@ -13,7 +13,18 @@ from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, logistic, one_of_tw
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, one_of, op, require
 from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
-from qrun.ops._trees import AGGREGATES, LEAF, MODES, Forest, based, check_base, check_targets, leaves, votes
+from qrun.ops._trees import (
+    AGGREGATES,
+    LEAF,
+    MODES,
+    Forest,
+    based,
+    check_base,
+    check_targets,
+    leaves,
+    require_features,
+    votes,
+)
 
 Ints = tuple[int, ...]
 
@@ -198,6 +209,7 @@ def forest_kernel(
     from qrun.native.kernels.forest import TreeWalk, packed_forest
 
     x = site.inputs[0]
+    require_features(forest, rows_of(x))
     votes(forest, leaves(forest, rows_of(x)[:0], site.ctx), targets, "SUM", np.zeros(0), site.ctx)
     require_type(x.dtype == np.float32, x.dtype, "trees of {}")
     unknown = next((MODES[mode] for mode in np.unique(forest.modes) if MODES[mode] not in _PLAIN), None)

@@ -57,6 +57,8 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any], int]] = [
     ("ConvTranspose", [SHAPE, (4, 5, 3, 3), (5,)], {"strides": [2, 2]}, 22),
     ("Einsum", [(3, 4, 70), (3, 70, 5)], {"equation": "bij,bjk->bik"}, 12),
     ("Einsum", [(9, 14, 15)], {"equation": "ijk->i"}, 12),
+    ("AffineGrid", [(3, 2, 3), (4,)], {}, 20),
+    ("Einsum", [(9, 14), (14, 15), (9, 15)], {"equation": "ij,jk,ik->i"}, 12),
     ("CumSum", [SHAPE, ()], {}, 14),
     ("Det", [(3, 5, 5)], {}, 22),
     ("Resize", [SHAPE], {"mode": "cubic", "scales": [1, 1, 1.5, 0.7]}, 22),
@@ -76,6 +78,8 @@ def test_bits_do_not_depend_on_the_layout(number: int, dtype: type) -> None:
     if "noop_with_empty_axes" in attributes:
         opset = 18
         given.append(np.array(attributes.pop("axes"), np.int64))
+    if op_type == "AffineGrid":
+        given[1] = np.array([3, 2, 5, 6])
     if op_type == "CumSum":
         given[1] = np.array(3, np.int64)
     if op_type == "BatchNormalization":

@@ -394,8 +394,13 @@ PAIR = {
 )  # fmt: skip
 def test_refusals(text: str, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     outputs = [I64, F] if op_type.endswith("Classifier") else [F]
-    with pytest.raises(qrun.QrunError, match=text):
-        ml_node(op_type, inputs, attributes, outputs, 2 if op_type == "LabelEncoder" else 1)
+    model, feeds = node_model(op_type, inputs, attributes, domain=ML, outputs=outputs)
+    model.opset_import[-1].version = 2 if op_type == "LabelEncoder" else 1
+    with pytest.raises(qrun.QrunError, match=text) as refused:
+        run_qrun(model, feeds)
+    with pytest.raises(qrun.QrunError) as natively:
+        run_qrun(model, feeds, backend="native")
+    assert str(natively.value) == str(refused.value)
 
 
 KERNELS = {
