@@ -175,7 +175,7 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Conte
     axes = np.meshgrid(*lines, indexing="ij")
     points = np.stack([*reversed(axes), np.ones(dims[2:])], axis=-1).reshape(-1, rank + 1)
     with np.errstate(all="ignore"):
-        return narrow(np.einsum("pk,nik->npi", points, widen(theta)).reshape(shape), theta.dtype)
+        return narrow(np.einsum("pk,nik->npi", points, np.asarray(widen(theta), order="C")).reshape(shape), theta.dtype)
 
 
 @op("RoiAlign", since=10)
