@@ -141,12 +141,16 @@ class KeptPrograms:
         self._wanted = 0
         self._lock = threading.Lock()
 
-    def find(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
-        """The program for these outputs and inputs like these, if there is one."""
+    def find(
+        self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array], known: bool = False
+    ) -> KeptProgram | None:
+        """The program for these outputs and inputs like these, if there is one. known: only if it was found before."""
         key = _key(keep, observe, feeds)
         with self._lock:
             if key in self._found:
                 self._found[key] = self._found.pop(key)
+            elif known:
+                return None
             else:
                 self._put(key, self._images.program(keep, observe, feeds))
             return self._found[key]

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+import numpy as np
+
+from qrun.declare.collector import uncollected
 from qrun.declare.frozen import replace
 from qrun.ir import Array
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
+from qrun.running.compiling import Compiler
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Flat
 from qrun.running.flattened import flattened
-from qrun.running.foreignsteps import foreign_item
-from qrun.running.plan import Plan, Step, moving
-
-if TYPE_CHECKING:
-    from qrun.native.plan.items import Chain, Item
-    from qrun.ops._native import NativeKernel
+from qrun.running.loose import AnyShapes, Loose, varying
+from qrun.running.plan import Plan
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
@@ -46,10 +45,14 @@ class Programs:
     """
 
     def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
-        self.natives, self.arith, self.calls, self.foretold = natives, arith, calls, True
+        self.natives, self.arith, self.foretold = natives, arith, True
+        self._compiler = Compiler(natives, arith, calls)
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
         self._ahead: dict[Key, Compiled] = {}
+        self._any: dict[tuple[str, ...], AnyShapes] = {}
+        self._sized: dict[tuple[str, ...], frozenset[str]] = {}
+        self._met: dict[Key, None] = {}
         self._varying = frozenset[str]()
         self._lock = threading.Lock()
 
@@ -61,6 +64,12 @@ class Programs:
             ahead = self._ahead.pop(key, None)
             before = self._made.pop(key, None) or ahead
             self._varying |= varying(before.events, events) if before else frozenset()
+            served = self._any.get(plan.keep)
+            if served is not None and served.compiled is not None and served.takes(feeds):
+                more = varying(served.compiled.events, events)
+                if not more <= self._sized[plan.keep]:
+                    self._sized[plan.keep] |= more
+                    del self._any[plan.keep]
             while len(self._seen) >= KEPT:
                 del self._seen[next(iter(self._seen))]
             self._seen[key] = events
@@ -93,7 +102,8 @@ class Programs:
         """
         infos = {**infos, **_infos({name: array for name, array in feeds.items() if name not in infos})}
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
-        key, made = _key(plan, feeds), self._compile(plan, events, infos, feeds, shapes, bounds)
+        key, loose = _key(plan, feeds), Loose.of(plan, self._varying)
+        made = self._compiler.program(plan, events, infos, feeds, shapes, bounds, loose)
         with self._lock:
             self._ahead.pop(key, None)
             if made is not None:
@@ -102,10 +112,58 @@ class Programs:
                 del self._ahead[old]
         return made
 
-    @property
-    def returning(self) -> bool:
-        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it."""
-        return bool(self._made) and len(self._ahead) < KEPT_AHEAD
+    def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
+        """The program for inputs of which some had other shapes in each of the last runs, where most steps do not depend on
+        these; made now if two such runs were seen. None for shapes that it ran with lately: those that come again are to have
+        a program of their own."""
+        key = _key(plan, feeds)
+        with self._lock:
+            if key in self._met:
+                return None
+            found = self._any.get(plan.keep)
+            if found is None or not found.takes(feeds):
+                found = self._of_any_shapes(plan, key)
+                if found is None:
+                    return None
+                self._any[plan.keep] = found
+            if found.compiled is not None:
+                self._met[key] = None
+                if len(self._met) > KEPT:
+                    del self._met[next(iter(self._met))]
+            return found.compiled
+
+    def _of_any_shapes(self, plan: Plan, key: Key) -> AnyShapes | None:
+        """Made of the last two runs with inputs of these types, in another shape each; None if there were none."""
+        made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m and not m.flat]
+        alike = {k: events for k, events in (*made, *self._seen.items()) if (k[0], _types(k)) == (key[0], _types(key))}
+        if len(alike) < 2 or any(step.bodies for step in plan.steps):
+            return None
+        (before, earlier), (last, events) = list(alike.items())[-2:]
+        shapes = [{name: shape for name, shape, _ in k[1]} for k in (before, last, key)]
+        fed = [name for name in shapes[0] if not shapes[0][name] == shapes[1][name] == shapes[2][name]]
+        sized = self._sized[plan.keep] = varying(earlier, events).union(fed, self._sized.get(plan.keep, ()))
+        loose, compiled = Loose.of(plan, self._varying, sized, self.natives.derived), None
+        if 2 * len(loose.steps) <= len(plan.steps):
+            with uncollected():
+                inputs = {name: TensorInfo(name, np.dtype(kind), shape) for name, shape, kind in last[1]}
+                infos, values, bounds = self._learned(plan, inputs, events)
+                compiled = self._compiler.program(plan, events, infos, inputs, values, bounds, loose)
+        forms = {name: (None if name in fed else shape, np.dtype(kind)) for name, shape, kind in key[1]}
+        return AnyShapes(forms, compiled)
+
+    def runs_any(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
+        """Whether `of_any_shapes` has a program for these inputs already."""
+        with self._lock:
+            found = self._any.get(plan.keep)
+            return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
+
+    def returning(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
+        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it; or these did."""
+        return (bool(self._made) and len(self._ahead) < KEPT_AHEAD) or self.returned(plan, feeds)
+
+    def returned(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
+        """Whether the program for any shapes ran with these lately."""
+        return _key(plan, feeds) in self._met
 
     def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """What `make_ahead` made for these inputs."""
@@ -124,114 +182,28 @@ class Programs:
 
     def _compiled(self, plan: Plan, feeds: Mapping[str, Array], events: Sequence[NodeEvent]) -> Compiled | None:
         """The program of a plan that has run, with these events."""
-        from qrun.declare.collector import uncollected
-
         with uncollected():
-            infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | _infos(feeds)
-            shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
-            bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
+            fed = _infos(feeds)
+            infos, shapes, bounds = self._learned(plan, fed, events)
             other = None if self._varying else flattened(plan, self.natives, events, infos, shapes, bounds)
             made = None
             if other is not None:
-                flat = other.flat
-                made = self._compile(other.plan, flat.events, other.infos, feeds, other.shapes, other.bounds, flat)
+                flat, none = other.flat, Loose.of(plan)
+                made = self._compiler.program(
+                    other.plan, flat.events, other.infos, fed, other.shapes, other.bounds, none, flat
+                )
                 made = made and replace(made, natives=other.natives)
-            return made or self._compile(plan, events, infos, feeds, shapes, bounds)
-
-    def _compile(
-        self,
-        plan: Plan,
-        events: Sequence[NodeEvent],
-        infos: Mapping[str, TensorInfo],
-        feeds: Mapping[str, Array],
-        shapes: Mapping[str, Array],
-        bounds: Sequence[KernelBinding | None],
-        flat: Flat | None = None,
-    ) -> Compiled | None:
-        """shapes: values that follow from shapes. flat: what the plan is that of, if it is flat."""
-        from qrun.native.errors import Declined
-        from qrun.native.machine.operation import Operand
-        from qrun.native.plan.items import PythonStep
-        from qrun.native.plan.program import Program
-        from qrun.native.plan.schedule import Schedule
-
-        loose = self._loose(plan)
-        shapes = {name: value for name, value in shapes.items() if name not in loose}
-        bounds = [b if loose.isdisjoint(s.node.outputs) else None for s, b in zip(plan.steps, bounds, strict=True)]
-        items: list[Item] = []
-        outside = set(feeds)
-        fixed = dict(shapes)
-        for number, (step, bound) in enumerate(zip(plan.steps, bounds, strict=True)):
-            kernel = bound.kernel if bound else None
-            if not shapes.keys().isdisjoint(step.node.outputs):
-                items.append(PythonStep((), ()))
-                continue
-            if kernel is None and self.calls and loose.isdisjoint(step.node.outputs):
-                called = foreign_item(self.natives.engine, plan, number, infos, self.arith)
-                if called is not None:
-                    items.append(called)
-                    continue
-            if kernel is None or not kernel.stages:
-                made = tuple(name for name in step.node.outputs if name)
-                items.append(PythonStep(moving(plan, step), made, not loose.isdisjoint(made)))
-                outside.update(made)
-                continue
-            chain = _chain(step, kernel)
-            names = [name for name in chain.inputs if isinstance(name, str)]
-            fixed |= {name: a for name in names if (a := plan.model.constant(name)) is not None}
-            items.append(chain.tasks[0] if len(chain.tasks) == 1 else chain)
-        constants = plan.model.constants
-        needed = flat.needed if flat else ()
-        wanted = [
-            name
-            for name in dict.fromkeys((*plan.keep, *needed))
-            if name not in constants or plan.model.constant(name) is None
-        ]
-        given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
-        given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
-        try:
-            guards = flat.guards if flat else {}
-            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, guards))
-        except Declined:
-            return None
-        return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives, flat)
-
-    def _loose(self, plan: Plan) -> frozenset[str]:
-        """The tensors that may have any shape."""
-        found: set[str] = set()
-        for step in plan.steps if self._varying else ():
-            if not (self._varying.isdisjoint(step.node.outputs) and found.isdisjoint(step.reads)):
-                found.update(name for name in step.node.outputs if name)
-        return frozenset(found)
-
-
-def varying(before: Sequence[NodeEvent], after: Sequence[NodeEvent]) -> frozenset[str]:
-    """The tensors that had another type or shape in one of two runs of the same nodes."""
-    infos = {info.name: info for event in before for info in event.outputs}
-    made = (info for event in after for info in event.outputs)
-    return frozenset(info.name for info in made if infos.get(info.name, info) != info)
-
-
-def _chain(step: Step, kernel: NativeKernel) -> Chain:
-    """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
-    from qrun.native.plan.items import Chain, Task
-
-    node = step.node
-
-    def key(value: int | str, names: Sequence[str]) -> str | tuple[int, int | str]:
-        name = names[value] if isinstance(value, int) and value < len(names) else ""
-        return name or (node.index, value)
-
-    return Chain(
-        tuple(
-            Task(
-                stage.operation,
-                tuple(key(value, node.inputs) for value in stage.inputs),
-                key(stage.output, node.outputs),
+            return made or self._compiler.program(
+                plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying)
             )
-            for stage in kernel.stages
-        )
-    )
+
+    def _learned(
+        self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
+    ) -> tuple[dict[str, TensorInfo], dict[str, Array], list[KernelBinding | None]]:
+        """Of a run with these events: all tensors by name, values that follow from shapes, what ran each step."""
+        infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | fed
+        shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
+        return infos, shapes, [self.natives.bound(step, infos, shapes) for step in plan.steps]
 
 
 def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
@@ -246,6 +218,10 @@ def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
         room -= sizes[keys[-left]]
         left -= 1
     return keys[: len(keys) - left]
+
+
+def _types(key: Key) -> list[tuple[str, str]]:
+    return [(name, kind) for name, _, kind in key[1]]
 
 
 def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:

@@ -13,7 +13,7 @@ from qrun.ops import Arith, Context, Observation
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent
 from qrun.running.plan import Plan, moving
-from qrun.running.steps import Run, compute_step, reference
+from qrun.running.steps import Run, compute, compute_step, reference
 from qrun.running.times import Clock, Inside
 from qrun.running.typecheck import check_types
 
@@ -104,8 +104,8 @@ class BoundStep:
 
 
 class LooseStep(BoundStep):
-    """A step of which the shapes follow from values. It is bound to those that it meets in a run, unless that takes longer than
-    the reference kernel does.
+    """A step that is bound to no shapes: they follow from values, or differ from run to run. It is bound to those that it meets
+    in a run, unless that takes longer than the reference kernel does.
 
     before: what happened when it ran step by step.
     """
@@ -115,15 +115,24 @@ class LooseStep(BoundStep):
         self._model, self._before = plan.model, before
 
     def run(self, given: Sequence[Array], of: ProgramRun) -> Sequence[Array]:
-        args, step, before = self._args(given), self.step, self._before
+        args, step = self._args(given), self.step
         few = not step.bodies and sum(array.size for array in args if array is not None) <= FEW
         natives = None if few else self._natives
-        if natives is None and not of.inside.timed:
-            check_types(step, args)
+        if of.inside.timed or (of.observer is not None and natives is not None):
+            return self._told(given, of, natives)
+        check_types(step, args)
+        if natives is None or step.bodies:
             return self._named(self._reference(args, given, of), given)
+        ctx = Context(self._arith, step.node.version, len(self._wanted), self._wanted, False, of.budget, memo=step.memo)
+        bound = natives.known(step, args) or natives.bind(step, args, of.budget)
+        return self._named(compute(step, args, bound, ctx)[0], given)
+
+    def _told(self, given: Sequence[Array], of: ProgramRun, natives: NativeKernels | None) -> Sequence[Array]:
+        """Run, and tell what happened."""
+        step, before = self.step, self._before
         groups, observe = {step.node.index: before.group}, of.observer is not None
         run = Run(self._arith, of.budget, observe, natives, Clock(), groups, inside=of.inside, path=of.path)
         made, event = compute_step(step, self._model, self._around(given), run)
-        why = before.why or "small, of a shape that follows from values"
+        why = before.why or "small, of a shape that differs from run to run"
         of.told[self._item] = event if natives else replace(event, why=why)
         return self._named(made, given)

@@ -89,7 +89,9 @@ class Runs:
     def _run_kept(self, asked: RunRequest) -> RunResult | None:
         """Run a program that an earlier process made, or one that was made ahead to observe; None where none can."""
         keep, observe, values = asked.keep, asked.observe, asked.values
-        kept = self.kept.find(keep, observe, values) if self.kept else None
+        own = None if observe else self.plans.get((keep, False))
+        known = bool(own and own.programs and own.programs.runs_any(own.plan, values))
+        kept = self.kept.find(keep, observe, values, known) if self.kept else None
         if kept is None or self.kept is None:
             return None
         try:
@@ -137,16 +139,19 @@ class Runs:
         return result
 
     def _program(self, chosen: Prepared, values: Mapping[str, Array]) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if there is one or shapes tell all that one takes; and whether it was there
-        before this run."""
+        """The program for these inputs, if there is one or shapes tell all that one takes; and whether such inputs came before."""
         programs = chosen.programs
         assert programs is not None
-        compiled = programs.ready(chosen.plan, values)
-        further = programs.returning and self.limits.max_memory is None
-        if compiled is not None or not further or len(chosen.plan.steps) > AHEAD_STEPS:
+        plan, compiled = chosen.plan, programs.ready(chosen.plan, values)
+        if compiled is not None:
             return compiled, True
-        program_ahead(programs, chosen.plan, chosen.groups, values, False, self.limits.budget())
-        return programs.made_ahead(chosen.plan, values), False
+        compiled = programs.of_any_shapes(plan, values)
+        further = programs.returning(plan, values) and self.limits.max_memory is None
+        if compiled is not None or not further or len(plan.steps) > AHEAD_STEPS:
+            return compiled, False
+        program_ahead(programs, plan, chosen.groups, values, False, self.limits.budget())
+        again = programs.returned(plan, values)
+        return (programs.ready if again else programs.made_ahead)(plan, values), again
 
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """See `Session.measured`."""

@@ -86,7 +86,7 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
         check_types(step, args)
         bound = bind(step, args, run)
         start = run.clock.now()
-        result, native = _compute(step, args, bound, ctx)
+        result, native = compute(step, args, bound, ctx)
         duration = run.clock.now() - start
         if native and bound is not None and run.observe:
             with run.clock.aside:
@@ -237,7 +237,7 @@ def bind(step: Step, args: Sequence[Array | None], run: Run, wait: bool = True) 
     return bound
 
 
-def _compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
+def compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
     """The step's outputs, and whether the native kernel made them. The reference kernel observes while it computes."""
     if bound is None or bound.kernel is None:
         return reference(step, args, ctx), False

@@ -89,8 +89,7 @@ class Instance:
         self.measuring = listing.engine.threads > 1
         self.forget()
         room = {key: listing.room.get(key, 0) for key in listing.pointers}
-        loose = {key for step in listing.steps.values() if step.loose for key in step.outputs}
-        forms = [(key, form) for key, form in listing.given.items() if key not in loose]
+        forms = [(key, form) for key, form in listing.given.items() if key not in listing.loose]
         self.forms = {key: (form.shape, form.dtype, room.get(key)) for key, form in forms}
         self.known = {**listing.fixed}
         self.returned = listing.returned

@@ -32,8 +32,7 @@ class Chain:
 
 @frozen
 class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether what it makes may have any
-    shape and type: then no operation reads it."""
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether it is bound to no shapes."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 from itertools import chain
 from math import prod
@@ -56,6 +57,7 @@ class Listing:
     doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
     joined:   items whose work another one does, and which one that is.
     guards:   of items that a value decides on, its key; their calls know where it is.
+    loose:    values that come from outside in any shape and type.
     keep:     what structs point to.
     """
 
@@ -81,6 +83,7 @@ class Listing:
     helpers: int
     joined: Mapping[int, int]
     guards: Mapping[int, Key] = field(default_factory=dict)
+    loose: AbstractSet[Key] = frozenset()
     keep: object = None
 
     @property
@@ -136,6 +139,7 @@ class Listing:
             schedule.helpers,
             schedule.joined,
             dict(schedule.guards),
+            schedule.loose,
             calls,
         )
 

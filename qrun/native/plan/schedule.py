@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -119,6 +120,7 @@ class Schedule:
     fixed:  arrays that are the same in each run.
     wanted: keys of the values that a run returns.
     guards: of items that a value decides on, that value; where it is false, they do nothing.
+    loose:  keys of values that may have any shape and type: no operation reads them.
     """
 
     def __init__(
@@ -129,7 +131,9 @@ class Schedule:
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
         guards: Guards = MappingProxyType({}),
+        loose: AbstractSet[Key] = frozenset(),
     ) -> None:
+        self.loose = frozenset(loose)
         self.engine, self.wanted, self.guards = engine, tuple(wanted), guards
         self.items = tuple(fused_apart(engine, items, wanted, guards))
         self.joined = joined(items, self.items)
