@@ -70,6 +70,7 @@ class FloatProductEmitter(PanelEmitter):
         self.known = self.ordered or right == "known"
         self.right, self.squares = self.scratch + a.right_at, self.scratch + a.squares_at
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
+        self.part_lanes = self.lanes // 2 if spec.halves else self.lanes
 
     def tile(self, tile: Value) -> None:
         a = self.a
@@ -220,17 +221,43 @@ class FloatProductEmitter(PanelEmitter):
         return turn.carried[:-2]
 
     def _multiply(self, left: Value, b: Sequence[Value], sums: list[Value]) -> None:
+        """`multiply`, of converted rows that begin here."""
+        self.multiply([left + i * PITCH for i in range(self.spec.rows)], b, sums)
+
+    def multiply(self, rows: Sequence[Value], b: Sequence[Value], sums: list[Value]) -> None:
         """Add to the sums the products of one element of each row with these vectors of b."""
-        for i in range(self.spec.rows):
-            x = (left + i * PITCH).load("double", 8).splat(self.lanes)
+        for i, start in enumerate(rows):
+            x = start.load("double", 8).splat(b[0].lanes)
             for j, vector in enumerate(b):
                 sums[i * len(b) + j] = x.fma(vector, sums[i * len(b) + j])
+
+    def no_sums(self) -> list[Value]:
+        """Sums of nothing, as `multiply` takes them."""
+        vectors = self.spec.rows * self.spec.vectors * self.lanes // self.part_lanes
+        return [self.w.zero(f"<{self.part_lanes} x double>")] * vectors
+
+    def columns_at(self, right: Value, masks: Sequence[Value | None]) -> list[Value]:
+        """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`."""
+        lanes = self.part_lanes
+        if None in masks:
+            kind = f"<{lanes} x float>"
+            return [(right + 4 * place).load(kind, 4).double() for place in range(0, self.width, lanes)]
+        b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
+        if lanes == self.lanes:
+            return b
+        return [x.shuffled(range(first, first + lanes)) for x in b for first in range(0, self.lanes, lanes)]
+
+    def joined(self, sums: Sequence[Value]) -> list[Value]:
+        """Sums in vectors of all lanes."""
+        if self.part_lanes == self.lanes:
+            return list(sums)
+        return [low.shuffled(range(self.lanes), high) for low, high in zip(sums[::2], sums[1::2], strict=True)]
 
     def _sums_direct(self) -> list[Value]:
         """As `_sums`; the squares of the right matrix are added on the way, unless its lengths are known."""
         w, vectors, source = self.w, self.spec.vectors, self.part()
         before = [] if self.known else self.earlier_squares()
-        zeros = [w.zero(self.kind)] * (self.spec.rows * vectors)
+        zeros = self.no_sums()
         ends = []
         for whole in (True,) if self.ordered else self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(vectors)]
@@ -242,7 +269,7 @@ class FloatProductEmitter(PanelEmitter):
                     for step in range(count):
                         for line in range(self.spec.prefetch):
                             w.prefetch(right + self.a.ahead + 64 * line, near=True)
-                        b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
+                        b = self.columns_at(right, masks)
                         if not self.known:
                             squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]
                         self._multiply(left + 8 * step, b, sums)
@@ -253,5 +280,5 @@ class FloatProductEmitter(PanelEmitter):
                 self.keep_squares(carried[len(zeros) : -2])
             ends.append((carried[: len(zeros)], w.here))
         if len(ends) == 1:
-            return ends[0][0]
-        return [w.phi(*((made[place], label) for made, label in ends)) for place in range(len(zeros))]
+            return self.joined(ends[0][0])
+        return self.joined([w.phi(*((made[place], label) for made, label in ends)) for place in range(len(zeros))])

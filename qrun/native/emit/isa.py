@@ -206,6 +206,15 @@ def available() -> tuple[Isa, ...]:
     return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
 
 
+def halves(isa: Isa) -> bool:
+    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their way in two
+    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
+    if isa.lanes != 16:
+        return False
+    host = host_features(isa.architecture)
+    return "sse4a" in host and "avx512vp2intersect" not in host
+
+
 def choose(name: str = "") -> Isa:
     """The instruction set called `name`, else the one in QRUN_ISA, else the best. Raises Declined if this CPU cannot run it."""
     name = name or os.environ.get("QRUN_ISA", "")

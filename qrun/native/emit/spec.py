@@ -23,7 +23,7 @@ class KernelSpec:
              runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are), top (the best ones) and along (what is there), one_hot; max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
-             (of images that are float64 already), float_dot (with columns that lie one after the other), coded_product (with weights in codes), digit_product
+             (of images that are float64 already), float_dot (with columns that lie one after the other), float_stream (read in long pieces), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
@@ -37,7 +37,7 @@ class KernelSpec:
              rotary, standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits);
-             columns that are read together (float_dot).
+             columns that are read together (float_dot), or rows of the right matrix (float_stream).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions);
              which elements turn with each other (rotary).
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
@@ -45,8 +45,9 @@ class KernelSpec:
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
              shares, mean), or codes are fetched before they are needed (digit_product, rounded_digits).
-    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded), or where they are (float_product, float_image, coded_product,
+    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded), or where they are (float_product, float_image, float_stream, coded_product,
              digit_product, rounded_digits).
+    halves:  float64 sums are added in vectors of half the size (float_product, float_stream, recurrent).
     """
 
     kind: str
@@ -59,6 +60,7 @@ class KernelSpec:
     signed: bool
     prefetch: int = 0
     operands: str = ""
+    halves: bool = False
 
     @property
     def shown_form(self) -> str:
@@ -68,7 +70,8 @@ class KernelSpec:
     def key(self) -> str:
         sign = "s" if self.signed else "u"
         block, more = f"{self.rows}x{self.vectors}x{self.unroll}", f"-{self.operands}" if self.operands else ""
-        return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}"
+        halves = "-halves" * self.halves
+        return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}{halves}"
 
 
 MAGIC = 12582912.0

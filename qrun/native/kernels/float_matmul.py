@@ -11,6 +11,7 @@ from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_dot import dot_call
 from qrun.native.kernels.float_product import FloatProduct, product_call
+from qrun.native.kernels.float_stream import stream_call, streams
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
@@ -110,9 +111,10 @@ class FloatMatmul(FloatProduct):
         extents = [operand.nbytes for operand in self.operands]
         if self.turned:
             return (dot_call(self, self.stack, self.names, extents),)
-        return (
-            product_call(self, self.stack, self.names, extents, lengths=self._lengths if "b*" in self.arrays else None),
-        )
+        if "b*" not in self.arrays:
+            return (product_call(self, self.stack, self.names, extents),)
+        call = stream_call if streams(self.engine, self.stack) else product_call
+        return (call(self, self.stack, self.names, extents, lengths=self._lengths),)
 
     def _lengths(self) -> Array:
         right = self.arrays["b*"]

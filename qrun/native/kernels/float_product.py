@@ -90,16 +90,23 @@ def product_call(
     words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
     words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
     if known and lengths is not None:
-        found, matrix = lengths(), 8 * width * panels
-        starts = np.pad(stack.starts, [(0, 0), (0, 2)])
-        starts[:, 4] = stack.starts[:, 1] // ((stack.k * stack.b_row) * (panels if weights else 1)) * matrix
+        found = known_lengths(stack, lengths(), width)
+        starts = found["batches*"]
         if left.image is not None:
             channels, numbers = left.image
             first = stack.starts[:, 0] // 8 % numbers
             starts[:, 5] = 8 * (channels + first // left.depth - first)
-        held |= {"batches*": starts, "known*": np.pad(found, [(0, 0), (0, width * panels - stack.columns)])}
-        words["known_odd"] = int(not np.isfinite(found).all())
+        held |= found
+        words["known_odd"] = int(not np.isfinite(found["known*"]).all())
     return product.call(spec, stack, words, held, pointers, extents, scratch)
+
+
+def known_lengths(stack: FloatStack, lengths: Array, width: int) -> dict[str, Array]:
+    """Words of kernels that know the lengths of columns, float64 [right matrices, columns], and read panels of this width."""
+    panels = -(-stack.columns // width)
+    starts = np.pad(stack.starts, [(0, 0), (0, 2)])
+    starts[:, 4] = stack.starts[:, 1] // (stack.k * stack.b_row * (panels if stack.panel else 1)) * (8 * width * panels)
+    return {"batches*": starts, "known*": np.pad(lengths, [(0, 0), (0, width * panels - stack.columns)])}
 
 
 def _places(left: LeftRows, ordered: bool, near: bool, known: bool) -> str:
