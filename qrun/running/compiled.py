@@ -21,13 +21,14 @@ from qrun.running.steps import placed
 from qrun.running.times import Happening, Inside
 
 if TYPE_CHECKING:
+    from qrun.native.plan.direct import Direct
     from qrun.native.plan.listing import Listing
     from qrun.native.plan.program import Program
     from qrun.native.plan.stamps import StampedResult
     from qrun.native.plan.turns import Turned
 
 
-@frozen
+@frozen(slots=False)
 class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
@@ -44,6 +45,13 @@ class Compiled:
     natives: NativeKernels | None = None
     flat: Flat | None = None
     _elsewhere: dict[int, BoundStep | LooseStep] = field(default_factory=dict)
+
+    @cached_property
+    def direct(self) -> Direct | None:
+        """What runs it in one call, if all of it is native."""
+        from qrun.native.plan.direct import Direct
+
+        return Direct.of(self.program, self.plan.keep) if self.flat is None else None
 
     def run(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors
 from qrun.ir.types import describe, type_name
-from qrun.memory import Budget, Deadline, default_limit
+from qrun.memory import SMALL, Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels
@@ -22,6 +22,9 @@ from qrun.running.plan import Plan
 from qrun.running.pythonsteps import Observing
 from qrun.running.steps import Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
+
+if TYPE_CHECKING:
+    from qrun.native.plan.direct import Direct
 
 
 @frozen
@@ -60,6 +63,10 @@ class RunLimits:
     max_memory: int | None
     max_time: float | None
 
+    def allow(self, nbytes: int) -> bool:
+        """Whether a run that holds so many bytes at most, and no more, needs no account."""
+        return self.max_time is None and nbytes <= (SMALL if self.max_memory is None else min(self.max_memory, SMALL))
+
     def budget(self) -> Budget:
         """The account of a run that begins now."""
         deadline = None if self.max_time is None else Deadline(self.max_time)
@@ -76,15 +83,27 @@ class RunsLeft:
 @frozen
 class Repeatable:
     """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
-    known to fit the model, and are the program's. awaited: what counts its runs, if something does."""
+    known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct: what runs it in
+    one call, if that can be; nbytes: what such a run holds at most."""
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
     awaited: RunsLeft | None
+    direct: Direct | None
+    nbytes: int
 
     @classmethod
     def of(cls, compiled: Compiled, feeds: Mapping[str, Array], awaited: RunsLeft | None = None) -> Repeatable:
-        return cls(compiled, tuple([(name, array.shape, array.dtype) for name, array in feeds.items()]), awaited)
+        forms = tuple([(name, array.shape, array.dtype) for name, array in feeds.items()])
+        direct = compiled.direct
+        nbytes = sum(array.nbytes for array in feeds.values()) + (direct.nbytes if direct else 0)
+        return cls(compiled, forms, awaited, direct, nbytes)
+
+    def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
+        """The outputs, made in one call; None where it does not take these feeds, or they take more than that, or an account."""
+        if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes) or not self.takes(feeds):
+            return None
+        return self.direct.run(feeds)
 
     def counted(self) -> bool:
         """Count another run; False for the one after which the program is to be kept, which is no mere repetition."""

@@ -72,6 +72,11 @@ class Runs:
                 begin(engine)
             self._first_plan = plan(self._settled)
 
+    def repeated(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
+        """The outputs of the graph, where the last run's program makes them in one call; None where it takes `run`."""
+        last = self._again
+        return None if last is None else last.made(feeds, self.limits)
+
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
         last = self._again

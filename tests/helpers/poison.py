@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from qrun.native.machine import memory
+from qrun.native.plan.direct import Direct
 from qrun.native.plan.instance import Instance
 
 POISON = 0xA5
@@ -16,13 +17,18 @@ POISON = 0xA5
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Within it, each run starts with arenas, buffers and results full of POISON."""
-    run = Instance.run
+    run, at_once = Instance.run, Direct.run_with
 
     def forgetful(self: Instance, *args: object) -> object:
         self.forget()
         return run(self, *args)
 
+    def direct(self: Direct, instance: Instance, given: object) -> object:
+        instance.forget()
+        return at_once(self, instance, given)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "poison", POISON)
         patch.setattr(Instance, "run", forgetful)
+        patch.setattr(Direct, "run_with", direct)
         yield

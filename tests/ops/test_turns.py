@@ -122,7 +122,7 @@ def test_what_kernels_do_not_decide_is_made_alone(monkeypatch: pytest.MonkeyPatc
         return repeat(self, segment, min(most, 3), turns)[0] if most > 1 else 0, Undecided()  # type: ignore[arg-type]
 
     monkeypatch.setattr(Instance, "repeat", doubting)
-    monkeypatch.setattr(Instance, "_doubt", lambda self: Undecided())
+    monkeypatch.setattr(Instance, "doubt", lambda self: Undecided())
     got = session.run(feeds)
     assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
     assert 3 in turned

@@ -6,6 +6,7 @@
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
     repeat   lead, many times (emit/turns.py)
+    direct   lead, on arrays that Python names only (emit/direct.py)
 
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
 which is the same if it found none; then when it came to the end.
@@ -45,8 +46,24 @@ generation again after it has entered, and so does not take a later run for the 
 
 from __future__ import annotations
 
+from qrun.native.emit.direct import DIRECT
 from qrun.native.emit.isa import PAUSE
-from qrun.native.emit.spec import DONE, ENTRY, GONE, GUARD, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP, YIELD
+from qrun.native.emit.spec import (
+    DONE,
+    ENTRY,
+    GENERATION,
+    GONE,
+    GUARD,
+    INSIDE,
+    NEXT,
+    OPEN,
+    PASS,
+    PLAN,
+    RANGE,
+    SKIP,
+    TIMES,
+    YIELD,
+)
 from qrun.native.emit.turns import TURNING
 
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
@@ -166,8 +183,16 @@ exit:
 }}
 """
 _LEAD = f"""
-define i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times, ptr %scratch) {{
+define i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch) {{
 entry:
+  %plan.p = getelementptr i8, ptr %state, i64 {PLAN}
+  %plan = load ptr, ptr %plan.p, align 8
+  %times.p = getelementptr i8, ptr %state, i64 {TIMES}
+  %times = load ptr, ptr %times.p, align 8
+  %last.p = getelementptr i8, ptr %state, i64 {GENERATION}
+  %last = load i64, ptr %last.p, align 8
+  %generation = add i64 %last, 1
+  store i64 %generation, ptr %last.p, align 8
   br label %reset
 reset:
   %i = phi i64 [%first, %entry], [%i1, %reset]
@@ -254,9 +279,11 @@ exit:
 
 
 def runner_text(architecture: str) -> str:
-    """LLVM IR of `lead`, `follow` and `repeat`. The unit of the time stamps is the processor's; whoever reads them finds it."""
+    """LLVM IR of `lead`, `follow`, `repeat` and `direct`. The unit of the time stamps is the processor's; whoever reads them finds it."""
     clock, (wait, operands) = _CLOCK[architecture], PAUSE[architecture]
     kinds = ", ".join(kind for kind, _ in operands)
     pause = f"call void @{wait}({', '.join(' '.join(operand) for operand in operands)})"
-    functions = (_WAIT + _SEGMENT + _LEAD + _FOLLOW + TURNING).replace("<clock>", clock).replace("<pause>", pause)
+    functions = (
+        (_WAIT + _SEGMENT + _LEAD + _FOLLOW + DIRECT + TURNING).replace("<clock>", clock).replace("<pause>", pause)
+    )
     return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}({kinds})\n{functions}"

@@ -100,10 +100,16 @@ DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
 of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
 finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
 with the first one: all threads write them, while they read the arguments."""
-OPEN, INSIDE, RANGE, YIELD, GONE, STATE = 0, 64, 128, 144, 192, 256
+OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, GONE, STATE = 0, 64, 128, 144, 152, 160, 168, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, the
-address of the function by which a thread gives way (0 for none), how many helpers have left. Each has its own cache line, but
-that the address, which no run changes, is in that of the calls: helpers that wait read the first one over and over."""
+address of the function by which a thread gives way (0 for none), those of the plan and of the leader's times, the generation
+that was open last, how many helpers have left. Each has its own cache line, but that what only the leader changes, and never
+while a run is open, is in that of the calls: helpers that wait read the first one over and over."""
+STATE_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 64, 8)
+"""What a run that is one call is told: the state, its calls' end, memory of the thread, where an array object has the address of
+its elements, places and how many, calls that may leave a result undecided and how many; then the addresses of the array objects."""
+PLACE = 24
+"""Bytes of a place: where the address of an array object is, the word that gets where its elements begin, plus so many bytes."""
 MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TURNS = range(0, 88, 8)
 """What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
 leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many

@@ -10,17 +10,17 @@ from __future__ import annotations
 from qrun.native.emit.spec import (
     AFTER,
     BEFORE,
-    DOUBT,
     DOUBTFUL,
     DOUBTS,
-    ENTRY,
     GOING,
     MOST,
     MOVE,
     MOVES,
+    PLAN,
     SPANS,
     SPELL,
     TICKS,
+    TIMES,
 )
 
 _MOVE = f"""
@@ -80,8 +80,12 @@ exit:
 }}
 """
 _REPEAT = f"""
-define i64 @repeat(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times, ptr %scratch, ptr %turns) {{
+define i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns) {{
 entry:
+  %plan.p = getelementptr i8, ptr %state, i64 {PLAN}
+  %plan = load ptr, ptr %plan.p, align 8
+  %times.p = getelementptr i8, ptr %state, i64 {TIMES}
+  %times = load ptr, ptr %times.p, align 8
   %most.p = getelementptr i8, ptr %turns, i64 {MOST}
   %most = load i64, ptr %most.p, align 8
   %moves.p = getelementptr i8, ptr %turns, i64 {MOVES}
@@ -109,9 +113,8 @@ entry:
   br label %turn
 turn:
   %t = phi i64 [0, %entry], [%t1, %goes]
-  %g = add i64 %generation, %t
   call void @moved(ptr %moves, i64 %before)
-  %led = call i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %g, ptr %times, ptr %scratch)
+  %led = call i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)
   br label %span
 span:
   %i = phi i64 [%first, %turn], [%i1, %span]
@@ -128,23 +131,8 @@ span:
   %spans.left = icmp ult i64 %i1, %end
   br i1 %spans.left, label %span, label %doubt
 doubt:
-  %d = phi i64 [0, %span], [%d1, %decided]
-  %d.left = icmp ult i64 %d, %doubts
-  br i1 %d.left, label %ask, label %copy
-ask:
-  %d.p = getelementptr i64, ptr %doubtful, i64 %d
-  %row = load i64, ptr %d.p, align 8
-  %d.offset = mul i64 %row, {ENTRY}
-  %e = getelementptr i8, ptr %plan, i64 %d.offset
-  %args.p = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %args.p, align 8
-  %mark.p = getelementptr i8, ptr %args, i64 {DOUBT}
-  %mark = load i64, ptr %mark.p, align 8
-  %undecided = icmp ne i64 %mark, 0
-  br i1 %undecided, label %exit, label %decided
-decided:
-  %d1 = add i64 %d, 1
-  br label %doubt
+  %undecided = call i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)
+  br i1 %undecided, label %exit, label %copy
 copy:
   call void @moved(ptr %later, i64 %after)
   %t1 = add i64 %t, 1
@@ -162,7 +150,7 @@ goes:
   %long = icmp sge i64 %so.far, %spell
   br i1 %long, label %exit, label %turn
 exit:
-  %done = phi i64 [%t, %ask], [%t1, %copy], [%t1, %ask.going], [%t1, %goes]
+  %done = phi i64 [%t, %doubt], [%t1, %copy], [%t1, %ask.going], [%t1, %goes]
   %now = call i64 @<clock>()
   %all.ticks = sub i64 %now, %begin
   store i64 %all.ticks, ptr %ticks.p, align 8

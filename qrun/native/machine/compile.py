@@ -24,20 +24,22 @@ from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import CompiledKernel, KernelCall
 from qrun.native.machine.memory import Array
 
-_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
-_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
-_REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4)
+_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
+_REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
+_DIRECT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
 
 
 @frozen
 class Runner:
-    """The functions of emit/runner.py, as ctypes functions of int64 numbers and addresses; they run without the GIL."""
+    """The functions of emit/runner.py, as ctypes functions of addresses and of numbers, none negative; they run without the GIL."""
 
     lead: Any
     follow: Any
     repeat: Any
+    direct: Any
 
 
 @changeable
@@ -147,8 +149,8 @@ class Kernels:
         code = self._walking(isa).get()
         with self._lock:
             if self._runner is None:
-                lead, follow, repeat = (code.get_function_address(name) for name in ("lead", "follow", "repeat"))
-                self._runner = Runner(_LEAD(lead), _FOLLOW(follow), _REPEAT(repeat))
+                kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT}
+                self._runner = Runner(*(kind(code.get_function_address(name)) for name, kind in kinds.items()))
             return self._runner
 
     def _walking(self, isa: Isa) -> Awaited[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, c_char
+import sys
+from ctypes import addressof, c_char, c_ssize_t
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -35,6 +37,14 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -
     return array
 
 
+def fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array."""
+    array: Array = np.empty(shape, dtype)
+    if poison is not None:
+        forget(array)
+    return array
+
+
 def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
     """An uninitialised array on a 64-byte boundary, in memory of at least so many bytes from there on; and its address."""
     raw = np.empty(nbytes + 64, np.uint8)
@@ -42,6 +52,17 @@ def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tu
     start = address(raw)
     ahead = -start % 64
     return np.ndarray(shape, dtype, raw, ahead), start + ahead
+
+
+@cache
+def elements_at() -> int:
+    """Where in an array object, in bytes, the address of its first element is, as numpy's C headers have it: behind what every
+    object begins with. -1 where that is not so."""
+    if sys.implementation.name != "cpython":
+        return -1
+    place = object.__basicsize__
+    seen = [np.zeros(1), np.arange(24.0).reshape(2, 3, 4)[1:, ::2], np.frombuffer(b"01234567", np.uint8, 5, 2)]
+    return place if all(c_ssize_t.from_address(id(a) + place).value == address(a) for a in seen) else -1
 
 
 def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> Array:

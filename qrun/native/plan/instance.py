@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, GONE, SKIP, STATE, STRUCT, YIELD
+from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
 from qrun.native.errors import Late, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.helpers import yielding
@@ -47,7 +47,7 @@ _WORTH = 32
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    standing: what the last turns with it (native/plan/turns.py) can use again.
+    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/direct.py) can use again.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -59,10 +59,11 @@ class Instance:
         self.state = aligned(STATE // 8, np.int64, 0)
         self.state[YIELD // 8] = yielding() if listing.engine.threads > 1 else 0
         self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
-        self.starts = address(self.plan), address(self.state), address(self.times)
+        self.start = address(self.state)
+        self.state[PLAN // 8], self.state[TIMES // 8] = address(self.plan), address(self.times)
         self.lead = listing.engine.runner.lead
         self.rows: dict[int, int] = {}
-        self.generation, self.sent = 0, 0
+        self.sent = 0
         self.alone = Alone(listing.counts[:, 0], listing.counts[:, 1])
         self.helped = (
             frozenset(s.first for s in listing.segments if s.item < 0 and (not s.first or s.tiles >= _WORTH))
@@ -72,6 +73,7 @@ class Instance:
         self.lock = threading.Lock()
         self.guards = frozenset(listing.guards.values())
         self.standing: object = None
+        self.direct: object = None
         rows = {key: rows for key, rows in listing.pointers.items() if len(rows) <= _FEW}
         self.words = {
             key: [(call * STRUCT // 8 + word, at) for call, word, at in r.tolist()] for key, r in rows.items()
@@ -83,7 +85,7 @@ class Instance:
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
         self.plan[:walked, 2:5] = listing.counts[:, :3]
         row, word, first, _ = listing.parts.T
-        self.structs[row, word] = self.starts[0] + ENTRY * first
+        self.structs[row, word] = address(self.plan) + ENTRY * first
         self.doubtful = np.array(listing.doubtful, np.int64)
         self.doubts = self.structs[:walked, DOUBT // 8]
         self.measuring = listing.engine.threads > 1
@@ -149,7 +151,7 @@ class Instance:
             begin = now() if timed else 0
             if segment.item < 0:
                 if segment.first in self.helped:
-                    self._call_helpers()
+                    self.call_helpers()
                 for piece in self._pieces(segment, looks, budget) if looks or budget.deadline else (segment,):
                     self._lead(piece)
                     if timed:
@@ -240,11 +242,9 @@ class Instance:
         return value.copy()
 
     def _lead(self, segment: Segment) -> None:
-        self.generation += 1
-        plan, state, times = self.starts
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
-        self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
-        if self.doubtful.size and (failed := self._doubt()) is not None:
+        self.lead(self.start, segment.first, segment.end, own)
+        if self.doubtful.size and (failed := self.doubt()) is not None:
             raise failed
 
     def repeat(self, segment: Segment, most: int, turns: Ints) -> tuple[int, BaseException | None]:
@@ -252,18 +252,16 @@ class Instance:
         could not be made, if that is so. Raises an interrupt that came meanwhile.
         """
         if segment.first in self.helped:
-            self._call_helpers()
-        plan, state, times = self.starts
+            self.call_helpers()
         own = scratch(self.listing.scratch) if self.listing.scratch else 0
-        generation, self.generation = self.generation + 1, self.generation + most
-        first, end = segment.first, segment.end
-        made = int(self.listing.engine.runner.repeat(plan, first, end, state, generation, times, own, address(turns)))
-        failed = self._doubt() if made < most else None
+        repeat = self.listing.engine.runner.repeat
+        made = int(repeat(self.start, segment.first, segment.end, own, address(turns)))
+        failed = self.doubt() if made < most else None
         if not (failed is None or isinstance(failed, Exception)):
             raise failed
         return made, failed
 
-    def _doubt(self) -> BaseException | None:
+    def doubt(self) -> BaseException | None:
         """What is to be raised if a call could not decide its results; it is forgotten."""
         if not np.count_nonzero(self.doubts):
             return None
@@ -271,7 +269,7 @@ class Instance:
         self.doubts[...] = 0
         return self.listing.undecided(first)
 
-    def _call_helpers(self) -> None:
+    def call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""
         pool = self.listing.engine.pool
         assert pool is not None
@@ -287,4 +285,4 @@ def _follow(instance: Instance) -> None:
     with instance.lock:
         row = instance.rows.setdefault(get_ident(), len(instance.rows) + 1)
     times = address(instance.times[row:])
-    engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, times, own)
+    engine.runner.follow(address(instance.plan), instance.start, _PATIENCE, times, own)

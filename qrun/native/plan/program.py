@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Program:
     """A listing, and the memory of its runs: `nbytes` each. schedule: what it was made of, None if another process made it.
 
-    `run` may be called from several threads at once; each run has memory of its own, kept for the next one.
+    `run` may be called from several threads at once; each run has memory of its own, kept for the next one: `free` are those
+    that nobody has.
     """
 
     def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
         self.listing, self.schedule, self.nbytes = listing, schedule, listing.nbytes
-        self._free: deque[Instance] = deque()
+        self.free: deque[Instance] = deque()
 
     @classmethod
     def of(cls, schedule: Schedule) -> Program:
@@ -52,7 +53,7 @@ class Program:
     def take(self, budget: Budget) -> Instance:
         """Memory of a run, for one thread, until it is given back."""
         try:
-            instance = self._free.pop()
+            instance = self.free.pop()
         except IndexError:
             budget.reserve(self.nbytes, "native program")
             return Instance(self.listing)
@@ -61,4 +62,4 @@ class Program:
 
     def give(self, instance: Instance) -> None:
         """Another run may have this memory."""
-        self._free.append(instance)
+        self.free.append(instance)

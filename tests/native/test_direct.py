@@ -1,0 +1,290 @@
+"""Later runs of a program of kernels alone are one call: it gives what the reference gives, and leaves all else to the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from helpers.models import make_model
+from helpers.native import ISAS, OBJECTS
+from helpers.poison import poisoned
+from onnx import helper
+
+import qrun
+from qrun.errors import MemoryLimitError, QrunError, TimeLimitError
+from qrun.native.errors import Undecided
+from qrun.native.machine.memory import elements_at
+from qrun.native.plan import direct
+from qrun.native.plan.direct import Direct
+from qrun.native.plan.instance import Instance
+
+F = np.float32
+Array = np.ndarray[Any, Any]
+ROWS, K = 3, 40
+SEED = 5
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def two_inputs() -> onnx.ModelProto:
+    """y of two inputs, and z of one, in the order that nobody makes them in."""
+    rng = np.random.default_rng(SEED)
+    nodes = [
+        helper.make_node("MatMul", ["b", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["z"]),
+        helper.make_node("Add", ["a", "z"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["y"]),
+    ]
+    constants = {"w": rng.standard_normal((K, K)).astype(F)}
+    return make_model(nodes, {"a": (ROWS, K), "b": (ROWS, K)}, "y z", constants)
+
+
+def random_feeds(seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((ROWS, K)).astype(F) for name in "ab"}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each run that was to be one call, whether it was."""
+    found: list[bool] = []
+    run = Direct.run
+
+    def counted(self: Direct, arrays: Mapping[Any, Array]) -> dict[Any, Array] | None:
+        made = run(self, arrays)
+        found.append(made is not None)
+        return made
+
+    monkeypatch.setattr(Direct, "run", counted)
+    return found
+
+
+def warm(session: qrun.Session, feeds: Mapping[str, Array]) -> None:
+    """Until its program has run as often as it takes to know what it costs."""
+    for _ in range(8):
+        session.run(feeds)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("large", [0, 10**6])
+def test_it_gives_what_the_reference_gives(
+    threads: int, large: int, calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_LARGE", large)
+    model = two_inputs()
+    reference = qrun.Session(model, backend="reference", fuse=True)
+    with poisoned():
+        session = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)
+        warm(session, random_feeds(0))
+        calls.clear()
+        kept = []
+        for seed in range(20):
+            feeds = random_feeds(seed)
+            got, want = session.run(feeds), reference.run(feeds)
+            kept.append((got, want))
+            assert list(got) == list(want)
+    for got, want in kept:
+        for name, array in want.items():
+            assert got[name].tobytes() == array.tobytes(), name
+            assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape)
+            assert got[name].flags.writeable
+    assert not any(np.may_share_memory(a["y"], b["y"]) for (a, _), (b, _) in zip(kept, kept[1:], strict=False))
+
+
+def test_most_runs_are_one_call(calls: list[bool]) -> None:
+    session = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS)
+    warm(session, random_feeds(0))
+    calls.clear()
+    for seed in range(5):
+        session.run(random_feeds(seed))
+    assert calls == [True] * 5
+
+
+FORMS = {
+    "read only": lambda a: np.frombuffer(a.tobytes(), F).reshape(a.shape),
+    "on an odd byte": lambda a: np.frombuffer(b"x" + a.tobytes(), F, offset=1).reshape(a.shape),
+    "with gaps": lambda a: np.repeat(a, 2, axis=1)[:, ::2],
+    "turned": lambda a: np.asfortranarray(a),
+    "part of another": lambda a: np.concatenate([a, a])[ROWS:],
+    "a subclass": lambda a: a.view(np.matrix),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_feeds_of_any_form(form: str, calls: list[bool]) -> None:
+    model = two_inputs()
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    warm(session, random_feeds(0))
+    calls.clear()
+    feeds = random_feeds(1)
+    want = qrun.Session(model, backend="reference", fuse=True).run(feeds)
+    for _ in range(2):
+        got = session.run({"a": FORMS[form](feeds["a"]), "b": feeds["b"]})
+        assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
+    assert all(calls) == (form not in ("with gaps", "turned"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"a": np.zeros((ROWS, K))},
+        {"a": np.zeros((ROWS, K), np.dtype(F).newbyteorder())},
+        {"a": np.zeros((ROWS, K), ml_dtypes.bfloat16)},
+        {"a": np.zeros((ROWS, K + 1), F)},
+        {"a": np.zeros(ROWS * K, F)},
+        {"a": [1.0]},
+        {"c": np.zeros(1, F)},
+    ],
+    ids=lambda feeds: " ".join(map(str, feeds)),
+)
+def test_feeds_that_do_not_fit_are_refused_in_the_same_words(wrong: Any) -> None:
+    model = two_inputs()
+    texts = []
+    for times in (0, 8):
+        session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+        for _ in range(times):
+            session.run(random_feeds(0))
+        with pytest.raises(QrunError) as caught:
+            session.run({**random_feeds(1), **wrong})
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+def test_limits_hold() -> None:
+    session = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS)
+    feeds = random_feeds(0)
+    warm(session, feeds)
+    peak = session.execute(feeds, observe=False).peak_bytes
+    session.max_memory = peak // 2
+    with pytest.raises(MemoryLimitError):
+        session.run(feeds)
+    session.max_memory = 2 * peak
+    session.run(feeds)
+    session.max_memory, session.max_time = None, 0.0
+    with pytest.raises(TimeLimitError):
+        session.run(feeds)
+
+
+def test_a_run_never_holds_more_than_it_is_allowed(calls: list[bool]) -> None:
+    """Whatever the limit: what a run of one call takes is never more than what an account would count."""
+    session = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS)
+    feeds = random_feeds(0)
+    warm(session, feeds)
+    peak = session.execute(feeds, observe=False).peak_bytes
+    once = []
+    for limit in range(0, 3 * peak, peak // 50):
+        session.max_memory = limit
+        calls.clear()
+        with suppress(MemoryLimitError):
+            session.run(feeds)
+        once += [limit] if True in calls else []
+        session.max_memory = 9 * peak
+        warm(session, feeds)
+    assert once
+    assert min(once) >= peak
+
+
+def test_what_kernels_do_not_decide_runs_as_it_did(calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = two_inputs(), random_feeds(3)
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    warm(session, feeds)
+    want, doubt, asked = session.run(feeds), Instance.doubt, list[object]()
+    (compiled,) = {id(m): m for p in session._runs.plans.values() for m in p.programs._made.values() if m}.values()
+    for instance in compiled.program.free:
+        instance.direct = None
+        instance.doubtful = np.array([0], np.int64)
+        instance.doubts[0] = 1
+
+    def doubting(self: Instance) -> BaseException | None:
+        asked.append(doubt(self))
+        return Undecided() if len(asked) < 3 else None
+
+    monkeypatch.setattr(Instance, "doubt", doubting)
+    calls.clear()
+    got = session.run(feeds)
+    assert calls == [False]
+    assert len(asked) > 1
+    assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
+
+
+def test_an_interrupt_within_a_kernel_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, feeds = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS), random_feeds(3)
+    warm(session, feeds)
+    again = session._runs._again
+    assert again is not None
+    assert again.direct is not None
+    (instance,) = again.direct.program.free
+    instance.direct, instance.doubtful = None, np.array([0], np.int64)
+    instance.doubts[0] = 1
+    monkeypatch.setattr(Instance, "doubt", lambda self: KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        session.run(feeds)
+    assert len(again.direct.program.free) == 1
+
+
+def test_several_threads_run_it_at_once() -> None:
+    model = two_inputs()
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    reference = qrun.Session(model, backend="reference", fuse=True)
+    feeds = [random_feeds(seed) for seed in range(4)]
+    wanted = [reference.run(fed) for fed in feeds]
+    warm(session, feeds[0])
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            got = session.run(feeds[number])
+            wrong.extend(n for n, array in wanted[number].items() if got[n].tobytes() != array.tobytes())
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])],
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Reshape", ["y", "flat"], ["z"])],
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["flat"], ["z"])],
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("LpNormalization", ["y"], ["z"])],
+    ],
+    ids=["an input", "the same memory", "a constant", "the reference"],
+)
+def test_other_results_are_the_caller_s_own_too(nodes: list[onnx.NodeProto]) -> None:
+    constants = {"flat": np.array([-1], np.int64)}
+    kind = np.int64 if nodes[1].input[0] == "flat" else F
+    outputs = {"y": None, "z": helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None)}
+    model = make_model(nodes, {"x": (2, 4)}, outputs, constants)
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    feeds = {"x": np.arange(8, dtype=F).reshape(2, 4)}
+    want = qrun.Session(model, backend="reference").run(feeds)
+    for _ in range(8):
+        got = session.run(feeds)
+        for name, array in want.items():
+            assert np.array_equal(got[name], array)
+        for array in got.values():
+            array[...] = 77
+
+
+def test_arrays_have_their_memory_where_numpy_says() -> None:
+    assert elements_at() > 0
+
+
+def test_without_that_runs_are_as_they_were(calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "elements_at", lambda: -1)
+    session = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS)
+    warm(session, random_feeds(0))
+    want = qrun.Session(two_inputs(), backend="reference", fuse=True).run(random_feeds(0))
+    got = session.run(random_feeds(0))
+    assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
+    assert not calls
