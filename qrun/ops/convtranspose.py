@@ -180,14 +180,14 @@ def _scatter(x: Array, w: Array, place: _Placement, full: Array, ctx: Context) -
     An input at i and a tap k meet at i*stride + k*dilation. The loop runs over the fewer of the two.
     """
     group, m, *kernel, c = w.shape
-    matrix = w.reshape(group, -1, c)
+    matrix = np.asarray(w, order="C").reshape(group, -1, c)
     rest = math.prod(x.shape[3:])
     rows = max(1, min(x.shape[2], COLUMN_ELEMENTS // max(group * matrix.shape[1] * rest, 1)))
     ctx.claim((group * matrix.shape[1], rows, rest), 8, "convolution columns")
     for first in range(0, x.shape[2], rows):
         block = x[:, :, first : first + rows]
         size = block.shape[2:]
-        products = np.matmul(matrix, block.astype(np.float64).reshape(group, c, -1))
+        products = np.matmul(matrix, block.astype(np.float64, order="C").reshape(group, c, -1))
         columns = products.reshape(group, m, *kernel, *size)
         target = full[:, :, first * place.strides[0] :]
         steps, taps, strides, dilations = size, tuple(kernel), place.strides, place.dilations

@@ -101,10 +101,11 @@ class FunctionCall:
         return self.q.double() * x.test("ogt", 0.0).select(x, below)
 
     def celu(self, x: Value) -> Value:
-        """max(0, x) + min(0, p * (exp(x / p) - 1))."""
+        """max(0, x) + min(0, p * (exp(x / p) - 1)); NaN where a p of 0 meets an infinite power."""
         slope = self.p.double()
         quotient = x / slope
-        below = slope * expm1(quotient).intrinsic("copysign", quotient)
+        grown = quotient.test("oeq", math.inf).select(quotient, expm1(quotient).intrinsic("copysign", quotient))
+        below = slope * grown
         return x.where("uge", 0.0) + below.where("ule", 0.0)
 
     def gelu_by_tanh(self, x: Value) -> Value:
