@@ -1,4 +1,4 @@
-"""Reductions: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin; CumSum and CumProd."""
+"""Reductions: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import reduction_kernel
 from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
 from qrun.ops._reduce import extreme, folded, left, sum_over
-from qrun.ops._shape import scalar
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
@@ -251,39 +250,3 @@ def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last
     with np.errstate(all="ignore"):
         found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)
-
-
-@op("CumSum", since=11)
-def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """y[i] = x[0] + ... + x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
-
-    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
-    Raises OperatorError for an axis outside [-r, r-1].
-    """
-    return _running(np.add, x, axis, bool(exclusive), bool(reverse))
-
-
-@op("CumProd", since=26)
-def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """y[i] = x[0] * ... * x[i] along `axis`, an integer scalar; exclusive: up to x[i-1]; reverse: from the end.
-
-    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
-    Raises OperatorError for an axis outside [-r, r-1].
-    """
-    return _running(np.multiply, x, axis, bool(exclusive), bool(reverse))
-
-
-def _running(function: np.ufunc, x: Array, axis: Array, exclusive: bool, reverse: bool) -> Array:
-    place = axis_in(scalar(axis, "axis"), x.ndim)
-    wide: np.dtype[Any] = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
-    source = np.moveaxis(np.flip(x, place) if reverse else x, place, 0)
-    made = np.empty(source.shape, wide)
-    with np.errstate(all="ignore"):
-        if exclusive:
-            made[:1] = function.identity
-            function.accumulate(source[:-1], axis=0, dtype=wide, out=made[1:])
-        else:
-            function.accumulate(source, axis=0, dtype=wide, out=made)
-    result = np.moveaxis(made, 0, place)
-    result = np.flip(result, place) if reverse else result
-    return result if wide == x.dtype else narrow(result, x.dtype)
