@@ -104,6 +104,21 @@ def test_threads_share_the_units_of_a_step(isa: str, kind: str, monkeypatch: pyt
                 assert_equal(native.run(copy, [got]), expected, f"{sizes}")
 
 
+@every_isa
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_of_half_the_size(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the two ways a CPU takes changes no bit."""
+    for split in (True, False):
+        monkeypatch.setattr(planned, "halves", lambda isa, split=split: split)
+        for sizes in ((3, 1, 1), (2, 1, 33), (2, 1, 200)):
+            given, native = tensors(kind, sizes, 1), engine(isa)
+            made = operation(native, kind, given, 1, False, unasked)
+            assert made.tight[0].spec.halves == split
+            got = native.run(made, [given[0], given[2], *([given[3]] if kind == "lstm" else [])])
+            for copy, expected in zip(made.outputs(), reference(kind, given, 1, None), strict=True):
+                assert_equal(native.run(copy, [got]), expected, f"{sizes} {split}")
+
+
 @needs_qemu
 @every_aarch64
 def test_aarch64(isa: str, tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ def direct(rows: int, known: bool) -> bool:
     return rows <= (_KNOWN if known else _DIRECT)
 
 
-def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
+def block(isa: Isa, rows: int, columns: int, known: bool, split: bool = False) -> tuple[int, int]:
     """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths
-    of columns are, which else take the registers of one row more where there are few."""
+    of columns are, which else take the registers of one row more where there are few. split: vectors are added in halves."""
     need = -(-columns // (isa.lanes // 2))
 
     def cost(size: tuple[int, int]) -> float:
@@ -86,7 +86,7 @@ def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
         return made * (1 + 0.3 * (high + vectors) / (high * vectors))
 
     if rows <= _DIRECT:
-        sums = max(r * v for v, r in isa.real_rows.items())
+        sums = max(r * v for v, r in isa.real_rows.items()) // (2 if split else 1)
         most = min(need, max(1, sums // (rows + (not known))))
         return min(((rows, vectors) for vectors in range(most, 0, -1)), key=cost)
     return min(((min(r - less, rows), v) for v, r in isa.real_rows.items() for less in (0, 1)), key=cost)

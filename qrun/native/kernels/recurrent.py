@@ -13,6 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.isa import halves
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, scratch_places
@@ -92,7 +93,7 @@ class Recurrent(Walked):
             parts = 1
         for count in range(parts, 1, -1):
             units = self.units_of(count)
-            _, vectors = block(engine.isa, rows, units, True)
+            _, vectors = self._block(rows, units)
             even = walk.units % units == 0 and units % (vectors * (engine.isa.lanes // 2)) == 0
             if units < walk.units and even and rows * vectors >= _SIDE_BY_SIDE:
                 return Share(rows, units, True)
@@ -101,7 +102,14 @@ class Recurrent(Walked):
     @property
     def _strip(self) -> tuple[int, int]:
         """Rows by vectors."""
-        return block(self.engine.isa, self.share.rows, self.share.units, True)
+        return self._block(self.share.rows, self.share.units)
+
+    def _block(self, rows: int, units: int) -> tuple[int, int]:
+        return block(self.engine.isa, rows, units, True, self._split(rows))
+
+    def _split(self, rows: int) -> bool:
+        """Whether vectors of sums are added in halves: of several rows, each number that is converted is multiplied often."""
+        return rows == 1 and halves(self.engine.isa)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine = self.walk, self.engine
@@ -114,8 +122,9 @@ class Recurrent(Walked):
         stack = FloatStack(starts[:, :4], left, walk.units, 4 * width, 4 * self.input_steps[1], 4 * walk.units, width)
         places, scratch = scratch_places(left, Cut(tall, self.gates * panels), (rows, vectors), lanes, True)
         terms = FloatTerms("scaled")
+        sizes, split = (rows, vectors, UNROLL), self._split(tall)
         spec = KernelSpec(
-            "recurrent", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, operands=self.how
+            "recurrent", engine.isa.name, *sizes, terms.form, "f32", False, operands=self.how, halves=split
         )
         words = {"tap_step": 1, "depth_step": left.steps[1], "row_block": tall, "panels": panels, **places}
         words["tiles"] = self.tiles
