@@ -11,7 +11,17 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of, quiet, require_type
+from qrun.ops._native import (
+    Inputs,
+    LoweringContext,
+    NativeKernel,
+    Stage,
+    declined,
+    kernel_of,
+    quiet,
+    require_type,
+    staged_kernel,
+)
 from qrun.ops._native_copies import moving_kernel
 
 if TYPE_CHECKING:
@@ -123,6 +133,29 @@ def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[
     shapes = data.shape, indices.shape
     operation = Gathered(site.engine, data.dtype, indices.dtype, shapes, places, tuple(y_shape))
     return kernel_of(site, operation, (0, 1), ALWAYS)
+
+
+def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
+    """The kernel of an operator that joins elements of its first input with those of its third one where its second one says.
+
+    Sums and products of float32 are made in float64, and rounded once.
+    """
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.kernels.indexed import Scattered
+    from qrun.native.machine.operation import Operand
+
+    data, indices, updates = (Operand(x.shape, x.dtype) for x in site.inputs)
+    if data.dtype != np.float32 or how not in ("add", "mul"):
+        return kernel_of(site, Scattered(site.engine, (data, indices, updates), places, how), (0, 1, 2), ALWAYS)
+    wide = [Elementwise(site.engine, "to_float64", [x]) for x in (data, updates)]
+    made = Scattered(site.engine, (wide[0].result, indices, wide[1].result), places, how)
+    narrow = Elementwise(site.engine, "cast", [made.result])
+    stages = [
+        Stage(wide[0], (0,), "data"),
+        Stage(wide[1], (2,), "updates"),
+        Stage(made, ("data", 1, "updates"), "made"),
+    ]
+    return staged_kernel(site, [*stages, Stage(narrow, ("made",))], (made,), ALWAYS)
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:

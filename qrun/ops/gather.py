@@ -1,17 +1,17 @@
-"""Elements chosen: Gather, GatherElements, GatherND, ScatterElements, its ancestor Scatter, ScatterND, Where, NonZero, Compress, Trilu."""
+"""Elements chosen: Gather, GatherElements, GatherND, Where, NonZero, Compress, Trilu."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._float import axis_in, broadcast, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._complete import ALWAYS
+from qrun.ops._float import axis_in, broadcast
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._native_float32 import elementwise
-from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, one_of, op
+from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
 from qrun.shapes import MOST_AXES
 
@@ -119,88 +119,6 @@ def _gathered(data: Array, indices: Array, lead: int, ctx: Context) -> Shape:
     return claim(ctx, (*indices.shape[:-1], *data.shape[lead + indices.shape[-1] :]), data.dtype, "indices")
 
 
-_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-@op("Scatter", since=9)
-def scatter_9(data: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """ScatterElements-11. Source: it ended with opset 10."""
-    return _scatter_elements(data, indices, updates, axis, "none", Context())
-
-
-@op("ScatterElements", since=11)
-def scatter_elements(
-    data: Array,
-    indices: Array,
-    updates: Array,
-    *,
-    axis: int = 0,
-    reduction: str = "none",
-    ctx: Context,
-) -> Array:
-    """A copy of data in which the element that each index names along `axis` is replaced by its update.
-
-    data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
-    -s to s-1 where s is the axis' length; updates: of indices' shape and data's type.
-    reduction: none: where indices repeat, the last update stays, which the page leaves open. add, mul (since version
-    16), max, min (18): of the element and all its updates; floating-point sums and products in float64 and rounded
-    once (float64 stays float64), integers wrap, bool: or, and, or, and.
-    Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
-    without that arithmetic.
-    """
-    return _scatter_elements(data, indices, updates, axis, reduction, ctx)
-
-
-@op("ScatterND", since=11)
-def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context) -> Array:
-    """A copy of data in which the slice that each index tuple names is replaced by its update.
-
-    data [d_0,...], rank 1 or more; indices: int64 [i_0,...,k], tuples for data's first k dimensions, -s to s-1;
-    updates [i_0,...,d_k,...] of data's type. reduction: as in ScatterElements.
-    Raises OperatorError for other shapes, an index out of range, another reduction, and reductions of a type
-    without that arithmetic.
-    """
-    if not indices.ndim or indices.shape[-1] > data.ndim or not data.ndim:
-        raise bad_shape("indices", f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}", indices)
-    depth = indices.shape[-1]
-    tail = data.shape[depth:]
-    _check_shape(updates, (*indices.shape[:-1], *tail), "indices' shape without its last axis, then data's rest")
-    places = slice_places(data, indices).reshape(-1)
-    slices = data.reshape(math.prod(data.shape[:depth]), math.prod(tail))
-    return _scatter(slices, places, updates.reshape(places.size, math.prod(tail)), reduction, ctx).reshape(data.shape)
-
-
-def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
-    places = element_places(data, indices, axis)
-    _check_shape(updates, indices.shape, "indices' shape")
-    return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)
-
-
-def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
-    if updates.shape != tuple(shape):
-        raise misfit("updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates)
-
-
-def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Context) -> Array:
-    """rows with updates applied to rows[places]."""
-    known = ["none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ())]
-    one_of("reduction", reduction, known)
-    kind = rows.dtype.kind
-    if reduction != "none" and (kind == "O" or (kind == "c" and reduction in ("max", "min"))):
-        kinds = "none" if kind == "O" else "none, add, mul"
-        raise bad_attribute("reduction", f"{kinds}, for {type_name(rows.dtype)}", reduction)
-    wide = kind not in "biuc" and reduction in ("add", "mul")
-    ctx.claim(rows.shape, 8 if wide else rows.itemsize)
-    if reduction == "none":
-        made = rows.copy()
-        made[places] = updates
-        return made
-    made = np.array(widen(rows) if wide else rows)
-    with np.errstate(all="ignore"):
-        _REDUCTIONS[reduction].at(made, places, widen(updates) if wide else updates)
-    return narrow(made, rows.dtype) if wide else made
-
-
 @op("Where", since=9, native=elementwise("where", "condition", "X", "Y"))
 def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
     """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
@@ -251,10 +169,31 @@ def trilu(input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
 
     Diagonal k holds the elements [...,i,i+k]. Raises OperatorError for rank 1 or less and for k that is not a scalar.
     """
-    if input.ndim < 2:
-        raise misfit("input has no matrices", "input", "[...,n,m]", input)
+    diagonal = _diagonal(input, k)
     rows, columns = input.shape[-2:]
-    diagonal = max(-rows, min(columns, 0 if k is None else scalar(k, "k")))
     distance = np.arange(columns) - np.arange(rows).reshape(-1, 1)
     kept = distance >= diagonal if upper else distance <= diagonal
     return np.where(kept, input, np.array("" if input.dtype.kind == "O" else 0, input.dtype))
+
+
+def _diagonal(input: Array, k: Array | None) -> int:
+    """The diagonal, or the nearest one that matrices have, or the first one beside them."""
+    if input.ndim < 2:
+        raise misfit("input has no matrices", "input", "[...,n,m]", input)
+    rows, columns = input.shape[-2:]
+    return int(max(-rows, min(columns, 0 if k is None else scalar(k, "k"))))
+
+
+@trilu.native
+@EveryType
+def _lower_trilu(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.strided import SIZES
+    from qrun.native.kernels.triangle import Triangle
+    from qrun.native.machine.operation import Operand
+
+    x, upper = site.inputs[0], bool(site.attributes["upper"])
+    diagonal = _diagonal(*site.inputs)
+    site.require_constants()
+    require_type(x.dtype.itemsize in SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
+    made = Triangle(site.engine, Operand(x.shape, x.dtype), diagonal + (not upper), upper)
+    return kernel_of(site, made, (0,), ALWAYS)

@@ -1,8 +1,8 @@
-"""Generated copies of what indices name: those of a table for each axis, or of the run."""
+"""Generated copies of what indices name: those of a table for each axis, or of the run; and changes of what these name."""
 
 from __future__ import annotations
 
-from qrun.native.emit.expression import KINDS
+from qrun.native.emit.expression import KINDS, UNSIGNED
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 from qrun.native.emit.strided import StridedEmitter, copy_block, copy_run
 
@@ -80,7 +80,7 @@ rows         of y, which follow each other; a tile is `chunk` of them
 
 @emitter("gathered")
 class GatheredEmitter(KernelEmitter):
-    """Rows of `vectors` vectors of `unroll` bytes, or more, at once. operands: the kind of the indices.
+    """Rows of `vectors` vectors of `unroll` bytes, or more, at once. operands: begin with the kind of the indices.
 
     A run with an index that names no place ends undecided.
     """
@@ -97,7 +97,7 @@ class GatheredEmitter(KernelEmitter):
     def _offset(self, indices: Value) -> Value:
         """The bytes to the place that these indices name."""
         w, a = self.w, self.a
-        element, size = KINDS[self.spec.operands]
+        element, size = KINDS[self.spec.operands[0]]
         with w.loop(0, a.depth, 1, [w.value("i64", 0)]) as turn:
             index = (indices + turn.index * size).load(element, size)
             index = index.sext("i64") if size < 8 else index
@@ -114,3 +114,45 @@ class GatheredEmitter(KernelEmitter):
             copy_block(self, x, y)
         else:
             copy_run(self, x, y, self.a.last)
+
+
+SCATTERED = names(
+    "x* indices* updates* y* sizes* depth count outer_step lines line_step index_outer index_row run whole before chunk tiles"
+)
+"""As those of GATHERED, but that y, which has x's shape, is where rows are named, and
+
+updates  rows that follow each other, of `run` elements
+whole    elements of each of the `before` places along the axes before, of which a tile is `chunk`
+"""
+
+
+@emitter("scattered")
+class ScatteredEmitter(GatheredEmitter):
+    """A copy of x, in which the rows that indices name are joined with the updates, one after the other: `rows` elements at
+    once. operands: the kinds of the indices and of the elements. form: ``none`` replaces; ``add``, ``mul``, ``max``, ``min``.
+    """
+
+    names = SCATTERED
+
+    def tile(self, tile: Value) -> None:
+        w, a, size = self.w, self.a, KINDS[self.spec.operands[1]][1]
+        with w.part(tile, a.chunk, a.before) as outer:
+            y, indices = a.y + outer * a.outer_step, a.indices + outer * a.index_outer
+            self._joined("none", a.x + outer * a.outer_step, y, a.whole)
+            with w.loop(0, a.count, 1) as turn:
+                row = y + turn.index % a.lines * a.line_step + self._offset(indices + turn.index * a.index_row)
+                updates = a.updates + (outer * a.count + turn.index) * a.run * size
+                self._joined(self.spec.form, updates, row, a.run)
+
+    def _joined(self, form: str, x: Value, y: Value, count: Value) -> None:
+        """Join so many elements of y with those of x."""
+        kind = self.spec.operands[1]
+        element, size = KINDS[kind]
+        for at, n in self.w.runs(self.w.value("i64", 0), count, (self.spec.rows, 1)):
+            place = y + at * size
+            new = (x + at * size).load(f"<{n} x {element}>", size)
+            if form != "none":
+                old = place.load(new.kind, size)
+                sums = {"add": old.__add__, "mul": old.__mul__}
+                new = sums[form](new) if form in sums else old.intrinsic(("u" if kind in UNSIGNED else "s") + form, new)
+            place.store(new, size)

@@ -26,7 +26,7 @@ class KernelSpec:
              (of images that are float64 already), float_dot (with columns that lie one after the other), float_stream (read in long pieces), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
              rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
-             running (sums and products along an axis),
+             running (sums and products along an axis), scattered (rows that indices of the run name, changed), triangle (of matrices),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run); foreign (a call of Python).
@@ -46,7 +46,7 @@ class KernelSpec:
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
              shares, mean), or codes are fetched before they are needed (digit_product, rounded_digits).
-    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded, running), or where they are (float_product, float_image, float_stream, coded_product,
+    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded, running), or both (scattered), or where they are (float_product, float_image, float_stream, coded_product,
              digit_product, rounded_digits).
     halves:  float64 sums are added in vectors of half the size (float_product, float_stream, recurrent).
     """

@@ -1,5 +1,5 @@
 """Planned copies of what indices name: those of a table for each axis (nearest neighbours, borders that repeat the image), or
-of the run."""
+of the run; and changes of what these name."""
 
 from __future__ import annotations
 
@@ -218,20 +218,73 @@ class Gathered(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         places, engine, (x, indices, y) = self.places, self.engine, self.operands
-        item, number, depth = x.dtype.itemsize, indices.dtype.itemsize, len(places.named)
+        item = x.dtype.itemsize
         run, rows = places.run * item, size(y.shape) // places.run
         vector = 1 << (min(run, 4 * engine.isa.lanes).bit_length() - 1)
         vectors = _UNROLL if run >= _UNROLL * vector else 1
         form = "block" if run == vectors * vector else "run"
-        count = rows // places.before
-        steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]
-        words = row_tiles(rows, run + 16, engine.threads) | {
-            "depth": depth, "count": count, "outer_step": size(places.named) * places.step * item,
-            "lines": places.lines, "line_step": run, "index_outer": count * depth * number if places.own else 0,
-            "index_row": depth * number, "run": run, "last": run - vectors * vector,
-        }  # fmt: skip
+        words, arrays = _named_words(places, item, rows // places.before, indices)
+        words |= row_tiles(rows, run + 16, engine.threads) | {"run": run, "last": run - vectors * vector}
         spec = KernelSpec(
             "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=_INDEX_KINDS[indices.dtype]
         )
-        arrays = {"sizes*": np.array(list(zip(places.named, steps, strict=True)), np.int64)}
         return (self._whole(spec, ("x*", "indices*", "y*"), words, arrays=arrays, decides=False),)
+
+
+REDUCED = {
+    "int8": "b", "int16": "h", "int32": "i", "int64": "l", "uint8": "u", "uint16": "w", "uint32": "m", "uint64": "q",
+    "bool": "u",
+}  # fmt: skip
+"""The kinds of the types whose elements are joined, bool by their greatest or least byte; of float64 there are sums and
+products."""
+_BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
+
+
+class Scattered(Planned):
+    """A copy of x [before, *named, lines * run] in which rows that the indices name, as of Gathered, are replaced by the updates,
+    or joined with them, one after the other.
+
+    operands: x, indices and updates, as many rows of x's type. how: ``none``, ``add``, ``mul``, ``max`` or ``min``.
+    A run with an index that names no place ends undecided. Raises Declined for other types, and where there are no elements.
+    """
+
+    def __init__(self, engine: Engine, operands: Sequence[Operand], places: NamedRows, how: str) -> None:
+        x, indices, updates = operands
+        item = x.dtype.itemsize
+        how = {"add": "max", "mul": "min"}.get(how, how) if x.dtype == np.bool_ else how
+        real = "d" if x.dtype == np.float64 and how in ("add", "mul") else ""
+        kind = _BITS.get(item, "") if how == "none" else real or REDUCED.get(x.dtype.name, "")
+        if not kind or x.dtype.hasobject or indices.dtype not in _INDEX_KINDS:
+            raise Declined(f"no native {how.replace('none', 'copies')} of {x.dtype.name} by {indices.dtype.name}")
+        if not size(x.shape) or not size(indices.shape):
+            raise Declined("no elements")
+        rows = size(indices.shape) // len(places.named)
+        whole = places.before * size(places.named) * places.step
+        if whole != size(x.shape) or rows * places.run != size(updates.shape) or updates.dtype != x.dtype:
+            raise ValueError(f"{list(updates.shape)} by {list(indices.shape)} do not fit {list(x.shape)}")
+        self.engine, self.places, self.how, self.kinds = engine, places, how, _INDEX_KINDS[indices.dtype] + kind
+        self.operands = (*operands, x)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        places, engine, item = self.places, self.engine, self.result.dtype.itemsize
+        whole = size(self.result.shape) // places.before
+        tiles = row_tiles(places.before, whole * item, engine.threads)
+        rows = size(self.operands[1].shape) // len(places.named)
+        words, arrays = _named_words(places, item, rows // places.before, self.operands[1])
+        words |= {"run": places.run, "whole": whole, "before": tiles.pop("rows")} | tiles
+        lanes = 4 * engine.isa.lanes // item
+        spec = KernelSpec("scattered", engine.isa.name, lanes, 1, item, self.how, "bytes", False, operands=self.kinds)
+        names = ("x*", "indices*", "updates*", "y*")
+        return (self._whole(spec, names, words, arrays=arrays, decides=False),)
+
+
+def _named_words(places: NamedRows, item: int, count: int, indices: Operand) -> tuple[dict[str, int], dict[str, Array]]:
+    """Words and arrays that tell where rows of elements of `item` bytes are. count: of each of the places before."""
+    depth, number = len(places.named), indices.dtype.itemsize
+    steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]
+    words = {
+        "depth": depth, "count": count, "outer_step": size(places.named) * places.step * item,
+        "lines": places.lines, "line_step": places.run * item,
+        "index_outer": count * depth * number if places.own else 0, "index_row": depth * number,
+    }  # fmt: skip
+    return words, {"sizes*": np.array(list(zip(places.named, steps, strict=True)), np.int64)}

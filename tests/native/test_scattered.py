@@ -1,0 +1,202 @@
+"""Native Scatter, ScatterElements and ScatterND: the definition's, index after index, within their memory, and refused alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa
+from helpers.placed import run_placed, same_everywhere, same_refusal, same_runs
+from helpers.support import node_model
+
+import qrun
+from qrun.native.errors import Declined, Undecided
+from qrun.native.kernels.indexed import NamedRows, Scattered
+from qrun.native.machine.operation import Operand
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+Shape = tuple[int, ...]
+NODES: list[tuple[str, Shape, Shape, int]] = [
+    ("ScatterElements", (9,), (40,), 0),
+    ("ScatterElements", (3, 4, 5), (3, 6, 5), 1),
+    ("ScatterElements", (3, 4), (3, 9), -1),
+    ("ScatterElements", (5, 33), (2, 33), 0),
+    ("ScatterElements", (7, 3, 70), (7, 2, 70), 1),
+    ("ScatterND", (7, 5), (3, 1), 0),
+    ("ScatterND", (7, 70), (20, 1), 0),
+    ("ScatterND", (4, 5, 6), (3, 2), 0),
+    ("ScatterND", (4, 5, 6), (2, 7, 3), 0),
+    ("ScatterND", (3, 1000), (1, 1), 0),
+]
+"""Operator, shapes of data and indices, axis."""
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def case(op_type: str, shape: Shape, form: Shape, axis: int, dtype: Any, seed: int) -> list[Array]:
+    """Data, indices from both ends, many of them equal, and updates."""
+    rng, dtype = np.random.default_rng([71, seed]), np.dtype(dtype)
+    ends = np.array(shape[: form[-1]]) if op_type == "ScatterND" else np.array(shape[axis])
+    indices = np.asarray(rng.integers(-ends, ends, form))
+    updates = (*form[:-1], *shape[form[-1] :]) if op_type == "ScatterND" else form
+
+    def numbers(shape: Shape) -> Array:
+        if dtype.kind == "b":
+            return rng.random(shape) < 0.5
+        if dtype.kind in "iu":
+            return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+        made = np.where(rng.random(shape) < 0.2, rng.choice([0.0, -0.0], shape), rng.normal(0, 3, shape))
+        return np.asarray(made, dtype)
+
+    return [numbers(shape), indices, numbers(updates)]
+
+
+def wanted(op_type: str, data: Array, indices: Array, updates: Array, axis: int, how: str) -> Array:
+    """By one element after the other, in Python's numbers."""
+    made: dict[Shape, Any] = {place: data[place].item() for place in np.ndindex(*data.shape)}
+    for place in np.ndindex(*updates.shape):
+        if op_type == "ScatterND":
+            lead = indices.ndim - 1
+            named = (*indices[place[:lead]].tolist(), *place[lead:])
+        else:
+            named = tuple(int(indices[place]) if n == axis % data.ndim else i for n, i in enumerate(place))
+        named = tuple(n % size for n, size in zip(named, data.shape, strict=True))
+        old, new = made[named], updates[place].item()
+        made[named] = {
+            "none": lambda a, b: b, "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "max": max, "min": min,
+        }[how](old, new)  # fmt: skip
+    if data.dtype.kind in "iu":
+        made = {k: v % 2 ** (8 * data.itemsize) for k, v in made.items()}
+        return np.array([*made.values()], f"u{data.itemsize}").view(data.dtype).reshape(data.shape)
+    return np.array([*made.values()]).astype(data.dtype).reshape(data.shape)
+
+
+@pytest.mark.parametrize(
+    "dtype", [bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64], ids=str
+)
+@every_isa
+def test_rows_that_indices_name(isa: str, dtype: Any) -> None:
+    for seed, (op_type, shape, form, axis) in enumerate(NODES):
+        data, indices, updates = case(op_type, shape, form, axis, dtype, seed)
+        at = axis % len(shape)
+        places = (
+            NamedRows(shape[: form[-1]], 1, True, 1, math.prod(shape[form[-1] :]))
+            if op_type == "ScatterND"
+            else NamedRows((shape[at],), math.prod(shape[:at]), True, math.prod(shape[at + 1 :]), 1)
+        )
+        for how in REDUCTIONS[: 3 if data.dtype.kind == "f" else 5]:
+            want = wanted(op_type, data, indices, updates, axis, how)
+            for kind in (np.int64, np.int32):
+                given = [data, indices.astype(kind), updates]
+                for threads in (1, 3):
+                    native = engine(isa, threads)
+                    made = Scattered(native, [Operand(x.shape, x.dtype) for x in given], places, how)
+                    for at_end in (True, False):
+                        got = run_placed(native, made, given, (0,) * 4, at_end)
+                        assert got.tobytes() == want.tobytes(), (op_type, shape, how)
+
+
+@every_isa
+def test_an_index_that_names_nothing_changes_nothing_else(isa: str) -> None:
+    """The copy lies between pages that must not be touched."""
+    x, updates = np.arange(15, dtype=np.float32).reshape(5, 3), np.ones((3, 3), np.float32)
+    for bad in (5, -6, 2**31 - 1, -(2**31), 2**62, -(2**63)):
+        given = [x, np.array([1, bad, 2]).reshape(3, 1), updates]
+        operands = [Operand(a.shape, a.dtype) for a in given]
+        operation = Scattered(engine(isa), operands, NamedRows((5,), 1, True, 1, 3), "none")
+        for at_end in (True, False):
+            with pytest.raises(Undecided):
+                run_placed(engine(isa), operation, given, (0,) * 4, at_end)
+
+
+def is_native(op_type: str, how: str, dtype: Any) -> bool:
+    kind = np.dtype(dtype)
+    if how == "none":
+        return kind.itemsize <= 8
+    return kind.kind in "biu" or (how in ("add", "mul") and kind in (np.float32, np.float64))
+
+
+@pytest.mark.parametrize("how", REDUCTIONS)
+@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), NODES)
+def test_nodes(op_type: str, shape: Shape, form: Shape, axis: int, how: str) -> None:
+    for dtype in (np.float32, np.float16, np.float64, np.int64, np.int32, np.uint8, np.bool_):
+        given = case(op_type, shape, form, axis, dtype, 7)
+        attributes: dict[str, Any] = {"reduction": how} | ({"axis": axis} if op_type != "ScatterND" else {})
+        for constants in ([], [1]):
+            model, feeds = node_model(op_type, given, attributes, outputs=[dtype], opset=18, constants=constants)
+            (event,) = same_everywhere(model, feeds, threads=1 + len(constants)).events
+            assert (event.backend == "native") == is_native(op_type, how, dtype), (dtype, event.why)
+
+
+def test_sums_of_float32_are_rounded_once() -> None:
+    data, indices = np.ones(2, np.float32), np.zeros(3, np.int64)
+    updates = np.array([2.0**-24, 2.0**-24, 2.0**-24], np.float32)
+    model, feeds = node_model("ScatterElements", [data, indices, updates], {"reduction": "add"}, opset=18)
+    result = same_everywhere(model, feeds)
+    assert result.events[0].backend == "native"
+    assert result.outputs["y0"].tolist() == [1 + 2.0**-22, 1]
+
+
+def test_the_ancestor() -> None:
+    given = case("ScatterElements", (3, 4), (3, 2), 1, np.float32, 8)
+    (event,) = same_everywhere(*node_model("Scatter", given, {"axis": 1}, opset=9)).events
+    assert event.backend == "native"
+
+
+@pytest.mark.parametrize(("op_type", "shape", "form", "axis"), NODES)
+def test_the_first_index_out_of_range_is_named(op_type: str, shape: Shape, form: Shape, axis: int) -> None:
+    data, indices, updates = case(op_type, shape, form, axis, np.float32, 9)
+    attributes = {"axis": axis} if op_type != "ScatterND" else {}
+    model, feeds = node_model(op_type, [data, indices, updates], attributes, opset=16)
+    session = qrun.Session(model, cache=OBJECTS)
+    for _ in range(3):
+        session.run(feeds)
+    wrong = indices.copy()
+    wrong.reshape(-1)[-1] = 100000
+    with pytest.raises(qrun.OperatorError, match="100000"):
+        session.run({**feeds, "i1": wrong})
+    session.run(feeds)
+    same_refusal(model, {**feeds, "i1": wrong})
+
+
+def test_other_shapes() -> None:
+    """Numbers of indices, none of them too, between runs of the first ones; indices that are views of every other one."""
+    rng = np.random.default_rng(72)
+    model, _ = node_model("ScatterND", case("ScatterND", (9, 20), (3, 1), 0, np.float32, 1), opset=16)
+    for value in (*model.graph.input[1:], model.graph.output[0]):
+        value.type.tensor_type.ClearField("shape")
+    feeds = []
+    for count in (3, 5, 3, 0, 40, 3):
+        indices = rng.integers(-9, 9, (2 * count, 1))[::2]
+        updates = rng.normal(size=(20, count)).astype(np.float32).T
+        feeds.append({"i0": rng.normal(size=(20, 9)).astype(np.float32).T, "i1": indices, "i2": updates})
+    same_runs(model, feeds, times=2, threads=2)
+
+
+def test_what_the_reference_scatters() -> None:
+    x, index = np.ones((2, 3), np.float32), np.zeros((2, 3), np.int64)
+    for op_type, inputs, attributes, why in (
+        ("ScatterElements", [x, index[:, :0], x[:, :0]], {"axis": 1}, "no elements"),
+        ("ScatterND", [x, index[:, :0], np.ones((2, 2, 3), np.float32)], {}, "its updates do not fit"),
+        (
+            "ScatterElements",
+            [x, index[:1, :2], x[:1, :2]],
+            {},
+            "its indices are not as many as data along the other axes",
+        ),
+        ("ScatterElements", [x, index, x], {"reduction": "max"}, "no native max of float32 by int64"),
+    ):
+        model, feeds = node_model(op_type, inputs, attributes, opset=18)
+        assert_left(model, feeds, why)
+    for op_type, inputs, attributes in (
+        ("ScatterElements", [x, index, x[:1]], {}),
+        ("ScatterElements", [x, index, x], {"reduction": "xor"}),
+        ("ScatterElements", [x, index + 5, x[:1]], {}),
+        ("ScatterElements", [x, index[0], x], {}),
+        ("ScatterND", [x, index, x], {}),
+    ):
+        same_refusal(*node_model(op_type, inputs, attributes, opset=18))
+    operands = [Operand((2,), np.dtype(object)), Operand((1, 1), np.dtype(np.int64)), Operand((1,), np.dtype(object))]
+    with pytest.raises(Declined, match="no native copies of object"):
+        Scattered(engine("generic"), operands, NamedRows((2,), 1, True, 1, 1), "none")
