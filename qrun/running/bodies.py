@@ -25,6 +25,8 @@ OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many later
 it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
+PATIENT = 8
+"""How often turns in one call may take too long, as also where the system gives the processor to others meanwhile."""
 
 
 class BodyPrograms:
@@ -34,6 +36,7 @@ class BodyPrograms:
         self._programs = Programs(natives, natives.arith, calls=True)
         self._runs: dict[Forms, int] = {}
         self._last: Repeatable | None = None
+        self._late = 0
         self._turning: tuple[Compiled, object, Turning | None] | None = None
         self._lock = threading.Lock()
 
@@ -48,7 +51,9 @@ class BodyPrograms:
         except TimeLimitError:
             raise
         except Exception as error:  # step by step it either succeeds, or fails with the words of the reference
-            if not undecided(error):
+            if _too_long(error):
+                self._one_by_one(plan, given)
+            elif not undecided(error):
                 self._last = None
                 self._programs.drop(plan, given)
                 with self._lock:
@@ -78,10 +83,22 @@ class BodyPrograms:
         except MemoryLimitError:  # one after the other they may have room
             return None
         self._last = again
+        if made.late:
+            self._one_by_one(plan, {**outside, **dict(zip(names, first, strict=True))})
         run.budget.peak = max(run.budget.peak, budget.peak)
         if made.count and run.inside.timed:
             run.inside.add_later(lambda: again.compiled.turned(made, run.path))
         return Turns(made.count, made.carried, made.stacked)
+
+    def _one_by_one(self, plan: Plan, given: Mapping[str, Array]) -> None:
+        """If that came often: make a program again, after some runs, in which loops inside are not made in one call."""
+        self._late += 1
+        if self._late < PATIENT:
+            return
+        self._programs.repeats, self._last = False, None
+        self._programs.drop(plan, given)
+        with self._lock:
+            self._runs[forms(given)] = 0
 
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
         """The program for such values: the last one, or one that is found, or made now."""
@@ -107,6 +124,12 @@ class BodyPrograms:
             count = self._runs[key] = self._runs.get(key, 0) + 1
         if count > 0 and count % AGAIN == OFTEN:
             self._programs.learn(plan, given, tuple(events))
+
+
+def _too_long(error: Exception) -> bool:
+    from qrun.native.errors import TooLong
+
+    return isinstance(error, TooLong)
 
 
 def _told(events: Iterable[NodeEvent], path: str) -> Iterator[Happening]:

@@ -106,13 +106,13 @@ class Compiled:
         assert self.flat is not None
         listing = self.program.listing
         _, spans = times(ran.stamps, listing.item_of, listing.items)
-        return self.flat.inside(spans, lambda guard: int(guard not in ran.unmet), path)
+        return self.flat.inside(spans, lambda guard: int(guard not in ran.unmet), path, ran.inside)
 
     def turned(self, made: Turned, path: str) -> Iterator[Happening]:
         """What happened at the nodes in so many runs in a row."""
         events, spans, count = self.events, list(made.spans), made.count
         if self.flat is not None:
-            yield from self.flat.inside(spans, lambda guard: made.met[guard] if guard else count, path)
+            yield from self.flat.inside_turns(made, path)
             events, spans = self.flat.whole, self.flat.spans(spans)
         for event, span in zip(events, spans, strict=True):
             assert event.node is not None

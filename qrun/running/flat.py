@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.running.events import NodeEvent
@@ -40,6 +42,7 @@ class Flat:
     inner:   what has graphs, and is inside other such nodes, and is gone; as often as it runs in a turn of these.
     whole:   events of the steps of the plan that it was made of.
     needed:  names of bools that are true in each run that the plan is for: a branch that is not there would refuse its inputs.
+    repeated: of steps that make all turns of a loop, by number, what is in a turn; its `whole` is that of this one.
     """
 
     events: Sequence[NodeEvent]
@@ -48,6 +51,7 @@ class Flat:
     inner: Sequence[GoneNode]
     whole: Sequence[NodeEvent]
     needed: Sequence[str] = ()
+    repeated: Mapping[int, Flat] = field(default_factory=dict)
 
     def spans(self, spans: Sequence[int]) -> list[int]:
         """How long each step of the plan that it was made of took (ns). spans: the same of its own."""
@@ -74,9 +78,11 @@ class Flat:
             joined = {index for item in own for index in steps.get(item, ())}
             yield event.at(start, span, helped, tuple(sorted(joined)) if len(joined) > 1 else ())
 
-    def inside(self, spans: Sequence[int], runs: Callable[[str], int], path: str) -> Iterator[Happening]:
+    def inside(
+        self, spans: Sequence[int], runs: Callable[[str], int], path: str, turns: Mapping[int, Any]
+    ) -> Iterator[Happening]:
         """What happened at nodes inside others. spans: of its steps (ns); runs: how often a guard was true, "" for none; path:
-        of the plan's graph, as a Run has it."""
+        of the plan's graph, as a Run has it; turns: of steps that make those of a loop (native/plan/turns.py::Turned)."""
         within = {(one.source.number, one.source.path): 0 for one in self.inner}
         for item, (source, event, span) in enumerate(zip(self.sources, self.events, spans, strict=True)):
             for outer in source.around:
@@ -84,6 +90,9 @@ class Flat:
             times = runs(self.guards.get(item, ""))
             if source.path not in ("", *source.around) and times and event.node is not None:
                 yield self._path(source, path), event.node.op, span, event.backend, event.why, times
+        for item, flat in self.repeated.items():
+            if item in turns and turns[item].count:
+                yield from flat.inside_turns(turns[item], path)
         ran = dict.fromkeys(within, 0)
         for one in self.inner:
             ran[one.source.number, one.source.path] += runs(one.guard)
@@ -98,6 +107,10 @@ class Flat:
                     one.why,
                     times,
                 )
+
+    def inside_turns(self, made: Any, path: str) -> Iterator[Happening]:
+        """The same of turns (native/plan/turns.py::Turned)."""
+        return self.inside(made.spans, lambda guard: made.met[guard] if guard else made.count, path, made.inside)
 
     def _path(self, source: Origin, path: str) -> str:
         node = self.whole[source.number].node

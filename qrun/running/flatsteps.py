@@ -18,7 +18,7 @@ from qrun.running.derived import blank
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.drysteps import DryValues, dry_step
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import GoneNode, Origin
+from qrun.running.flat import Flat, GoneNode, Origin
 from qrun.running.plan import Plan, Step, step_of
 from qrun.running.steps import REFUSALS, Run, event_of
 from qrun.running.times import Clock
@@ -49,16 +49,34 @@ class FlatLevel:
         return self.names.get(name, name)
 
 
+@frozen
+class Flattened:
+    """A flat plan, ready to become a program. bounds: of its steps. infos: of all tensors; shapes: values that follow from
+    shapes."""
+
+    plan: Plan
+    natives: NativeKernels
+    bounds: Sequence[KernelBinding | None]
+    infos: Mapping[str, TensorInfo]
+    shapes: Mapping[str, Array]
+    flat: Flat
+
+
 class FlatSteps:
     """Steps that are added one after the other, and what shapes tell of them.
 
-    plan: the plan that the flat one is made of; around: its kernels. natives: those of the flat plan.
+    plan: the plan that the flat one is made of; around: its kernels, whole: events of its steps. natives: those of the flat plan.
     """
 
     def __init__(
-        self, plan: Plan, natives: NativeKernels, infos: Mapping[str, TensorInfo], shapes: Mapping[str, Array]
+        self,
+        plan: Plan,
+        natives: NativeKernels,
+        infos: Mapping[str, TensorInfo],
+        shapes: Mapping[str, Array],
+        whole: Sequence[NodeEvent],
     ) -> None:
-        self.plan, self.around, self.infos = plan, natives, infos
+        self.plan, self.around, self.infos, self.whole = plan, natives, infos, whole
         self.constants = dict(plan.model.constants)
         self.model = replace(plan.model, constants=self.constants)
         self.natives = NativeKernels(self.model, natives.engine, natives.arith, derived=natives.derived)
@@ -68,7 +86,7 @@ class FlatSteps:
             self.values.held.setdefault(name, blank(info.shape, info.dtype))
         self.steps, self.bounds, self.events = list[Step](), list[KernelBinding | None](), list[NodeEvent]()
         self.sources, self.inner, self.guards = list[Origin](), list[GoneNode](), dict[int, str]()
-        self.needed: list[str] = []
+        self.needed, self.repeated = list[str](), dict[int, Flat]()
         self.numbers = count()
         self.start = ":"
         while any(name.startswith(self.start) for name in (*infos, *self.constants)):
@@ -86,8 +104,9 @@ class FlatSteps:
                 del made[length:]
             del self.inner[inner:]
             del self.needed[needed:]
-            for number in [n for n in self.guards if n >= length]:
-                del self.guards[number]
+            for found in (self.guards, self.repeated):
+                for number in [n for n in found if n >= length]:
+                    del found[number]
             self.natives.derived = derived
             self.values.known.intersection_update(known)
             for name, info in self.infos.items():
@@ -151,3 +170,13 @@ class FlatSteps:
         self.bounds.append(bound)
         self.events.append(event)
         self.sources.append(source)
+
+    def flat(self, keep: Sequence[str], whole: Sequence[NodeEvent]) -> Flattened:
+        """The flat plan, of which these values are kept. whole: events of the steps of the plan that it was made of."""
+        model = replace(self.model, nodes=tuple([step.node for step in self.steps]), constants=self.constants)
+        self.natives.model = model
+        infos = {**self.infos, **self.dry.infos}
+        shapes = {name: self.values.held[name] for name in self.values.known if name not in self.constants}
+        flat = Flat(self.events, self.sources, self.guards, self.inner, whole, self.needed, self.repeated)
+        made = Plan(model, tuple(self.steps), tuple(keep))
+        return Flattened(made, self.natives, self.bounds, infos, shapes, flat)

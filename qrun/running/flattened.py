@@ -3,7 +3,7 @@
 Of an If: where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be done, the nodes
 are those of the branch that it takes. Else they are those of both branches, each guarded by a bool: the condition, or what
 is true where that is not; and each result of the If is chosen between what the branches make. Of a Loop or Scan of few turns,
-whose number follows from shapes: those of all turns.
+whose number follows from shapes: those of all turns; of others, in graphs that run many times, one that makes all turns.
 """
 
 from __future__ import annotations
@@ -13,29 +13,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from qrun.declare.frozen import frozen, replace
-from qrun.ir import Array, Model
+from qrun.declare.frozen import replace
+from qrun.ir import Array
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import CERTAIN, Flat, GoneNode, Origin
-from qrun.running.flatsteps import FlatLevel, FlatSteps, RefusedStep, Unforetold
+from qrun.running.flat import CERTAIN, GoneNode, Origin
+from qrun.running.flatrepeats import MakesRepeated, RepeatedSteps
+from qrun.running.flatsteps import FlatLevel, Flattened, RefusedStep, Unforetold
 from qrun.running.plan import Plan, Step
-
-UNROLLED = 128
-"""The most steps of all turns of a loop that stand in its place: each is planned, and joined to its neighbours where it can be."""
-
-
-@frozen
-class Flattened:
-    """A flat plan, ready to become a program. bounds: of its steps. infos: of all tensors; shapes: values that follow from
-    shapes."""
-
-    plan: Plan
-    natives: NativeKernels
-    bounds: Sequence[KernelBinding | None]
-    infos: Mapping[str, TensorInfo]
-    shapes: Mapping[str, Array]
-    flat: Flat
 
 
 def flattened(
@@ -45,17 +30,19 @@ def flattened(
     infos: Mapping[str, TensorInfo],
     shapes: Mapping[str, Array],
     bounds: Sequence[KernelBinding | None],
+    repeats: MakesRepeated | None = None,
 ) -> Flattened | None:
     """The plan with graphs in place of nodes that run them; None where none can be.
 
     events, bounds: of its steps. infos: of all tensors, shapes: values that follow from shapes, for inputs of these shapes.
+    repeats: makes turns of loops that are calls of the program, None where there are to be none.
     """
     if not any(step.bodies for step in plan.steps):
         return None
-    return _Flattening(plan, natives, infos, shapes).of(events, bounds)
+    return _Flattening(plan, natives, infos, shapes, events, repeats).of(events, bounds)
 
 
-class _Flattening(FlatSteps):
+class _Flattening(RepeatedSteps):
     """Makes a flat plan."""
 
     def of(self, events: Sequence[NodeEvent], bounds: Sequence[KernelBinding | None]) -> Flattened | None:
@@ -72,12 +59,7 @@ class _Flattening(FlatSteps):
                 whole[number] = replace(events[number], backend="reference" if why else "native", why=why)
         if not any(event is not old for event, old in zip(whole, events, strict=True)):
             return None
-        model = replace(self.model, nodes=tuple([step.node for step in self.steps]), constants=self.constants)
-        self.natives.model = model
-        infos = {**self.infos, **self.dry.infos}
-        shapes = {name: self.values.held[name] for name in self.values.known if name not in self.constants}
-        flat = Flat(self.events, self.sources, self.guards, self.inner, whole, self.needed)
-        return Flattened(Plan(model, tuple(self.steps), self.plan.keep), self.natives, self.bounds, infos, shapes, flat)
+        return self.flat(self.plan.keep, whole)
 
     def _as_it_is(self, step: Step, number: int, event: NodeEvent, bound: KernelBinding | None) -> NodeEvent:
         """Add a step of the plan; what it reads may follow from shapes now, so that it is bound again. The event of the step."""
@@ -100,10 +82,14 @@ class _Flattening(FlatSteps):
         op = step.node.op_type if step.bodies and not step.node.domain else ""
         if op == "If":
             return self._choice(step, level, at)
-        if op == "Loop":
-            self._loop(step, level, at)
-        elif op == "Scan" and step.node.version >= 9:
-            self._scan(step, level, at)
+        if op == "Loop" or (op == "Scan" and step.node.version >= 9):
+            try:
+                with self._or_not_at_all():
+                    (self._unrolled_loop if op == "Loop" else self._unrolled_scan)(step, level, at)
+            except RefusedStep:
+                raise
+            except Unforetold:
+                self._repeated(step, level, at)
         else:
             raise Unforetold
         return ""
@@ -148,89 +134,6 @@ class _Flattening(FlatSteps):
                 raise Unforetold
             self._glue("Where", (name, taken[0][n], taken[1][n]), level.of(output), at, level.guard)
         return ""
-
-    def _loop(self, step: Step, level: FlatLevel, at: Origin) -> None:
-        """Add all turns of a Loop."""
-        node, body = step.node, step.bodies["body"].model
-        names = [level.of(name) for name in node.inputs]
-        most, carried = int(self._one(names[0], np.int64)), names[2:]
-        going = len(names) < 2 or not names[1] or bool(self._one(names[1], np.bool_))
-        stacks: list[list[str]] = [[] for _ in body.outputs[1 + len(carried) :]]
-        turn, begin = 0, len(self.steps)
-        if _hands_on(body) and most * len(body.nodes) > UNROLLED:
-            raise Unforetold
-        while going and turn < most:
-            start = f"{level.start}{node.index}/{turn}"
-            number = self._constant(f"{start}/number", _as(body, 0, np.array(turn)))
-            condition = self._constant(f"{start}/condition", _as(body, 1, np.array(True)))
-            made = self._turn(step, level, at, (turn, begin), (number, condition, *carried))
-            going, carried, turn = bool(self._one(made[0], np.bool_)), made[1 : 1 + len(carried)], turn + 1
-            for stack, name in zip(stacks, made[1 + len(carried) :], strict=True):
-                stack.append(name)
-        self._results(step, level, at, carried, stacks, [0] * len(stacks))
-
-    def _scan(self, step: Step, level: FlatLevel, at: Origin) -> None:
-        """Add all turns of a Scan."""
-        node, kwargs, body = step.node, step.kwargs, step.bodies["body"].model
-        names = [level.of(name) for name in node.inputs]
-        scanned = names[len(names) - kwargs["num_scan_inputs"] :]
-        states, shapes = names[: len(names) - len(scanned)], [self._shape(name) for name in scanned]
-        axes = kwargs.get("scan_input_axes") or (0,) * len(scanned)
-        backward = kwargs.get("scan_input_directions") or (0,) * len(scanned)
-        lengths = {shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
-        length, begin = lengths.pop(), len(self.steps)
-        if length * len(body.nodes) > UNROLLED:
-            raise Unforetold
-        stacks: list[list[str]] = [[] for _ in body.outputs[len(states) :]]
-        for turn in range(length):
-            start, elements = f"{level.start}{node.index}/{turn}", list[str]()
-            for name, axis, reverse in zip(scanned, axes, backward, strict=True):
-                place = self._constant(f"{start}/{len(elements)}", np.array(length - 1 - turn if reverse else turn))
-                elements.append(self._glue("Gather", (name, place), f"{place}/element", at, level.guard, axis=axis))
-            made = self._turn(step, level, at, (turn, begin), (*states, *elements))
-            states = made[: len(states)]
-            for stack, name in zip(stacks, made[len(states) :], strict=True):
-                stack.append(name)
-        turned = kwargs.get("scan_output_directions") or (0,) * len(stacks)
-        ordered = [stack[::-1] if turn else stack for stack, turn in zip(stacks, turned, strict=True)]
-        self._results(step, level, at, states, ordered, kwargs.get("scan_output_axes") or [0] * len(stacks))
-
-    def _turn(self, step: Step, level: FlatLevel, at: Origin, turn: tuple[int, int], given: Sequence[str]) -> list[str]:
-        """Add a turn of a body, unless all of them are too many steps. turn: its number, and how many steps there were before
-        the first one. given: what it is fed with."""
-        body = step.bodies["body"]
-        if len(self.steps) - turn[1] + len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
-            raise Unforetold
-        fed = {value.name: name for value, name in zip(body.model.inputs, given, strict=True)}
-        return self._graph(step, "body", level, at, level.guard, fed, part=f"{turn[0]}/")
-
-    def _results(
-        self,
-        step: Step,
-        level: FlatLevel,
-        at: Origin,
-        carried: Sequence[str],
-        stacks: Sequence[Sequence[str]],
-        axes: Sequence[int],
-    ) -> None:
-        """Add what makes the outputs of a loop: of what goes around at the end, and of elements, to be joined along axes."""
-        node = step.node
-        for output, name in zip(node.outputs, carried, strict=False):
-            if output:
-                self._glue("Identity", (name,), level.of(output), at, level.guard)
-        for output, names, axis in zip(node.outputs[len(carried) :], stacks, axes, strict=False):
-            if not output:
-                continue
-            if len({(self._shape(name), self.values.held[name].dtype) for name in names}) != 1:
-                raise Unforetold
-            made, along = level.of(output), self._constant(f"{level.of(output)}{self.start}axis", np.array([axis]))
-            rows = [
-                self._glue("Unsqueeze", (name, along), f"{along}/{n}", at, level.guard) for n, name in enumerate(names)
-            ]
-            self._glue("Concat", rows, made, at, level.guard, axis=axis)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.values.held[name].shape)
 
     def _graph(
         self,
@@ -277,16 +180,3 @@ class _Flattening(FlatSteps):
             self._constant(names[1][0], value)
         self.natives.lenders[node.index] = level.natives, step
         self._forced(replace(step, node=node), replace(level.source, path=path), level.guard)
-
-
-def _hands_on(body: Model) -> bool:
-    """Whether what a Loop's body makes of its condition is that condition, so that only their number ends the turns."""
-    made, given = body.outputs[0].name, body.inputs[1].name if len(body.inputs) > 1 else ""
-    maker = body.producers.get(made)
-    return made == given or (maker is not None and maker.op == "Identity" and maker.inputs[0] == given)
-
-
-def _as(body: Model, place: int, value: Array) -> Array:
-    """A number as a body's input of this place has it: of shape [1] where that is stated."""
-    stated = body.inputs[place].shape if place < len(body.inputs) else None
-    return value.reshape(1) if stated is not None and len(stated) == 1 else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,9 +18,11 @@ from qrun.running.compiling import Compiler
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.flatsteps import Flattened
 from qrun.running.flattened import flattened
 from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
+from qrun.running.repeats import repeated_turns
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
@@ -40,12 +43,13 @@ class Programs:
     Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is made of
     them, may have any shape in programs that are made from then on: their steps run in Python.
 
-    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py).
+    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py); repeats:
+    whether they make turns of loops themselves, whose number only a run tells (running/flatrepeats.py).
     foretold: whether shapes tell all that a run takes, as far as that was tried.
     """
 
     def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
-        self.natives, self.arith, self.foretold = natives, arith, True
+        self.natives, self.arith, self.foretold, self.repeats = natives, arith, True, calls
         self._compiler = Compiler(natives, arith, calls)
         self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
         self._made: dict[Key, Compiled | None] = {}
@@ -185,17 +189,18 @@ class Programs:
         with uncollected():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
-            other = None if self._varying else flattened(plan, self.natives, events, infos, shapes, bounds)
-            made = None
-            if other is not None:
-                flat, none = other.flat, Loose.of(plan)
-                made = self._compiler.program(
-                    other.plan, flat.events, other.infos, fed, other.shapes, other.bounds, none, flat
-                )
-                made = made and replace(made, natives=other.natives)
+            repeats = partial(repeated_turns, self.natives.engine, self._flat) if self.repeats else None
+            other = None if self._varying else flattened(plan, self.natives, events, infos, shapes, bounds, repeats)
+            made = self._flat(other, fed) if other is not None else None
             return made or self._compiler.program(
                 plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying)
             )
+
+    def _flat(self, other: Flattened, fed: Mapping[str, TensorInfo]) -> Compiled | None:
+        """The program of a flat plan."""
+        flat, none = other.flat, Loose.of(other.plan)
+        made = self._compiler.program(other.plan, flat.events, other.infos, fed, other.shapes, other.bounds, none, flat)
+        return made and replace(made, natives=other.natives)
 
     def _learned(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]

@@ -29,9 +29,9 @@ class KernelSpec:
              running (sums and products along an axis), scattered (rows that indices of the run name, changed), triangle (of matrices),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
-             adds), range, parameters and codes (quantization of a run); foreign (a call of Python).
+             adds), range, parameters and codes (quantization of a run); foreign (a call of Python), repeated (turns of a program).
     isa:     name of the instruction set.
-    rows, vectors: the register block (foreign: `rows` operands; point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
+    rows, vectors: the register block (foreign, repeated: `rows` operands; point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; indexed: how often `vectors` elements are repeated; resample: `rows` elements
              at once, `vectors` taps of the first axis, `unroll` of the second; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
@@ -111,18 +111,29 @@ STATE_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBT
 its elements, places and how many, calls that may leave a result undecided and how many; then the addresses of the array objects."""
 PLACE = 24
 """Bytes of a place: where the address of an array object is, the word that gets where its elements begin, plus so many bytes."""
-MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TURNS = range(0, 88, 8)
+MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TALLIES, TURNS = range(0, 96, 8)
 """What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
 leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many
-ticks were spent, to be added to; set at the end: how many it took; last, after how many no further turn begins."""
-LONG = {"x86_64": 1 << 26, "aarch64": 1 << 20}
-"""Ticks that turns in a row may take, by architecture: some tens of milliseconds of a clock of 1 to 5 GHz; one millisecond or
+ticks were spent, to be added to; set at the end: how many it took; after how many no further turn begins; how many moves
+follow that add a byte to a number, of turns that were made."""
+LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
+"""Ticks that turns in a row may take, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two milliseconds or
 more of one of 1 GHz or less."""
 MOVE = 40
 """Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
 
 FOREIGN = ("ensure*", "release*", "number*", "call*", "drop*", "clear*", "callable*", "true*", "tiles")
 """Words that follow the operands of a call of Python (emit/foreign.py)."""
+HELD = (
+    *("repeat*", "moved*", "plan*", "calls", "state*", "turns*", "most", "point*", "points"),
+    *("first*", "firsts", "last*", "lasts", "stopped", "count*"),
+)
+"""Words of the memory that turns as one call of a program have in each run (emit/repeated.py): the functions of emit/turns.py,
+and what `repeat` is given; how many turns there are at most; rows of three words: the byte of the struct where the address of
+an operand is, where that is to be put, and what is added to it; moves before all turns, and after them; whether they came to
+an end; where how many there were is added to."""
+LATE = 2
+"""The mark of a call that could not decide a result as it took too long."""
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0
@@ -149,6 +160,12 @@ SOURCES = ("source0*", "source1*", "source2*", "source3*")
 def names(text: str) -> tuple[str, ...]:
     """The words of an argument struct, by name, from text in which they stand side by side."""
     return tuple(text.split())
+
+
+def repeated_words(spec: KernelSpec) -> tuple[str, ...]:
+    """Words of the struct of turns as one call: operands, those that say how many turns there are, and the run's own memory."""
+    told = [f"{name}*" for name in ("count", "going") if name in spec.form.split()]
+    return (*(f"operand{n}*" for n in range(spec.rows)), *told, "held*", "none", "tiles")
 
 
 def constant_bytes(form: str) -> int:

@@ -1,8 +1,9 @@
 """The generated function that runs a program many times: what a turn makes is copied to where the next one reads it.
 
 It is a loop around `lead` (emit/runner.py), which ends when a byte is 0 after a turn, when so many turns are done or so much
-time is over, or when a call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. It
-returns how many turns were done. How long each call took, on the clock of the time stamps, is added up.
+time is over, or when a call could not decide a result: then what that turn made is copied nowhere, so that it can be made
+again elsewhere. It returns how many turns were done. In how many of them a byte was 1, and how long each call took, on the
+clock of the time stamps, is added up.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from qrun.native.emit.spec import (
     PLAN,
     SPANS,
     SPELL,
+    TALLIES,
     TICKS,
     TIMES,
 )
 
 _MOVE = f"""
-define internal void @moved(ptr %first, i64 %count) {{
+define void @moved(ptr %first, i64 %count) {{
 entry:
   br label %look
 look:
@@ -79,6 +81,31 @@ exit:
   ret void
 }}
 """
+_TALLY = f"""
+define internal void @tallied(ptr %first, i64 %count) {{
+entry:
+  br label %look
+look:
+  %i = phi i64 [0, %entry], [%i1, %add]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %add, label %exit
+add:
+  %offset = mul i64 %i, {MOVE}
+  %from.p = getelementptr i8, ptr %first, i64 %offset
+  %to.p = getelementptr i8, ptr %from.p, i64 8
+  %from = load ptr, ptr %from.p, align 8
+  %to = load ptr, ptr %to.p, align 8
+  %byte = load i8, ptr %from, align 1
+  %one = zext i8 %byte to i64
+  %before = load i64, ptr %to, align 8
+  %sum = add i64 %before, %one
+  store i64 %sum, ptr %to, align 8
+  %i1 = add i64 %i, 1
+  br label %look
+exit:
+  ret void
+}}
+"""
 _REPEAT = f"""
 define i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns) {{
 entry:
@@ -95,6 +122,9 @@ entry:
   %after.p = getelementptr i8, ptr %turns, i64 {AFTER}
   %after = load i64, ptr %after.p, align 8
   %later = getelementptr {{ i64, i64, i64, i64, i64 }}, ptr %moves, i64 %before
+  %tally = getelementptr {{ i64, i64, i64, i64, i64 }}, ptr %later, i64 %after
+  %tallies.p = getelementptr i8, ptr %turns, i64 {TALLIES}
+  %tallies = load i64, ptr %tallies.p, align 8
   %doubtful.p = getelementptr i8, ptr %turns, i64 {DOUBTFUL}
   %doubtful = load ptr, ptr %doubtful.p, align 8
   %doubts.p = getelementptr i8, ptr %turns, i64 {DOUBTS}
@@ -134,6 +164,7 @@ doubt:
   %undecided = call i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)
   br i1 %undecided, label %exit, label %copy
 copy:
+  call void @tallied(ptr %tally, i64 %tallies)
   call void @moved(ptr %later, i64 %after)
   %t1 = add i64 %t, 1
   %all = icmp uge i64 %t1, %most
@@ -157,5 +188,5 @@ exit:
   ret i64 %done
 }}
 """
-TURNING = _MOVE + _REPEAT
+TURNING = _MOVE + _TALLY + _REPEAT
 """LLVM IR; the clock is to be put in."""

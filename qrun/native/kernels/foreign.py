@@ -41,7 +41,7 @@ class Foreign(Planned):
         self.engine, self.made, self.function = engine, tuple(made), function
         self.starts = [0]
         for operand in made:
-            self.starts.append(self.starts[-1] + -(-operand.nbytes // _LINE) * _LINE)
+            self.starts.append(self.starts[-1] + lined(operand.nbytes))
         whole = made[0] if len(made) == 1 else Operand((self.starts[-1],), np.dtype(np.uint8))
         self.operands = (*operands, whole)
 
@@ -123,6 +123,11 @@ def _functions() -> tuple[int, ...]:
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyLong_FromLongLong", "PyObject_CallOneArg")
     functions = [getattr(ctypes.pythonapi, name) for name in (*names, "Py_DecRef", "PyErr_Clear")]
     return tuple([int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions])
+
+
+def lined(nbytes: int) -> int:
+    """So many bytes as whole lines of a cache."""
+    return -(-nbytes // _LINE) * _LINE
 
 
 def _at(operand: Operand, start: int) -> Array:

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -134,6 +134,28 @@ class CompiledKernel:
         return self._places[name]
 
 
+class HeldMemory(Protocol):
+    """Memory of a call in one run of a program at a time, to which the word `held*` of its struct points."""
+
+    words: Ints
+    tallied: Ints
+    """Numbers that calls add to; aside: of the same size, where they can be put."""
+    aside: Ints
+    within: Sequence[HeldMemory]
+    """Memory of calls in this one."""
+
+    def told(self, tick: float) -> Any:
+        """What happened there since the numbers were 0. tick: the ns of a tick of the processor's clock."""
+
+
+class Holder(Protocol):
+    """Who makes such memory, of so many bytes."""
+
+    held_bytes: int
+
+    def hold(self) -> HeldMemory: ...
+
+
 @frozen
 class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
@@ -151,6 +173,7 @@ class KernelCall:
     rechecks:  what makes, while it runs, results that it does not decide.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
     parts:      the calls that a tile makes itself (emit/slices.py), which only a program's plan lists for it.
+    held:       who makes memory that each run of a program has of its own, if the struct has a word for it.
     """
 
     spec: KernelSpec
@@ -168,6 +191,7 @@ class KernelCall:
     rechecks: tuple[Rechecker, ...] = ()
     pick: Ints | None = None
     parts: tuple[KernelCall, ...] = ()
+    held: Holder | None = None
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""

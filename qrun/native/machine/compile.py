@@ -40,6 +40,13 @@ class Runner:
     follow: Any
     repeat: Any
     direct: Any
+    moved: int
+    """The address of a function that only machine code calls, as it does `repeat`, too."""
+
+    @property
+    def repeated(self) -> int:
+        """The address of `repeat`."""
+        return int(ctypes.cast(self.repeat, ctypes.c_void_p).value or 0)
 
 
 @changeable
@@ -149,7 +156,7 @@ class Kernels:
         code = self._walking(isa).get()
         with self._lock:
             if self._runner is None:
-                kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT}
+                kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT, "moved": int}
                 self._runner = Runner(*(kind(code.get_function_address(name)) for name, kind in kinds.items()))
             return self._runner
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
-from qrun.native.errors import Late, Unplanned
+from qrun.native.emit.spec import DOUBT, ENTRY, GONE, LATE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
+from qrun.native.errors import Late, TooLong, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
@@ -54,8 +54,7 @@ class Instance:
         self.listing = listing
         self.memory = aligned(listing.arena, np.uint8, 0)
         calls, walked = len(listing.kernels), len(listing.counts)
-        self.structs = aligned((calls, STRUCT // 8), np.int64, 0)
-        self.plan = aligned((calls, ENTRY // 8), np.int64, 0)
+        self.structs, self.plan = (aligned((calls, nbytes // 8), np.int64, 0) for nbytes in (STRUCT, ENTRY))
         self.state = aligned(STATE // 8, np.int64, 0)
         self.state[YIELD // 8] = yielding() if listing.engine.threads > 1 else 0
         self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
@@ -70,8 +69,7 @@ class Instance:
             if listing.engine.pool
             else frozenset[int]()
         )
-        self.lock = threading.Lock()
-        self.guards = frozenset(listing.guards.values())
+        self.guards, self.lock = frozenset(listing.guards.values()), threading.Lock()
         self.standing: object = None
         self.direct: object = None
         rows = {key: rows for key, rows in listing.pointers.items() if len(rows) <= _FEW}
@@ -80,6 +78,10 @@ class Instance:
         }
         self.cells: Any = self.structs.reshape(-1).data
         self.structs[...] = listing.structs
+        self.held = {number: holder.hold() for number, (_, holder) in listing.held.items()}
+        self.all_held = tuple([one for held in self.held.values() for one in (held, *held.within)])
+        for number, held in self.held.items():
+            self.structs[number, listing.held[number][0]] = address(held.words)
         self.move(None, address(self.memory))
         self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
@@ -93,8 +95,7 @@ class Instance:
         room = {key: listing.room.get(key, 0) for key in listing.pointers}
         forms = [(key, form) for key, form in listing.given.items() if key not in listing.loose]
         self.forms = {key: (form.shape, form.dtype, room.get(key)) for key, form in forms}
-        self.known = {**listing.fixed}
-        self.returned = listing.returned
+        self.known, self.returned = {**listing.fixed}, listing.returned
         self.lendable = frozenset(listing.wanted).difference(self.returned)
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
@@ -145,6 +146,8 @@ class Instance:
                     copies[key] = pointed
                     budget.hold(pointed, str(key))
 
+        for held in self.all_held if timed else ():
+            held.tallied[...] = 0
         take(arrays)
         for segment in listing.segments:
             self._in_time(segment, budget)
@@ -178,7 +181,8 @@ class Instance:
             self._measure(stamps, unmet)
         lent = not values.keys().isdisjoint(self.lendable)
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
-        return StampedResult(wanted, tuple(stamps), lent, unmet=unmet)
+        inside = self.told(stamps[-1].tick) if timed and self.held else {}
+        return StampedResult(wanted, tuple(stamps), lent, unmet=unmet, inside=inside)
 
     def results(self, budget: Budget) -> dict[Key, Array]:
         """New arrays for what a run returns, to which its calls write."""
@@ -266,8 +270,13 @@ class Instance:
         if not np.count_nonzero(self.doubts):
             return None
         first = int(self.doubts.argmax())
+        late = self.doubts[first] == LATE
         self.doubts[...] = 0
-        return self.listing.undecided(first)
+        return TooLong() if late else self.listing.undecided(first)
+
+    def told(self, tick: float) -> dict[int, Any]:
+        """What happened in memory that calls have of their own, by item. tick: the ns of a tick of the processor's clock."""
+        return {int(self.listing.counts[number, 3]): held.told(tick) for number, held in self.held.items()}
 
     def call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

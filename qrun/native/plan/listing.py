@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import ENTRY, GUARD, STRUCT
+from qrun.native.machine.call import Holder
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand
@@ -58,6 +59,7 @@ class Listing:
     joined:   items whose work another one does, and which one that is.
     guards:   of items that a value decides on, its key; their calls know where it is.
     loose:    values that come from outside in any shape and type.
+    held:     of calls that have memory of each run, by number: the word that points to it, and who makes it.
     keep:     what structs point to.
     """
 
@@ -85,11 +87,13 @@ class Listing:
     guards: Mapping[int, Key] = field(default_factory=dict)
     loose: AbstractSet[Key] = frozenset()
     keep: object = None
+    held: Mapping[int, tuple[int, Holder]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Memory of one run."""
-        return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
+        held = sum(holder.held_bytes for _, holder in self.held.values())
+        return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch + held
 
     @property
     def returned(self) -> dict[Key, tuple[View, int]]:
@@ -141,6 +145,11 @@ class Listing:
             dict(schedule.guards),
             schedule.loose,
             calls,
+            {
+                number: (call.section.kernel.word("held*"), call.section.held)
+                for number, call in enumerate(calls)
+                if call.section.held is not None
+            },
         )
 
 

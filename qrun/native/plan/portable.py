@@ -45,6 +45,8 @@ def portable(schedule: Schedule, listing: Listing) -> tuple[Portable, list[Reche
     """The program, and its recheckers in the order of their numbers. Raises Unportable."""
     finder, structs = _Finder(), listing.structs.copy()
     moved = {(call, word) for rows in listing.pointers.values() for call, word in rows[:, :2].tolist()}
+    if listing.held:
+        raise Unportable("memory that calls have of their own")
     for number, call in enumerate(schedule.rows):
         if schedule.engine.kernels.get(call.section.spec) is not call.section.kernel:
             raise Unportable("a kernel of another specification")

@@ -68,6 +68,11 @@ class Stamp:
     ticks: Ints
 
     @property
+    def tick(self) -> float:
+        """The nanoseconds of a tick."""
+        return (self.end - self.begin) / max(int(self.ticks[0, -1, 0] - self.ticks[0, 0, 0]), 1)
+
+    @property
     def nanoseconds(self) -> Ints:
         """The ticks on the clock of begin and end, at most twice as far from the begin as the end is."""
         ticks = self.ticks - self.ticks[0, 0, 0]
@@ -82,13 +87,14 @@ class Stamp:
 @frozen
 class StampedResult:
     """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told: what steps
-    that ran elsewhere said of themselves, by item. unmet: the guards that were false."""
+    that ran elsewhere said of themselves, by item. unmet: the guards that were false. inside: turns that calls made, by item."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
     lent: bool
     told: Mapping[int, Any] = field(default_factory=dict)
     unmet: frozenset[Key] = frozenset()
+    inside: Mapping[int, Any] = field(default_factory=dict)
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:

@@ -23,10 +23,11 @@ from qrun.native.emit.spec import (
     MOVES,
     SPANS,
     SPELL,
-    TICKS,
+    TALLIES,
+    TICKS,  # fmt: skip
     TURNS,
 )
-from qrun.native.errors import Declined
+from qrun.native.errors import Declined, TooLong
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
@@ -48,6 +49,7 @@ class Turned:
     count:   how many there were.
     carried: what goes around, after the last one. stacked: what each of them made, along a first axis.
     spans:   ns, by item. met: in how many of them each guard was true.
+    inside:  turns inside them, by item. late: whether some of these took too long.
     """
 
     count: int
@@ -55,6 +57,8 @@ class Turned:
     stacked: tuple[Array, ...]
     spans: tuple[int, ...]
     met: Mapping[Key, int] = field(default_factory=dict)
+    inside: Mapping[int, Turned] = field(default_factory=dict)
+    late: bool = False
 
 
 class Turning:
@@ -76,7 +80,7 @@ class Turning:
     ) -> None:
         self.program, self.listing, self.until = program, program.listing, until
         self.guards = tuple(dict.fromkeys(self.listing.guards.values()))
-        self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), (*stacked, *self.guards)
+        self.carried, self.scanned, self.stacked = tuple(carried), tuple(scanned), tuple(stacked)
         if len(self.listing.segments) != 1 or self.listing.segments[0].item >= 0:
             raise Declined("a step of the program runs elsewhere")
         self.constants = {key: np.asarray(a, order="C") for key, a in {**self.listing.fixed, **known}.items()}
@@ -87,7 +91,7 @@ class Turning:
                 raise Declined("what goes around changes its shape or type")
         if until and any(dtype != np.bool_ for dtype in (given[carried[0][1]].dtype, self._form(carried[0][0])[1])):
             raise Declined("the condition is no bool")
-        self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *self.stacked)}
+        self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *stacked, *self.guards)}
         self.forms = [self._form(key) for key in self.stacked]
         self.element = sum(_nbytes(shape, dtype) for shape, dtype in self.forms)
         self.sizes = {key: _lined(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self.read.items()}
@@ -144,28 +148,31 @@ class Turning:
             for key, start in ready.starts.items():
                 instance.move(key, start)
             known |= ready.set_moves(known, stacked)  # copies live as long as `known`
-            count, spans = self._repeat(instance, ready, most, budget.deadline, timed)
+            count, spans, late = self._repeat(instance, ready, most, budget.deadline, timed)
             carried = tuple([ready.values[key].copy() for _, key in self.carried])
+            inside = instance.told(spans[1]) if timed else {}
         finally:
             self.program.give(instance)
-        kept = len(stacked) - len(self.guards)
-        met = {key: int(np.count_nonzero(b[:count])) for key, b in zip(self.guards, stacked[kept:], strict=True)}
-        return Turned(count, carried, tuple([block[:count] for block in stacked[:kept]]), spans, met)
+        met = dict(zip(self.guards, ready.met.tolist(), strict=True))
+        return Turned(count, carried, tuple([block[:count] for block in stacked]), spans[0], met, inside, late)
 
-    def _ready(self, instance: Instance) -> _Ready:
+    def _ready(self, instance: Instance) -> TurnsMemory:
         """What turns with this memory need, made once."""
         found = instance.standing
-        if not isinstance(found, _Ready) or found.turning is not self:
-            found = instance.standing = _Ready(self, instance)
+        if not isinstance(found, TurnsMemory) or found.turning is not self:
+            found = instance.standing = TurnsMemory(self, instance)
         return found
 
     def _repeat(
-        self, instance: Instance, ready: _Ready, most: int, deadline: Deadline | None, timed: bool
-    ) -> tuple[int, tuple[int, ...]]:
-        """How many turns were made, and the ns that they took by item."""
+        self, instance: Instance, ready: TurnsMemory, most: int, deadline: Deadline | None, timed: bool
+    ) -> tuple[int, tuple[tuple[int, ...], float], bool]:
+        """How many turns were made, the ns that they took by item, and those of a tick, and whether turns in it took too long."""
         going, turns, segment = ready.going, ready.turns, self.listing.segments[0]
         done, size, spent, ticks = 0, _FIRST, 0, 0
-        ready.spans[...] = 0
+        ready.tallied[...] = 0
+        for held in instance.all_held:
+            held.tallied[...] = 0
+        failed: BaseException | None = None
         while done < most and not (deadline is not None and deadline.passed):
             turns[MOST // 8] = asked = min(size, most - done)
             begin = perf_counter_ns()
@@ -175,16 +182,24 @@ class Turning:
             if failed is not None or (going is not None and not going[0]):
                 break
             size = size * 8 if took < _SHORT else max(size // 4, 1) if took > _LONG else size
-        if not timed:
-            return done, ()
-        by_item = np.bincount(self.listing.counts[:, 3], ready.spans, self.listing.items) * (spent / max(ticks, 1))
-        return done, tuple(by_item.astype(np.int64).tolist())
+        for held in instance.all_held if failed is not None else ():
+            held.tallied[...] = held.aside
+        tick, late = spent / max(ticks, 1), isinstance(failed, TooLong)
+        return done, (self.by_item(ready.spans, tick) if timed else (), tick), late
+
+    def by_item(self, spans: Ints, tick: float) -> tuple[int, ...]:
+        """The ns that calls took, by item. spans: ticks, by call; tick: the ns of one."""
+        found = np.bincount(self.listing.counts[:, 3], spans, self.listing.items) * tick
+        return tuple(found.astype(np.int64).tolist())
 
 
-class _Ready:
+class TurnsMemory:
     """What turns with the memory of one run need: buffers, and the moves between them. It is used again with that memory.
 
     values: what a turn reads, in its buffer, by key; starts: where that begins. going: the byte that ends the turns.
+    tallied: how many turns there were, if they are a call; in how many each guard was true; the ticks that calls took.
+    before: how many of the moves come before a turn.
+    moves:  as emit/turns.py has them; loose: rows that read arrays of the run, their keys, and how many bytes from the start.
     """
 
     def __init__(self, turning: Turning, instance: Instance) -> None:
@@ -202,20 +217,26 @@ class _Ready:
             passing[key] = address(memory[place : place + size])
             place += size
         self._memory = memory
-        self._loose: list[tuple[int, Key, int]] = []
-        self._rows, before = self._moves(instance, passing)
-        self.moves, self.spans = self._rows.copy(), np.zeros(len(turning.listing.counts), np.int64)
+        self.loose: list[tuple[int, Key, int]] = []
+        guards = len(turning.guards)
+        self.tallied = np.zeros(1 + guards + len(turning.listing.counts), np.int64)
+        self.met, self.spans = self.tallied[1 : 1 + guards], self.tallied[1 + guards :]
+        self.before = len(turning.scanned) + len(instance.all_held)
+        self._rows = self._moves(instance, passing)
+        self.moves = self._rows.copy()
         self.going = self.values[turning.carried[0][1]].reshape(-1) if turning.until else None
         self.turns = np.zeros(TURNS // 8, np.int64)
-        words = {MOVES: address(self.moves), BEFORE: before, AFTER: len(self.moves) - before}
+        words = {MOVES: address(self.moves), BEFORE: self.before, TALLIES: guards}
+        words[AFTER] = len(self.moves) - self.before - guards
         words |= {SPANS: address(self.spans), DOUBTFUL: address(instance.doubtful), DOUBTS: len(instance.doubtful)}
         words[SPELL] = LONG[turning.program.listing.engine.isa.architecture]
         words[GOING] = 0 if self.going is None else address(self.going)
         for word, value in words.items():
             self.turns[word // 8] = value
 
-    def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> tuple[Ints, int]:
-        """The moves before and after a turn, and how many come before; without the addresses of arrays of a run."""
+    def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> Ints:
+        """The moves before and after a turn; without the addresses of arrays of a run. Before one, what turns inside it have
+        counted is put aside, for the case that this one does not count."""
         turning, arena = self.turning, address(instance.memory)
         rows: list[Move] = []
 
@@ -228,13 +249,14 @@ class _Ready:
             elif root in turning.constants:
                 start += address(turning.constants[root])
             else:
-                self._loose.append((len(rows), root, start))
+                self.loose.append((len(rows), root, start))
             rows.append((start, to, nbytes, 0, along))
 
         for key in turning.scanned:
             nbytes = self.values[key].nbytes
-            self._loose.append((len(rows), key, 0))
+            self.loose.append((len(rows), key, 0))
             rows.append((0, self.starts[key], nbytes, nbytes, 0))
+        rows += [(address(held.tallied), address(held.aside), held.aside.nbytes, 0, 0) for held in instance.all_held]
         for key, (shape, dtype) in zip(turning.stacked, turning.forms, strict=True):
             nbytes = _nbytes(shape, dtype)
             add(key, 0, nbytes, nbytes)
@@ -247,16 +269,19 @@ class _Ready:
         for made, key in turning.carried:
             if key not in passing and turning.places[made] != (key, 0):
                 add(made, self.starts[key], self.values[key].nbytes)
-        return np.array([*rows, *late], np.int64).reshape(-1, MOVE // 8), len(turning.scanned)
+        rows += late
+        for number, key in enumerate(turning.guards):
+            add(key, address(self.met) + 8 * number, 1)
+        return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> Mapping[Key, Array]:
         """Let the moves be those of turns that begin; returns what must live until they end. known: arrays by key, stacked: what
         gets what is stacked."""
         self.moves[...] = self._rows
-        sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self._loose}
-        for row, key, start in self._loose:
+        sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self.loose}
+        for row, key, start in self.loose:
             self.moves[row, 0] = address(sources[key]) + start
-        for row, block in enumerate(stacked, len(self.turning.scanned)):
+        for row, block in enumerate(stacked, self.before):
             self.moves[row, 1] = address(block)
         return sources
 
