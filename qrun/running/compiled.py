@@ -18,7 +18,7 @@ from qrun.running.flat import Flat
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
 from qrun.running.steps import placed
-from qrun.running.times import Happening, Inside
+from qrun.running.times import UNTIMED, Happening, Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.direct import Direct
@@ -48,10 +48,24 @@ class Compiled:
 
     @cached_property
     def direct(self) -> Direct | None:
-        """What runs it in one call, if all of it is native."""
+        """What runs it with little Python, if that can be."""
         from qrun.native.plan.direct import Direct
 
         return Direct.of(self.program, self.plan.keep) if self.flat is None else None
+
+    def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
+        """What `direct` makes of checked feeds; None where that is not for it. budget: counts what steps make, and claim.
+
+        Raises whatever the kernels that run elsewhere raise; then the steps must run one by one."""
+        this_run = ProgramRun(budget, UNTIMED, None, "", {})
+
+        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
+            made = (self._elsewhere.get(item) or self._bound_step(item)).run(arrays, this_run)
+            for array in made:
+                budget.hold_made(array, "output")
+            return made
+
+        return self.direct.run(feeds, elsewhere) if self.direct else None
 
     def run(
         self,

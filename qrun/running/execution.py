@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import changeable, frozen, replace
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
-from qrun.ir.compound import Compound, of_type, parts, tensors
+from qrun.ir.compound import Compound, of_type, parts, tensors, unwrapped
 from qrun.ir.types import describe, type_name
 from qrun.memory import SMALL, Budget, Deadline, default_limit
 from qrun.ops import Arith
@@ -73,6 +73,18 @@ class RunLimits:
         return Budget(default_limit if self.max_memory is None else self.max_memory, deadline)
 
 
+@frozen
+class RunRequest:
+    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe, and to
+    tell events. budget: counts its memory and time."""
+
+    values: Mapping[str, Array]
+    keep: tuple[str, ...]
+    observe: bool
+    timed: bool
+    budget: Budget
+
+
 @changeable
 class RunsLeft:
     """A program that is to be kept for later processes when it has run so often again."""
@@ -83,8 +95,8 @@ class RunsLeft:
 @frozen
 class Repeatable:
     """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
-    known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct: what runs it in
-    one call, if that can be; nbytes: what such a run holds at most."""
+    known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct: what runs it with
+    little Python, if that can be; nbytes: what such a run holds at most, without what steps elsewhere make."""
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -100,10 +112,20 @@ class Repeatable:
         return cls(compiled, forms, awaited, direct, nbytes)
 
     def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
-        """The outputs, made in one call; None where it does not take these feeds, or they take more than that, or an account."""
+        """The outputs as a caller gets them; None where it does not take these feeds, or they take a run that can tell more."""
         if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes) or not self.takes(feeds):
             return None
-        return self.direct.run(feeds)
+        if self.direct.alone:
+            return self.direct.run(feeds)
+        budget, model = limits.budget(), self.compiled.plan.model
+        try:
+            budget.reserve(self.nbytes, "native program")
+            made = self.compiled.run_directly(feeds, budget)
+            outputs = own_outputs(made, feeds, model, budget) if made else {}
+            _check_outputs(model, outputs)
+        except Exception:  # that run has the words for it
+            return None
+        return {name: unwrapped(value) for name, value in outputs.items()} if made else None
 
     def counted(self) -> bool:
         """Count another run; False for the one after which the program is to be kept, which is no mere repetition."""

@@ -18,7 +18,15 @@ from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
 from qrun.running.dryrun import program_ahead
 from qrun.running.engine import begin
-from qrun.running.execution import Repeatable, RunLimits, RunResult, execute, expected_failure, run_program
+from qrun.running.execution import (
+    Repeatable,
+    RunLimits,
+    RunRequest,
+    RunResult,
+    execute,
+    expected_failure,
+    run_program,
+)
 from qrun.running.images import Images, KeptPrograms
 from qrun.running.observer import run_observed
 from qrun.running.plan import Plan, plan
@@ -37,18 +45,6 @@ AHEAD_STEPS = 2000
 """The most steps of which a program is made before they run for the first time, with the further shapes of a session."""
 PLANS = 8
 """Plans kept, for different outputs; the oldest goes."""
-
-
-@frozen
-class RunRequest:
-    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe, and to
-    tell events. budget: counts its memory and time."""
-
-    values: Mapping[str, Array]
-    keep: tuple[str, ...]
-    observe: bool
-    timed: bool
-    budget: Budget
 
 
 class Runs:

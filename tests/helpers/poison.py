@@ -23,9 +23,9 @@ def poisoned() -> Iterator[None]:
         self.forget()
         return run(self, *args)
 
-    def direct(self: Direct, instance: Instance, given: object) -> object:
+    def direct(self: Direct, instance: Instance, *given: object) -> object:
         instance.forget()
-        return at_once(self, instance, given)
+        return at_once(self, instance, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "poison", POISON)

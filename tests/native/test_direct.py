@@ -23,6 +23,7 @@ from qrun.native.machine.memory import elements_at
 from qrun.native.plan import direct
 from qrun.native.plan.direct import Direct
 from qrun.native.plan.instance import Instance
+from qrun.running.pythonsteps import BoundStep
 
 F = np.float32
 Array = np.ndarray[Any, Any]
@@ -56,8 +57,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     run = Direct.run
 
-    def counted(self: Direct, arrays: Mapping[Any, Array]) -> dict[Any, Array] | None:
-        made = run(self, arrays)
+    def counted(self: Direct, *arrays: Any) -> dict[Any, Array] | None:
+        made = run(self, *arrays)
         found.append(made is not None)
         return made
 
@@ -288,3 +289,172 @@ def test_without_that_runs_are_as_they_were(calls: list[bool], monkeypatch: pyte
     got = session.run(random_feeds(0))
     assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
     assert not calls
+
+
+def with_steps() -> onnx.ModelProto:
+    """Steps without a native kernel before, between and behind those with one; w, which the caller gets, is read by both."""
+    nodes = [
+        helper.make_node("LpNormalization", ["a"], ["n"]),
+        helper.make_node("Add", ["n", "b"], ["s"]),
+        helper.make_node("Relu", ["s"], ["r"]),
+        helper.make_node("LpNormalization", ["r"], ["w"]),
+        helper.make_node("Mul", ["w", "r"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["y"]),
+        helper.make_node("LpNormalization", ["y"], ["z"], p=1),
+    ]
+    return make_model(nodes, {"a": (ROWS, K), "b": (ROWS, K)}, "z w y", opset=17)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_of_the_reference_between_kernels(threads: int, calls: list[bool]) -> None:
+    model = with_steps()
+    reference = qrun.Session(model, backend="reference")
+    with poisoned():
+        session = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)
+        warm(session, random_feeds(0))
+        calls.clear()
+        kept = []
+        for seed in range(10):
+            feeds = random_feeds(seed)
+            kept.append((session.run(feeds), reference.run(feeds)))
+    assert calls == [True] * 10
+    for got, want in kept:
+        assert list(got) == list(want) == ["z", "w", "y"]
+        assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
+        assert all(array.flags.writeable for array in got.values())
+    arrays = [array for got, _ in kept for array in got.values()]
+    assert not any(np.may_share_memory(a, b) for place, a in enumerate(arrays) for b in arrays[:place])
+
+
+CHANGES: dict[str, tuple[Any, bool]] = {
+    "a view of its own": (lambda a: np.concatenate([a, a])[ROWS:], True),
+    "what nobody may write to": (lambda a: np.frombuffer(a.tobytes(), F).reshape(a.shape), True),
+    "with gaps": (np.asfortranarray, False),
+    "another type": (lambda a: a.astype(np.float64), False),
+    "another shape": (lambda a: a.reshape(-1), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_step_makes_is_looked_at(change: str, calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: where kernels could not read it the run is the one of before, here step by step."""
+    session, feeds = qrun.Session(with_steps(), backend="native", threads=1, cache=OBJECTS), random_feeds(1)
+    warm(session, feeds)
+    want, run, (made, serves) = session.run(feeds), BoundStep.run, CHANGES[change]
+    changing = [True]
+
+    def changed(self: BoundStep, given: Any, of: Any) -> Any:
+        found = run(self, given, of)
+        return [made(array) for array in found] if changing[0] and self.step.node.outputs[0] == "w" else found
+
+    monkeypatch.setattr(BoundStep, "run", changed)
+    calls.clear()
+    got = session.run(feeds)
+    assert calls == [serves]
+    for name, array in want.items():
+        assert np.array_equal(got[name], array)
+        assert got[name].flags.writeable
+        assert not np.may_share_memory(got[name], feeds["a"])
+
+
+@pytest.mark.parametrize("outputs", ["y z same", "z"])
+def test_a_step_that_gives_on_what_it_was_given(outputs: str, calls: list[bool]) -> None:
+    """Results are the caller's own, also where the reference kernel passes its input on."""
+    nodes = [
+        helper.make_node("OptionalGetElement", ["x"], ["same"]),
+        helper.make_node("Relu", ["same"], ["y"]),
+        helper.make_node("OptionalGetElement", ["y"], ["z"]),
+    ]
+    model = make_model(nodes, {"x": (2, 3)}, outputs, opset=18)
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    feeds = {"x": np.arange(-3, 3, dtype=F).reshape(2, 3)}
+    before = feeds["x"].copy()
+    earlier: list[Array] = []
+    for _ in range(9):
+        made = session.run(feeds)
+        assert all((array >= 5).all() for array in earlier)
+        for name, array in made.items():
+            assert np.array_equal(array, before if name == "same" else np.maximum(before, 0))
+        for number, array in enumerate(made.values()):
+            array[...] = number + 5
+        earlier += made.values()
+        assert [array.ravel()[0] for array in made.values()] == list(range(5, 5 + len(made)))
+        assert np.array_equal(feeds["x"], before)
+    assert any(calls)
+
+
+def test_a_step_that_refuses_says_what_it_says_at_first(calls: list[bool]) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("ArrayFeatureExtractor", ["r", "place"], ["y"], domain="ai.onnx.ml"),
+    ]
+    place = helper.make_tensor_type_proto(onnx.TensorProto.INT64, (1,))
+    model = make_model(nodes, {"x": (1, 4), "place": place}, "y", opset=17)
+    good = {"x": np.arange(4, dtype=F)[None], "place": np.array([2], np.int64)}
+    bad = {**good, "place": np.array([4], np.int64)}
+    texts = []
+    for times in (0, 8):
+        session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+        for _ in range(times):
+            assert session.run(good)["y"].tolist() == [[2]]
+        with pytest.raises(QrunError) as caught:
+            session.run(bad)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert calls[0]
+    assert session.run(good)["y"].tolist() == [[2]]
+
+
+def test_what_steps_make_and_claim_counts(calls: list[bool]) -> None:
+    """With less than a run takes, it is refused, or makes no call that nobody counts."""
+    session, feeds = qrun.Session(with_steps(), backend="native", threads=1, cache=OBJECTS), random_feeds(0)
+    warm(session, feeds)
+    peak = session.execute(feeds, observe=False).peak_bytes
+    served = []
+    for limit in range(0, 4 * peak, peak // 10):
+        session.max_memory = limit
+        calls.clear()
+        with suppress(MemoryLimitError):
+            session.run(feeds)
+        served += [limit] if True in calls else []
+        session.max_memory = 9 * peak
+        warm(session, feeds)
+    assert served
+    assert min(served) >= peak
+
+
+def test_what_steps_made_before_counts(calls: list[bool]) -> None:
+    """Each of two results is less than the limit, both are more."""
+    nodes = [
+        helper.make_node("OneHotEncoder", ["x"], [name], domain="ai.onnx.ml", cats_int64s=range(3000)) for name in "yz"
+    ]
+    model = make_model([helper.make_node("Relu", ["a"], ["x"]), *nodes], {"a": (1, 40)}, "y z", opset=17)
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    feeds = {"a": np.arange(40, dtype=F)[None]}
+    nbytes = session.run(feeds)["y"].nbytes
+    for _ in range(2):
+        session.max_memory = None
+        warm(session, feeds)
+        session.max_memory = 2 * nbytes - 1
+        calls.clear()
+        with pytest.raises(MemoryLimitError):
+            session.run(feeds)
+    assert True not in calls
+
+
+def test_maps_come_out_as_they_did(calls: list[bool]) -> None:
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["p"]),
+        helper.make_node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"]),
+    ]
+    of = helper.make_map_type_proto(
+        onnx.TensorProto.STRING, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    )
+    model = make_model(nodes, {"x": (2, 3)}, {"z": helper.make_sequence_type_proto(of)}, opset=17)
+    feeds = {"x": np.arange(6, dtype=F).reshape(2, 3)}
+    want = qrun.Session(model, backend="reference").run(feeds)["z"]
+    session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)
+    warm(session, feeds)
+    calls.clear()
+    assert session.run(feeds)["z"] == want
+    assert calls == [True]

@@ -14,6 +14,7 @@ from qrun.native.emit.spec import (
     DOUBTS_AT,
     END_AT,
     ENTRY,
+    FIRST_AT,
     MEMORY_AT,
     PLACE,
     PLACES_AT,
@@ -54,6 +55,8 @@ define i64 @direct(ptr %told) {{
 entry:
   %state.p = getelementptr i8, ptr %told, i64 {STATE_AT}
   %state = load ptr, ptr %state.p, align 8
+  %first.p = getelementptr i8, ptr %told, i64 {FIRST_AT}
+  %first = load i64, ptr %first.p, align 8
   %end.p = getelementptr i8, ptr %told, i64 {END_AT}
   %end = load i64, ptr %end.p, align 8
   %scratch.p = getelementptr i8, ptr %told, i64 {SCRATCH_AT}
@@ -85,7 +88,7 @@ set:
   %i1 = add i64 %i, 1
   br label %look
 run:
-  %led = call i64 @lead(ptr %state, i64 0, i64 %end, ptr %scratch)
+  %led = call i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)
   %plan.p = getelementptr i8, ptr %state, i64 {PLAN}
   %plan = load ptr, ptr %plan.p, align 8
   %doubtful.p = getelementptr i8, ptr %told, i64 {DOUBTFUL_AT}

@@ -106,8 +106,8 @@ OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, GONE, STATE = 0, 64, 128, 1
 address of the function by which a thread gives way (0 for none), those of the plan and of the leader's times, the generation
 that was open last, how many helpers have left. Each has its own cache line, but that what only the leader changes, and never
 while a run is open, is in that of the calls: helpers that wait read the first one over and over."""
-STATE_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 64, 8)
-"""What a run that is one call is told: the state, its calls' end, memory of the thread, where an array object has the address of
+STATE_AT, FIRST_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 72, 8)
+"""What a run that is one call is told: the state, its first call and their end, memory of the thread, where an array object has the address of
 its elements, places and how many, calls that may leave a result undecided and how many; then the addresses of the array objects."""
 PLACE = 24
 """Bytes of a place: where the address of an array object is, the word that gets where its elements begin, plus so many bytes."""

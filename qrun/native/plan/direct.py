@@ -1,4 +1,4 @@
-"""Runs that are one call from Python: of a program of kernels alone, whose results are arrays that each run makes."""
+"""Runs with little Python: one call for the kernels of a program, or for those between two steps that run elsewhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from qrun.native.emit.spec import (
     DOUBTFUL_AT,
     DOUBTS_AT,
     END_AT,
+    FIRST_AT,
     MEMORY_AT,
     PLACE,
     PLACES_AT,
@@ -22,9 +23,10 @@ from qrun.native.emit.spec import (
 )
 from qrun.native.machine.call import scratch
 from qrun.native.machine.memory import Array, address, elements_at, fresh, new_aligned
-from qrun.native.plan.instance import Instance
+from qrun.native.plan.instance import Elsewhere, Instance
 from qrun.native.plan.items import Key
 from qrun.native.plan.program import Program
+from qrun.native.plan.stamps import Segment
 
 _ARRAYS = (DOUBTS_AT + 8) // 8
 _LARGE = 1024
@@ -33,48 +35,60 @@ _NONE = np.zeros((0, 3), np.int64)
 
 
 class Direct:
-    """Runs of a program that do what `Program.run` does, without an account of memory or time, and without telling times.
+    """Runs of a program that do what `Program.run` does, but tell no times, and leave the account of memory and time to who asks.
 
-    read: the arrays from outside that kernels read. made: of each result its key, shape and type, and how many bytes its memory
-    is to have, 0 if it is small and those of its elements are enough. nbytes: what a run takes at most.
+    read: the arrays from outside that kernels read. made: of each result of kernels its key, shape and type, and how many bytes
+    its memory is to have, 0 if it is small and those of its elements are enough. alone: whether kernels are all that it takes:
+    one call. nbytes: what a run takes at most, without what is made elsewhere.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
         listing = program.listing
-        self.program, self._free, self._scratch = program, program.free, listing.scratch
+        self.program, self.listing, self.wanted = program, listing, tuple(wanted)
+        self._free, self._scratch = program.free, listing.scratch
         self._call = listing.engine.runner.direct
-        self.read = tuple(key for key in listing.pointers if key in listing.given and key not in listing.fixed)
-        forms = {key: (view.shape, view.dtype, nbytes) for key, (view, nbytes) in listing.returned.items()}
-        self.made = tuple([(key, *forms[key][:2], forms[key][2] if _lined(*forms[key]) else 0) for key in wanted])
+        self.alone = len(listing.segments) == 1 and listing.segments[0].item < 0
+        self.later = tuple([key for s in listing.segments if s.item >= 0 for key in listing.steps[s.item].outputs])
+        pointed = listing.given.keys() & listing.pointers.keys()
+        self.read = tuple([key for key in listing.given if key in pointed and key not in {*listing.fixed, *self.later}])
+        returned = listing.returned
+        forms = {key: (v.shape, v.dtype, n) for key, (v, n) in returned.items()}
+        order = sorted(forms, key=lambda key: self.wanted.index(key) if key in self.wanted else -1)
+        self.made = tuple([(key, *forms[key][:2], forms[key][2] if _lined(*forms[key]) else 0) for key in order])
         self.nbytes = program.nbytes + sum(nbytes for *_, nbytes in forms.values())
 
     @classmethod
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
-        """For runs that return these; None where one call is not enough."""
+        """For runs that return these; None where they are not just what kernels or steps elsewhere make."""
         listing = program.listing
-        if len(listing.segments) != 1 or listing.segments[0].item >= 0 or listing.guards or elements_at() < 0:
-            return None
-        if set(listing.wanted) != set(wanted) or listing.returned.keys() != set(wanted):
+        if not listing.segments or listing.guards or elements_at() < 0 or set(listing.wanted) != set(wanted):
             return None
         made = cls(program, wanted)
-        return made if all(listing.given[key].nbytes >= listing.room.get(key, 0) for key in made.read) else None
+        whole = all(listing.given[key].nbytes >= listing.room.get(key, 0) for key in made.read)
+        loose = any(step.loose for step in listing.steps.values())
+        own = listing.returned.keys() == set(wanted) if made.alone else {*listing.returned, *made.later} >= set(wanted)
+        return made if whole and own and not loose else None
 
-    def run(self, arrays: Mapping[Any, Array]) -> dict[Any, Array] | None:
+    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
         """The results of arrays that have the operands' shapes and types; None where it takes `Program.run`: where one has gaps,
-        memory is short, or a kernel could not decide."""
+        memory is short, or a kernel could not decide. elsewhere: as there; it is not asked if kernels are all that it takes.
+
+        Raises what `elsewhere` raises. What that makes may be memory that others have too."""
         given = [arrays[key] for key in self.read]
         try:
             instance = self._free.pop()
         except IndexError:
             return None
         try:
-            return None if instance.measuring else self.run_with(instance, given)
+            return None if instance.measuring else self.run_with(instance, given, arrays, elsewhere)
         except MemoryError:
             return None
         finally:
             self._free.append(instance)
 
-    def run_with(self, instance: Instance, given: Sequence[Array]) -> dict[Any, Array] | None:
+    def run_with(
+        self, instance: Instance, given: Sequence[Array], arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
+    ) -> dict[Any, Array] | None:
         """As `run`, in this memory; given: what is read."""
         told = instance.direct if type(instance.direct) is _Told else self._told(instance)
         words, at = told.words, _ARRAYS
@@ -90,38 +104,83 @@ class Direct:
             at += 1
         if self._scratch:
             words[SCRATCH_AT // 8] = scratch(self._scratch)
-        if instance.helped:
+        if self.alone:
+            return made if self._called(instance, told, 0) else None
+        assert elsewhere is not None
+        return self._in_turn(instance, told, {**arrays, **made}, elsewhere)
+
+    def _called(self, instance: Instance, told: _Told, first: int) -> bool:
+        """Run the calls from the first one on; whether all was decided."""
+        if first in instance.helped:
             instance.call_helpers()
         if not self._call(told.start):
-            return made
+            return True
         if (failed := instance.doubt()) is not None and not isinstance(failed, Exception):
             raise failed
-        return None
+        return False
+
+    def _in_turn(
+        self, instance: Instance, told: _Told, values: dict[Any, Array], elsewhere: Elsewhere
+    ) -> dict[Any, Array] | None:
+        """Segment after segment. values: all that is there, which arrays live by until the end."""
+        words, steps = told.words, self.listing.steps
+        for segment, count in told.segments:
+            if segment.item < 0:
+                words[FIRST_AT // 8], words[END_AT // 8] = segment.first, segment.end
+                words[COUNT_AT // 8] = count
+                if not self._called(instance, told, segment.first):
+                    return None
+                continue
+            step = steps[segment.item]
+            found = elsewhere(segment.item, [instance.value(key, values) for key in step.inputs])
+            for key, array in zip(step.outputs, found, strict=True):
+                if array.base is not None and np.may_share_memory(array, instance.memory):
+                    array = array.copy()
+                values[key] = array
+                if (at := told.places.get(key)) is not None:
+                    if not self._fits(key, array):
+                        return None
+                    words[at] = id(array)
+        return {key: values[key] for key in self.wanted}
+
+    def _fits(self, key: Key, array: Array) -> bool:
+        """Whether kernels may read an array as it is."""
+        form = self.listing.given[key]
+        fits = array.shape == form.shape and array.dtype == form.dtype and array.flags.c_contiguous
+        return bool(fits and array.nbytes >= self.listing.room.get(key, 0))
 
     def _told(self, instance: Instance) -> _Told:
-        found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)])
+        found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
         return found
 
 
 class _Told:
-    """What the function `direct` is told of this memory; the words from _ARRAYS on are each run's. keys: of the arrays."""
+    """What the function `direct` is told of this memory; the words from _ARRAYS on are each run's.
 
-    def __init__(self, instance: Instance, keys: Sequence[Key]) -> None:
+    there: the keys of arrays that are there at first; later: those that are made elsewhere, in order. places: the word of each of
+    them that kernels read. segments: with the count of the places whose arrays are there by then.
+    """
+
+    def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:
         listing, structs = instance.listing, address(instance.structs)
+        keys = [*there, *(key for key in later if key in listing.pointers)]
         told = np.zeros(_ARRAYS + len(keys), np.int64)
         self.start, self.words = address(told), told.data
-        first = self.start + 8 * _ARRAYS
-        self._places = np.array(
-            [
-                (first + 8 * at, structs + call * STRUCT + 8 * word, offset)
-                for at, key in enumerate(keys)
-                for call, word, offset in listing.pointers.get(key, _NONE).tolist()
-            ],
-            np.int64,
-        ).reshape(-1, PLACE // 8)
+        first, rows, counts = self.start + 8 * _ARRAYS, list[tuple[int, int, int]](), dict[Key, int]()
+        for at, key in enumerate(keys):
+            pointers = listing.pointers.get(key, _NONE).tolist()
+            rows += [(first + 8 * at, structs + call * STRUCT + 8 * word, offset) for call, word, offset in pointers]
+            counts[key] = len(rows)
+        self.places = {key: _ARRAYS + at for at, key in enumerate(keys) if at >= len(there)}
+        self.segments, count = list[tuple[Segment, int]](), counts[there[-1]] if there else 0
+        for segment in listing.segments:
+            self.segments.append((segment, count))
+            made = listing.steps[segment.item].outputs if segment.item >= 0 else ()
+            count = max([count, *(counts[key] for key in made if key in counts)])
+        self._rows = np.array(rows, np.int64).reshape(-1, PLACE // 8)
         told[STATE_AT // 8], told[END_AT // 8] = instance.start, listing.segments[0].end
         told[MEMORY_AT // 8] = elements_at()
-        told[PLACES_AT // 8], told[COUNT_AT // 8] = address(self._places), len(self._places)
+        told[PLACES_AT // 8], told[COUNT_AT // 8] = address(self._rows), len(rows)
         told[DOUBTFUL_AT // 8], told[DOUBTS_AT // 8] = address(instance.doubtful), len(instance.doubtful)
 
 

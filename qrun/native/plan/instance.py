@@ -160,11 +160,11 @@ class Instance:
                     if timed:
                         stamps.append(self._stamp(piece, begin, now()))
                     if looks and piece.item >= 0:
-                        looks.look(piece.item, lambda key: self._value(key, values))
+                        looks.look(piece.item, lambda key: self.value(key, values))
                     begin = now() if looks else begin
             else:
                 item = listing.steps[segment.item]
-                made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
+                made = elsewhere(segment.item, [self.value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
                     seen = array.base is not None and np.may_share_memory(array, self.memory)
                     own = array.copy() if seen else array
@@ -176,7 +176,7 @@ class Instance:
                 budget.release(values.pop(key))
                 if key in copies:
                     budget.release(copies.pop(key))
-        unmet = frozenset(key for key in self.guards if not self._value(key, values).any())
+        unmet = frozenset(key for key in self.guards if not self.value(key, values).any())
         if self.measuring:
             self._measure(stamps, unmet)
         lent = not values.keys().isdisjoint(self.lendable)
@@ -224,7 +224,7 @@ class Instance:
         ticks = self.times[:, piece.first : piece.end + 1].copy()
         return Stamp(Segment(piece.first, piece.end), begin, end, ticks)
 
-    def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
+    def value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: that array, a view of the arena, or of another array."""
         found = values.get(key)
         if found is None:
@@ -235,13 +235,13 @@ class Instance:
         if view.key is None:
             found = self.known[key] = view.of(self.memory)
             return found
-        return view.of(np.ascontiguousarray(self._value(view.key, values)))
+        return view.of(np.ascontiguousarray(self.value(view.key, values)))
 
     def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
         value = values.get(key)
         if value is not None and value.flags.c_contiguous:
             return value
-        value = self._value(key, values)
+        value = self.value(key, values)
         budget.reserve(value.nbytes, str(key))
         return value.copy()
 
