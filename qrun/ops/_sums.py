@@ -45,12 +45,16 @@ def rounded_products(
             sums = sums * alpha if alpha != 1 else sums
             return np.asarray(sums if addend is None else sums + addend).reshape(shape)
     rows, columns = _lengths(left, -1)[..., None], _lengths(right, -2)[..., None, :]
-    operands = [np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right, rows, columns)]
+    operands = [_spread(x, (*lead, *x.shape[-2:])) for x in (left, right, rows, columns)]
     made = np.empty(sums.shape, dtype)
     added = np.broadcast_to(np.zeros(()) if addend is None else addend, sums.shape)
     with np.errstate(all="ignore"):
         _round(sums, operands, alpha, added, made)
     return made.reshape(shape)
+
+
+def _spread(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
 def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats, made: Array) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
 from qrun.ops._float import axis_in
 from qrun.ops._functions import exp_sum_exceeds
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of, quiet
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, quiet
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
@@ -70,7 +69,6 @@ def qlinear_softmax(
 @qlinear_softmax.native
 def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     """In float64; inputs with a result near a tie go to the reference."""
-    from qrun.native.errors import Undecided
     from qrun.native.kernels.softmax import Softmax
 
     site.require_constants()
@@ -88,21 +86,8 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     if opset >= 13 and axis % x.ndim != x.ndim - 1:
         raise declined("not over the last axis")
     length = math.prod(x.shape[axis % x.ndim :])
-    equal = site.memo.once(
-        ("equal", length), lambda: int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
-    )
-    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal, site.memo)
-    kernel = kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
-    again = replace(quiet(site), claims=None)
-
-    def run(arrays: Inputs) -> Array:
-        try:
-            return np.asarray(kernel.run(arrays))
-        except Undecided:
-            y: Array = whole(*arrays, axis=axis, opset=opset, ctx=again)
-            return y
-
-    return replace(kernel, run=run)
+    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, site.memo)
+    return kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
 
 
 def _exact(rows: Array, xs: float, ys: Array) -> Rounded:

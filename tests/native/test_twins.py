@@ -186,7 +186,7 @@ def test_all_but_the_first_layer_take_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     assert taken == ["DynamicSums", "LayerNorm"] * (LAYERS - 1)
     monkeypatch.undo()
     taken = sizes_taken(monkeypatch, attention(7, True, U8), [(2, 5), (2, 9), (2, 70)])
-    assert taken == ["Quantize", "StackProduct", "StackProduct", "Dequantize"] * (LAYERS - 1) * 2
+    assert taken == ["Quantize", "StackProduct", "Softmax", "StackProduct", "Dequantize"] * (LAYERS - 1) * 2
 
 
 def test_sizes_of_one_and_none_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,18 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.kernels.point import table_forms
 from qrun.native.kernels.rowwise import UNIT, FloatRows
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import (
+    Array,
+    Engine,
+    KernelCall,
+    KernelSpec,
+    Operand,
+    Operation,
+    Order,
+    Planned,
+    row_tiles,
+    size,
+)
 from qrun.native.machine.memory import aligned_copy
 
 _LONG = 128
@@ -27,7 +38,7 @@ class Softmax(Planned):
     """y = saturate(RNE(exp(scale * x) / sum exp(scale * x) / y_scale) + zero_point), each sum over `length` codes.
 
     shape:  of x and y, uint8 or int8 as zero_point, in C order, rows of `length` one after another.
-    scale, y_scale: positive and finite. equal: the result where all codes of a row are equal.
+    scale, y_scale: positive and finite.
     memo:   what is made of the scales, for other shapes.
 
     float64 decides where its quotient is surely on one side of a tie: its relative error is below
@@ -44,13 +55,25 @@ class Softmax(Planned):
         scale: float,
         y_scale: float,
         zero_point: Any,
-        equal: int,
         memo: Memo | None = None,
     ) -> None:
         operand = Operand(tuple(shape), zero_point.dtype)
         self.engine, self.operands, self.length = engine, (operand, operand), length
-        self.zero_point, self.equal = int(zero_point), equal
+        self.zero_point, self.y_scale = int(zero_point), y_scale
         self.tables = (memo or Memo()).once("tables", lambda: _tables(scale, y_scale))
+
+    def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
+        if not isinstance(other, Softmax) or other.result.dtype != self.result.dtype:
+            return None
+        return self.again(operands=other.operands, length=other.length)
+
+    def _equal(self) -> int:
+        """The result where all codes of a row are equal."""
+        info, (scale, unit) = np.iinfo(self.result.dtype), self.y_scale.as_integer_ratio()
+        quotient, rest = divmod(unit, scale * self.length)
+        tie = 2 * rest - scale * self.length
+        quotient += tie > 0 or (tie == 0 and quotient % 2)
+        return min(max(quotient + self.zero_point, int(info.min)), int(info.max))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         operand, length = self.result, self.length
@@ -66,7 +89,7 @@ class Softmax(Planned):
         words = row_tiles(rows, 16 * length, self.engine.threads) | {
             "length": length,
             "last": length - block,
-            "equal": self.equal,
+            "equal": self._equal(),
             "zero": self.zero_point,
             "high": int(np.iinfo(operand.dtype).max) - self.zero_point,
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
