@@ -69,8 +69,11 @@ class PairLookup(Planned):
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)
-        if made is not None and isinstance(other, PairLookup):
-            made.overlay = other.overlay
+        if made is None or not isinstance(other, PairLookup):
+            return None
+        made.overlay, calls = other.overlay, self.kernel.like(other.tight)
+        if calls is not None:
+            made._made[0, 0, 0] = calls
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

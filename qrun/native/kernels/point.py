@@ -65,7 +65,13 @@ class Point(Planned):
         )
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        return self.resized(other)
+        made = self.resized(other)
+        if made is None or not isinstance(other, Point):
+            return None
+        calls = self.function.like(other.function, other.tight)
+        if calls is not None:
+            made._made[0, 0] = calls
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
@@ -110,6 +116,19 @@ class Function:
             pieces = part.pieces(self.isa) if fits else 0
             kernel = self.lines.kernel(pieces, start, end) if pieces else _from(self.scalar, start)
             yield kernel.section(engine, part, places, count, (first + start, end - start))
+
+    def like(self, other: Function, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...] | None:
+        """The calls of other tables on whole grids, with these tables; None where they are not of the same forms and columns."""
+        if self.lines is None or other.lines is None:
+            return self.kernel.like(calls) if self.lines is other.lines else None
+        runs, made = self.lines.runs(), list[KernelCall]()
+        if runs != other.lines.runs() or len(runs) != len(calls):
+            return None
+        for (start, end, _), call in zip(runs, calls, strict=True):
+            pieces = call.spec.vectors
+            kernel = self.lines.kernel(pieces, start, end) if pieces else _from(self.scalar, start)
+            made += kernel.like([call]) or ()
+        return tuple(made) if len(made) == len(calls) else None
 
 
 @frozen

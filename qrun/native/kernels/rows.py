@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE, masks, widest
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
+from qrun.native.machine.memory import address
 
 TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 """What specifications call the types of codes."""
@@ -116,6 +116,20 @@ class Kernel:
         operands = dict(zip((f"{name}*" for name in self.operands), places, strict=True))
         first, channels = shown
         return engine.kernels.call(spec, operands, words, extents, self.arrays, first=first, channels=channels)
+
+    def like(self, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...] | None:
+        """The calls on whole grids of a kernel that differs in constants only, with its own; None if it differs in more."""
+        own, made = (self.kind, self.form, self.out, self.signed), []
+        for call in calls:
+            spec, arguments, word = call.spec, call.arguments.copy(), call.kernel.word
+            if (spec.kind, spec.form, spec.out, spec.signed) != own:
+                return None
+            for name, value in self.words.items():
+                arguments[word(name)] = value
+            for name, array in self.arrays.items():
+                arguments[word(name)] = address(array)
+            made.append(replace(call, arguments=arguments, keep=tuple(self.arrays.values())))
+        return tuple(made)
 
 
 def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, int]:
