@@ -48,10 +48,10 @@ class Compiled:
 
     @cached_property
     def direct(self) -> Direct | None:
-        """What runs it with little Python, if that can be."""
+        """What runs it with little Python, if that can be, and nothing is to be looked at after the run."""
         from qrun.native.plan.direct import Direct
 
-        return Direct.of(self.program, self.plan.keep) if self.flat is None else None
+        return None if self._needs else Direct.of(self.program, self.plan.keep)
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
         """What `direct` makes of checked feeds; None where that is not for it. budget: counts what steps make, and claim.

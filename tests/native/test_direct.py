@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS
@@ -458,3 +459,39 @@ def test_maps_come_out_as_they_did(calls: list[bool]) -> None:
     calls.clear()
     assert session.run(feeds)["z"] == want
     assert calls == [True]
+
+
+CHOICES = """<ir_version: 10, opset_import: ["" : 17]>
+main (float[3,4] a, bool c, int64[2] i) => (float[3,4] y, float[P,Q] z) <float zero = {0}> {
+  s = ReduceSum<keepdims = 0>(a)  g = Greater(s, zero)
+  t = If(g) < then_branch = f () => (float[3,4] p) { p = Tanh(a) }, else_branch = h () => (float[3,4] q) { q = Exp(a) }>
+  y = If(c) < then_branch = f () => (float[3,4] p2) { p2 = Neg(t) }, else_branch = h () => (float[3,4] q2) { q2 = Abs(t) }>
+  LAST }"""
+LAST = {
+    "both branches": "z = Sin(t)",
+    "a branch that refuses": """z = If(g) < then_branch = f () => (float[3,4] p3) { p3 = Sin(t) },
+        else_branch = h () => (float[3,4] q3) { w = Constant<value = float[5] {1, 2, 3, 4, 5}>()  q3 = Add(t, w) }>""",
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", LAST)
+def test_choices_of_the_run_are_part_of_the_call(name: str, threads: int, calls: list[bool]) -> None:
+    """But where what is to be run follows from a value, as one of the branches would refuse: that is looked at after the run."""
+    model = onnx.parser.parse_model(CHOICES.replace("LAST", LAST[name]))
+    reference = qrun.Session(model, backend="reference")
+    session = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)
+    ones = np.abs(np.random.default_rng(SEED).standard_normal((3, 4))).astype(F)
+    places = np.zeros(2, np.int64)
+    warm(session, {"a": ones, "c": np.array(True), "i": places})
+    calls.clear()
+    for sign, c in ((1, True), (-1, False), (-1, True), (1, False), (1, True)):
+        feeds = {"a": F(sign) * ones, "c": np.array(c), "i": places}
+        told: list[Any] = []
+        for one in (reference, session):
+            try:
+                told.append({name: array.tobytes() for name, array in one.run(feeds).items()})
+            except QrunError as error:
+                told.append(str(error))
+        assert told[0] == told[1]
+    assert calls == ([True] * 5 if name == "both branches" else [])

@@ -61,7 +61,7 @@ class Direct:
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
         """For runs that return these; None where they are not just what kernels or steps elsewhere make."""
         listing = program.listing
-        if not listing.segments or listing.guards or elements_at() < 0 or set(listing.wanted) != set(wanted):
+        if not listing.segments or elements_at() < 0 or set(listing.wanted) != set(wanted):
             return None
         made = cls(program, wanted)
         whole = all(listing.given[key].nbytes >= listing.room.get(key, 0) for key in made.read)
