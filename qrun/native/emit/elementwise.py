@@ -10,7 +10,6 @@ from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.numbers import RecheckEmitter
 from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
-from qrun.native.emit.values import Operand
 
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
 """One 8-byte word each. n1 to tiles: as in emit/strided.py.
@@ -118,7 +117,7 @@ class _Block:
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
         with ExitStack() as doubtful, k.steps.rounding(number):
             if name in ROUGH and k.at_once:
-                made, unsure = rounded_close(*self._rough(number, wide))
+                made, unsure = self._rough(number, x)
                 y.store(made, 4)
                 doubtful.enter_context(k.w.when(unsure.any()))
             made, unsure = rounded_close(CLOSE[name](call, [wide]), reach(name, wide))
@@ -131,12 +130,13 @@ class _Block:
                 source.store(x, 4)
             k.doubts[number].add(source, y)
 
-    def _rough(self, number: int, x: Value) -> tuple[Value, tuple[Operand, Operand]]:
-        """What one of ROUGH makes of float64, and factors to the ends of what the result may be."""
+    def _rough(self, number: int, x: Value) -> tuple[Value, Value]:
+        """What one of ROUGH makes of float32, rounded, and i1: where that may not be the result."""
         k = self.kernel
-        write, errors = ROUGH[k.steps.step(number).function]
+        size, errors = ROUGH[k.steps.step(number).function]
         error = errors[k.w.permutes]
-        return write(k.steps.call(number), [x]), (1 - error, 1 + error)
+        made, unsure = rounded_close(size(x), (1 - error, 1 + error))
+        return made.intrinsic("copysign", x), unsure
 
     def _near(self, start: Value) -> Value:
         """The block's place in the thread's memory. The last block of a row may begin before its chunk does."""
@@ -176,14 +176,15 @@ class _QuickBlock(_Block):
         if number not in self.kernel.doubts:
             return super()._made(number)
         k, step = self.kernel, self.kernel.steps.step(number)
-        x = self._value(step.values[0]).double()
+        x = self._value(step.values[0])
 
         def precise() -> tuple[Value, Value]:
-            return rounded_close(CLOSE[step.function](k.steps.call(number), [x]), reach(step.function, x))
+            wide = x.double()
+            return rounded_close(CLOSE[step.function](k.steps.call(number), [wide]), reach(step.function, wide))
 
         with k.steps.rounding(number):
             if step.function in ROUGH:
-                made, unsure = k.w.instead(*rounded_close(*self._rough(number, x)), precise)
+                made, unsure = k.w.instead(*self._rough(number, x), precise)
             else:
                 made, unsure = precise()
         self.doubtful = self.doubtful | unsure

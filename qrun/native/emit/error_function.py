@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from qrun.native.emit import tabled
 from qrun.native.emit.numbers import at_most, decay, series
@@ -37,12 +38,20 @@ _TAIL = (
 degree 20."""
 
 
-def erf(x: Value, rough: bool = False) -> Value:
-    if rough and x.w.permutes:
-        return tabled.erf_size(at_most(abs(x), tabled.ERF_END)).intrinsic("copysign", x)
-    near = at_most(abs(x), 4.0)
-    place = (near * near).fma(1 / 8, -1.0)
-    return (near * series(_ROUGH_ERF if rough else _ERF, place)).intrinsic("copysign", x)
+def erf(x: Value) -> Value:
+    return _series_size(abs(x), _ERF).intrinsic("copysign", x)
+
+
+def rough_erf_size(x: Value) -> Value:
+    """erf(|x|) of float32, as float64 to a relative error below that of ROUGH (functions.py)."""
+    if x.w.permutes:
+        return tabled.erf_size(at_most(abs(x), tabled.ERF_END))
+    return _series_size(abs(x).double(), _ROUGH_ERF)
+
+
+def _series_size(size: Value, coefficients: Sequence[float]) -> Value:
+    near = at_most(size, 4.0)
+    return near * series(coefficients, (near * near).fma(1 / 8, -1.0))
 
 
 def gelu(x: Value) -> Value:

@@ -10,7 +10,7 @@ from operator import add
 
 from qrun.native.emit import angles, division, expression, logarithms
 from qrun.native.emit.conversions import converted
-from qrun.native.emit.error_function import erf, gelu
+from qrun.native.emit.error_function import erf, gelu, rough_erf_size
 from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded
 from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
@@ -209,11 +209,11 @@ CLOSE: dict[str, Write] = {
     "real_power": lambda k, v: k.real_power(v[0]),
 }
 """Functions known to a relative error, far below that of float32, in float64; p: alpha."""
-ROUGH: dict[str, tuple[Write, dict[bool, float]]] = {
-    "erf": (lambda k, v: erf(v[0], rough=True), {False: 2.0**-35, True: 2.0**-38})
+ROUGH: dict[str, tuple[Callable[[Value], Value], dict[bool, float]]] = {
+    "erf": (rough_erf_size, {False: 2.0**-35, True: 2.0**-37})
 }
-"""The same, in fewer steps, to a greater relative error, which decides nearly all results; and what that is at most, without
-and with tables in registers (tabled.py)."""
+"""The sizes of odd ones of them, of float32, in fewer steps, to a greater relative error, which decides nearly all results; and
+what that is at most, without and with tables in registers (tabled.py)."""
 _OF_ANGLES = ("sin", "cos", "tan")
 _REACH = 2.0**-47
 """More than twice that error, and that of the reference."""

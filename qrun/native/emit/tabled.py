@@ -13,17 +13,19 @@ from functools import cache
 import numpy as np
 
 from qrun.native.emit.types import real
-from qrun.native.emit.values import MAGIC64, Value
+from qrun.native.emit.values import MAGIC32, Value
 
 SIZE = 16
 """Numbers in a table: as many as two registers hold."""
 _LANES = SIZE // 2
 POWERS = tuple(2.0 ** (n / SIZE) for n in range(SIZE))
-ERF_END = 3.93
+ERF_END = 1006 / 256
 """erf is 1, rounded to float32, from 3.92 on."""
-_STEP = ERF_END / (SIZE - 0.51)
-"""From the middle of one piece of erf to that of the next; the first one begins in its middle, 0."""
-_DEGREE = 8
+ERF_STEP = 65 / 256
+"""From the middle of one piece of erf to that of the next; the first one begins in its middle, 0. It has few bits, so that what
+float32 numbers lie from a middle is exact in float32."""
+_DEGREE, _WIDE = 8, 5
+"""Of a piece's polynomial, and how many of its terms need float64."""
 
 
 def looked_up(table: Sequence[float], index: Value) -> Value:
@@ -37,11 +39,19 @@ def looked_up(table: Sequence[float], index: Value) -> Value:
         w.call(kind, "llvm.x86.avx512.vpermi2var.pd.512", low, index.shuffled(_places(first, index.lanes)), high)
         for first in range(0, index.lanes, _LANES)
     ]
-    while len(pieces) > 1:
-        pieces = [
-            one.shuffled(range(2 * one.lanes), other) for one, other in zip(pieces[::2], pieces[1::2], strict=True)
-        ]
-    return pieces[0] if index.lanes >= _LANES else pieces[0].shuffled(range(index.lanes))
+    return _joined(pieces, index.lanes)
+
+
+def _looked_up_single(table: Sequence[float], index: Value) -> Value:
+    """The same as float32, of all sixteen at once. index: i32."""
+    kind = f"<{SIZE} x float>"
+    singles = np.array(table, np.float32).tolist()
+    numbers = index.w.value(kind, f"<{', '.join(f'float {real(number)}' for number in singles)}>")
+    pieces = [
+        index.w.call(kind, "llvm.x86.avx512.permvar.sf.512", numbers, index.shuffled(_places(first, index.lanes, SIZE)))
+        for first in range(0, index.lanes, SIZE)
+    ]
+    return _joined(pieces, index.lanes)
 
 
 def power(raised: Value, steps: int) -> Value:
@@ -57,17 +67,32 @@ def power(raised: Value, steps: int) -> Value:
     return (shifted + part.bitcast("i64")).bitcast("double")
 
 
-def _places(first: int, lanes: int) -> list[int]:
-    return [first + n if first + n < lanes else -1 for n in range(_LANES)]
+def _places(first: int, lanes: int, size: int = _LANES) -> list[int]:
+    return [first + n if first + n < lanes else -1 for n in range(size)]
+
+
+def _joined(pieces: list[Value], lanes: int) -> Value:
+    """The first so many lanes of these vectors, one after the other."""
+    while len(pieces) > 1:
+        pieces = [
+            one.shuffled(range(2 * one.lanes), other) for one, other in zip(pieces[::2], pieces[1::2], strict=True)
+        ]
+    return pieces[0] if lanes >= pieces[0].lanes else pieces[0].shuffled(range(lanes))
 
 
 def erf_size(near: Value) -> Value:
-    """erf(near) to a relative error below 2**-38.5, for 0 <= near <= ERF_END."""
-    raised = near.fma(1 / _STEP, MAGIC64)
-    place, rest = raised.bitcast("i64"), (raised - MAGIC64).fma(-_STEP, near)
-    coefficients = list(zip(*erf_pieces(), strict=True))
-    made = looked_up(coefficients[-1], place)
-    for column in reversed(coefficients[:-1]):
+    """erf(near) as float64 to a relative error below 2**-37.9, for float32 from 0 to ERF_END.
+
+    The terms beyond _WIDE are made in float32, where twice as many numbers are looked up at once.
+    """
+    raised = near.fma(float(np.float32(1 / ERF_STEP)), MAGIC32)
+    place, rest = raised.bitcast("i32"), (raised - MAGIC32).fma(-ERF_STEP, near)
+    columns = list(zip(*erf_pieces(), strict=True))
+    tail = _looked_up_single(columns[-1], place)
+    for column in reversed(columns[_WIDE:-1]):
+        tail = tail.fma(rest, _looked_up_single(column, place))
+    made, place, rest = tail.double(), place.zext("i64"), rest.double()
+    for column in reversed(columns[:_WIDE]):
         made = made.fma(rest, looked_up(column, place))
     return made
 
@@ -76,14 +101,14 @@ def erf_size(near: Value) -> Value:
 def erf_pieces() -> tuple[tuple[float, ...], ...]:
     """Of each piece the polynomial in the distance from its middle, the constant term first: what has its values where
     Chebyshev's polynomial is 0. That of the first piece is t times one of erf(t) / t, so that nothing cancels."""
-    middles = _STEP * np.arange(SIZE)
+    middles = ERF_STEP * np.arange(SIZE)
     return tuple(tuple(map(float, _piece(float(middle)))) for middle in middles)
 
 
 def _piece(middle: float) -> Sequence[float]:
     degree = _DEGREE if middle else _DEGREE - 1
-    nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) * (_STEP / 2)
+    nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) * (ERF_STEP / 2)
     values = [math.erf(middle + t) / (1 if middle else t) if middle or t else 2 / math.sqrt(math.pi) for t in nodes]
-    found = list(np.linalg.solve(np.vander(nodes * (2 / _STEP), increasing=True), np.array(values)))
-    found = [number * (2 / _STEP) ** power for power, number in enumerate(found)]
+    found = list(np.linalg.solve(np.vander(nodes * (2 / ERF_STEP), increasing=True), np.array(values)))
+    found = [number * (2 / ERF_STEP) ** power for power, number in enumerate(found)]
     return found if middle else [0.0, *found]
