@@ -94,7 +94,7 @@ class FloatDotEmitter(RoundingEmitter):
             with w.loop(done, self._whole(end) if whole else end, self.lanes, carried) as k:
                 if whole:
                     for c in columns:
-                        w.prefetch(c + k.index * 4 + a.ahead, near=True)
+                        w.prefetch(c + k.index * 4 + a.ahead)
                 mask = None if whole else first_lanes(end - k.index, self.lanes)
                 x = [
                     self.numbers_at(self.row_part(k.index.like(row), k.index) + k.index * 4, mask)

@@ -237,15 +237,11 @@ class FloatProductEmitter(PanelEmitter):
         return [self.w.zero(f"<{self.part_lanes} x double>")] * vectors
 
     def columns_at(self, right: Value, masks: Sequence[Value | None]) -> list[Value]:
-        """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`."""
-        lanes = self.part_lanes
-        if None in masks:
-            kind = f"<{lanes} x float>"
-            return [(right + 4 * place).load(kind, 4).double() for place in range(0, self.width, lanes)]
-        b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
-        if lanes == self.lanes:
-            return b
-        return [x.shuffled(range(first, first + lanes)) for x in b for first in range(0, self.lanes, lanes)]
+        """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`; if some are cut off, of all lanes."""
+        if None not in masks:
+            return [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
+        kind = f"<{self.part_lanes} x float>"
+        return [(right + 4 * place).load(kind, 4).double() for place in range(0, self.width, self.part_lanes)]
 
     def joined(self, sums: Sequence[Value]) -> list[Value]:
         """Sums in vectors of all lanes."""

@@ -48,7 +48,7 @@ class KernelSpec:
              shares, mean), or codes are fetched before they are needed (digit_product, rounded_digits).
     operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded, running), or both (scattered), or where they are (float_product, float_image, float_stream, coded_product,
              digit_product, rounded_digits).
-    halves:  float64 sums are added in vectors of half the size (float_product, float_stream, recurrent).
+    halves:  float64 sums are added in vectors of half the size (recurrent).
     """
 
     kind: str

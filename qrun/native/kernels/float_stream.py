@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.native.emit.isa import halves
 from qrun.native.kernels.float_product import FloatProduct, known_lengths
 from qrun.native.kernels.float_tiles import aligned_up
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec
 
-_ROWS, _FAR = 6, 1 << 20
+_ROWS, _FAR = 12, 1 << 20
 """Up to so many rows, and from so many bytes of a right matrix on: smaller ones stay in the second-level cache."""
 _BESIDE, _LINE = 8, 16
 """Rows of the right matrix that are read side by side, and columns of them that a line of memory has."""
@@ -39,17 +38,12 @@ def stream_call(
     lanes, rows, depth = engine.isa.lanes // 2, left.rows, left.depth
     vectors = max(1, min(_LINE // lanes, max(r * v for v, r in engine.isa.real_rows.items()) // rows))
     width = vectors * lanes
-    panels, stack = (
-        -(-stack.columns // width),
-        replace(stack, left=replace(left, links=_BESIDE + -(-depth // _BESIDE) + 1)),
-    )
+    links = _BESIDE + -(-depth // _BESIDE) + 1
+    panels, stack = -(-stack.columns // width), replace(stack, left=replace(left, links=links))
     share = -(-panels // (_TILES * engine.threads)) if engine.threads > 1 else panels
     block = min(panels, max(share, _COLUMNS // width))
-    split = halves(engine.isa)
-    spec = KernelSpec(
-        "float_stream", engine.isa.name, rows, vectors, _BESIDE, terms.form, terms.out, False,
-        operands="rows-known", halves=split,
-    )  # fmt: skip
+    size, form = (rows, vectors, _BESIDE), (terms.form, terms.out, False)
+    spec = KernelSpec("float_stream", engine.isa.name, *size, *form, operands="rows-known")
     pitch = aligned_up(8 * depth) + 64
     lengths_at = rows * pitch
     sums_at = aligned_up(lengths_at + 8 * rows)
