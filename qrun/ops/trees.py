@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import narrow
 from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, logistic, one_of_two, rows_of, single_results, transformed
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, declined, kernel_of, require_type
+from qrun.ops._native import (
+    Inputs,
+    LoweringContext,
+    NativeKernel,
+    NativeSection,
+    Stage,
+    declined,
+    kernel_of,
+    require_type,
+    staged_kernel,
+)
 from qrun.ops._op import Array, Context, one_of, op, require
 from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
 from qrun.ops._trees import (
@@ -25,6 +35,9 @@ from qrun.ops._trees import (
     require_features,
     votes,
 )
+
+if TYPE_CHECKING:
+    from qrun.native.kernels.forest import TreeWalk
 
 Ints = tuple[int, ...]
 
@@ -109,7 +122,23 @@ def _lower_classifier(site: LoweringContext) -> NativeKernel:
         return _classes(labels, based(total, 1, "SUM", base), False, post, Context())
 
     site.ctx.claim((len(rows_of(site.inputs[0])), len(labels)), 16)
+    if not single and post == "NONE" and labels.dtype == np.int64 and site.inputs[0].ndim == 2:
+        return _winners_kernel(site, forest, labels, base)
     return forest_kernel(site, forest, len(labels), classes)
+
+
+def _winners_kernel(site: LoweringContext, forest: Forest, labels: Array, base: Array) -> NativeKernel:
+    """The kernel of a classifier of which the sums of votes and base_values are the scores."""
+    from qrun.native.kernels.forest import Winners
+
+    walk = _tree_walk(site, forest, len(labels), None)
+    added = np.broadcast_to(base if base.size else np.float64(-0.0), labels.shape).copy()
+    stages = [Stage(walk, (0,), "sums")]
+    if site.ctx.wants(0):
+        stages.append(Stage(Winners(site.engine, walk.result, added, labels), ("sums",), 0))
+    if site.ctx.wants(1):
+        stages.append(Stage(Winners(site.engine, walk.result, added), ("sums",), 1))
+    return staged_kernel(site, stages, [walk], ALWAYS)
 
 
 def _classes(labels: Array, scores: Array, positive: bool, post_transform: str, ctx: Context) -> tuple[Array, Array]:
@@ -206,6 +235,20 @@ def forest_kernel(
     numbers: tuple[float, float] | None = None,
 ) -> NativeKernel:
     """The kernel of trees. finished: what is made of sums, float64 [N,targets]; or numbers: as TreeWalk has them."""
+    operation = _tree_walk(site, forest, targets, numbers)
+    if finished is None:
+        return kernel_of(site, operation, (0,), ALWAYS)
+    sections = tuple(NativeSection(s.spec.key(), s.spec.shown_form, 0, targets) for s in operation.tight)
+    shape = operation.operands[0].shape
+
+    def run(inputs: Inputs) -> Any:
+        return finished(site.engine.run(operation, [inputs[0].reshape(shape)]))
+
+    return NativeKernel(run, ALWAYS, sections)
+
+
+def _tree_walk(site: LoweringContext, forest: Forest, targets: int, numbers: tuple[float, float] | None) -> TreeWalk:
+    """The trees planned for these rows. Raises what the reference raises, and Declined."""
     from qrun.native.kernels.forest import TreeWalk, packed_forest
 
     x = site.inputs[0]
@@ -221,15 +264,7 @@ def forest_kernel(
     site.afford(64 * len(forest.modes) + 16 * len(forest.weights) + 8 * rows * targets)
     lanes, single = site.engine.isa.lanes, numbers is not None
     packed = site.memo.once(("packed", lanes, single), lambda: packed_forest(_nodes(forest), lanes, single))
-    operation = TreeWalk(site.engine, packed, rows, features, targets, numbers)
-    if finished is None:
-        return kernel_of(site, operation, (0,), ALWAYS)
-    sections = tuple(NativeSection(s.spec.key(), s.spec.shown_form, 0, targets) for s in operation.tight)
-
-    def run(inputs: Inputs) -> Any:
-        return finished(site.engine.run(operation, [inputs[0].reshape(rows, features)]))
-
-    return NativeKernel(run, ALWAYS, sections)
+    return TreeWalk(site.engine, packed, rows, features, targets, numbers)
 
 
 def _nodes(forest: Forest) -> Any:

@@ -12,7 +12,8 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels.forest import TreeWalk, packed_forest
+from qrun.native.kernels.forest import TreeWalk, Winners, packed_forest
+from qrun.native.machine.operation import Operand
 from qrun.ops import Context
 from qrun.ops._trees import LEAF, MODES, Forest, based, leaves, votes
 from qrun.ops.trees import _nodes
@@ -76,6 +77,27 @@ def test_sums_of_votes(isa: str) -> None:
                 assert_equal(run_placed(native, made, [x], (0, 0), False), result, f"{trees} {aggregate}")
 
 
+@every_isa
+def test_winners_of_sums(isa: str) -> None:
+    """Of equals the first wins, NaN against every number, also where base_values make one of two infinities."""
+    seed = 4
+    rng = np.random.default_rng(seed)
+    for count, classes in ((1, 1), (1, 2), (3, 5), (40, 3), (300, 7)):
+        sums = rng.choice([*ODD, 1.0, 1.0 + 2**-30, -2.0, 3e38, 4e38], (count, classes))
+        base = rng.choice([-0.0, 0.5, np.inf, -1.0], classes)
+        labels = rng.integers(-(2**62), 2**62, classes)
+        with np.errstate(all="ignore"):
+            scores = (sums + base).astype(F)
+            want = labels[np.argmax(sums + base, axis=1)]
+        for threads in (1, 2):
+            native = engine(isa, threads)
+            operand = Operand(sums.shape, sums.dtype)
+            made = run_placed(native, Winners(native, operand, base), [sums], (0, 0), threads == 1)
+            assert_equal(made, scores, f"seed {seed}, scores of {classes}")
+            made = run_placed(native, Winners(native, operand, base, labels), [sums], (0, 0), threads == 1)
+            assert_equal(made, want, f"seed {seed}, labels of {classes}")
+
+
 def test_circles_are_declined() -> None:
     nodes = _nodes(grown(np.random.default_rng(0), 4, 2, 1, 1))
     inner = np.flatnonzero(~nodes.leaf)
@@ -115,6 +137,7 @@ def test_nodes_run_natively() -> None:
         else:
             given = attributes(forest, "class") | {"classlabels_int64s": list(range(5, 5 + max(targets, 2)))}
             given |= {"post_transform": "SOFTMAX"} if seed % 8 > 4 else {}
+            given |= {"base_values": [0.5] * max(targets, 2)} if targets > 1 and seed % 5 else {}
             model, feeds = node_model("TreeEnsembleClassifier", [x], given, domain="ai.onnx.ml", outputs=[np.int64, F])
         with np.errstate(all="ignore"):
             assert same_everywhere(model, feeds).events[0].backend == "native"
@@ -129,6 +152,52 @@ def test_a_regression_is_part_of_a_program() -> None:
     for _ in range(3):
         session.run(feeds)
     assert not elsewhere(session)
+
+
+@pytest.mark.parametrize("base", [[], [0.25], [0.5, -0.25, 0.125]], ids=len)
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)], ids=str)
+def test_a_classifier_is_part_of_a_program(wanted: tuple[bool, bool], base: list[float]) -> None:
+    seed = 6
+    rng = np.random.default_rng(seed)
+    forest = grown(rng, 9, 4, 3, 2)
+    with np.errstate(all="ignore"):
+        forest.thresholds[:] = forest.thresholds.astype(F)
+    given = attributes(forest, "class") | {"classlabels_int64s": [7, -3, 2**40]}
+    given |= {"base_values": base} if base else {}
+    model, feeds = node_model(
+        "TreeEnsembleClassifier", [rows(rng, 6, 4)], given, domain="ai.onnx.ml", outputs=[np.int64, F]
+    )
+    for place in (1, 0):
+        if not wanted[place]:
+            del model.graph.output[place]
+            model.graph.node[0].output[place] = ""
+    reference = qrun.Session(model, backend="reference")
+    session = qrun.Session(model, backend="native")
+    for _ in range(6):
+        want, got = reference.run(feeds), session.run(feeds)
+        for name, array in want.items():
+            assert_equal(got[name], array, f"{name}, seed {seed}")
+    assert not elsewhere(session)
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_strings": ["a", "b", "c"]}, {"classlabels_int64s": [1, 2, 3]}])
+@pytest.mark.parametrize("post", ["NONE", "SOFTMAX"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_other_classifiers_are_as_the_reference(labels: dict[str, Any], post: str, flat: bool) -> None:
+    rng = np.random.default_rng(8)
+    forest, x = grown(rng, 5, 4, 3, 2), rng.standard_normal((3, 4)).astype(F)
+    with np.errstate(all="ignore"):
+        forest.thresholds[:] = forest.thresholds.astype(F)
+    given = attributes(forest, "class") | labels | {"post_transform": post}
+    kind = object if "classlabels_strings" in labels else np.int64
+    model, feeds = node_model(
+        "TreeEnsembleClassifier", [x[0] if flat else x], given, domain="ai.onnx.ml", outputs=[kind, F]
+    )
+    want = qrun.Session(model, backend="reference").run(feeds)
+    session = qrun.Session(model, backend="native")
+    for _ in range(6):
+        for name, array in session.run(feeds).items():
+            assert_equal(array, want[name], name)
 
 
 def test_reasons() -> None:

@@ -1,4 +1,5 @@
-"""Generated walks through trees: as many trees of one row at a time as a vector has lanes, then what their leaves say.
+"""Generated walks through trees: as many trees of one row at a time as a vector has lanes, then what their leaves say; and the
+classes that win.
 
 Every node goes on where the row's feature is at most its threshold, and else to the node behind that one: planners write
 other comparisons so (kernels/forest.py). Leaves lead to themselves, so that all trees of a vector take as many steps.
@@ -72,3 +73,39 @@ class ForestEmitter(KernelEmitter):
             place = y + (a.targets + vote.index * 4).load("i32", 4).sext("i64") * 8
             place.store(place.load("double", 8) + (a.weights + vote.index * 8).load("double", 8), 8)
         return total
+
+
+WINNERS = names("x* y* base* labels* classes rows chunk tiles")
+"""One 8-byte word each.
+
+x        float64 [rows][classes]: sums of votes, to which those of base, float64 [classes], are added
+labels   int64 [classes]
+chunk    rows of a tile
+"""
+
+
+@emitter("winners")
+class WinnersEmitter(KernelEmitter):
+    """form: ``scores`` (float32 [rows][classes]: the sums), or ``labels`` (int64 [rows]: that of the greatest of a row, of equals
+    the first, of which NaN is greater than all numbers)."""
+
+    names = WINNERS
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        with w.part(tile, a.chunk, a.rows) as row:
+            x = a.x + row * (a.classes * 8)
+            if self.spec.form == "scores":
+                with w.loop(0, a.classes, 1) as turn:
+                    (a.y + (row * a.classes + turn.index) * 4).store(self._sum(x, turn.index).single(), 4)
+                return
+            zero = w.value("i64", 0)
+            with w.loop(1, a.classes, 1, [self._sum(x, zero), zero]) as turn:
+                best, place = turn.carried
+                value = self._sum(x, turn.index)
+                better = value.test("ogt", best) | (value.test("uno", value) & best.test("ord", best))
+                turn.next(better.select(value, best), better.select(turn.index, place))
+            (a.y + row * 8).store((a.labels + turn.carried[1] * 8).load("i64", 8), 8)
+
+    def _sum(self, x: Value, at: Value) -> Value:
+        return (x + at * 8).load("double", 8) + (self.a.base + at * 8).load("double", 8)

@@ -24,7 +24,7 @@ class KernelSpec:
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), float_dot (with columns that lie one after the other), float_stream (read in long pieces), coded_product (with weights in codes), digit_product
-             and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), widen (what converts images),
+             and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), winners (classes with the greatest sums), widen (what converts images),
              rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
              running (sums and products along an axis), scattered (rows that indices of the run name, changed), triangle (of matrices),
              float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies

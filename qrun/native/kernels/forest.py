@@ -81,6 +81,24 @@ class TreeWalk(Planned):
         return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
 
 
+class Winners(Planned):
+    """float64 sums of votes [N, classes], to which base, float64 [classes], is added: as float32; or, if labels are given, int64
+    [classes], to that of the greatest of each row, int64 [N]. Of equals it is the first, and NaN is greater than all numbers."""
+
+    def __init__(self, engine: Engine, sums: Operand, base: Array, labels: Array | None = None) -> None:
+        self.engine, self.base, self.labels = engine, base, labels
+        made = Operand(sums.shape, _FLOAT) if labels is None else Operand(sums.shape[:1], np.dtype(np.int64))
+        self.operands = (sums, made)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        rows, classes = self.operands[0].shape
+        form, out = ("scores", "f32") if self.labels is None else ("labels", "i64")
+        spec = KernelSpec("winners", self.engine.isa.name, 1, 1, 1, form, out, False)
+        words = row_tiles(rows, 8 * classes, self.engine.threads) | {"classes": classes}
+        held = {"base*": self.base, "labels*": np.zeros(1, np.int64) if self.labels is None else self.labels}
+        return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
+
+
 def packed_forest(trees: TreeNodes, lanes: int, single: bool) -> PackedForest:
     """The trees for a kernel of so many lanes; single: each node has a weight, 0 without a vote.
 
