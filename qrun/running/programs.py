@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ KEPT_AHEAD = 4
 more ahead would take longer than running step by step."""
 
 K = TypeVar("K")
-Forms = tuple[tuple[str, tuple[int, ...], str], ...]
+Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
 
 
@@ -149,10 +149,10 @@ class Programs:
         loose, compiled = Loose.of(plan, self._varying, sized, self.natives.derived), None
         if 2 * len(loose.steps) <= len(plan.steps):
             with uncollected():
-                inputs = {name: TensorInfo(name, np.dtype(kind), shape) for name, shape, kind in last[1]}
+                inputs = {name: TensorInfo(name, kind, shape) for name, shape, kind in last[1]}
                 infos, values, bounds = self._learned(plan, inputs, events)
                 compiled = self._compiler.program(plan, events, infos, inputs, values, bounds, loose)
-        forms = {name: (None if name in fed else shape, np.dtype(kind)) for name, shape, kind in key[1]}
+        forms = {name: (None if name in fed else shape, kind) for name, shape, kind in key[1]}
         return AnyShapes(forms, compiled)
 
     def runs_any(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
@@ -225,7 +225,7 @@ def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
     return keys[: len(keys) - left]
 
 
-def _types(key: Key) -> list[tuple[str, str]]:
+def _types(key: Key) -> list[tuple[str, np.dtype[Any]]]:
     return [(name, kind) for name, _, kind in key[1]]
 
 
@@ -235,4 +235,4 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
 
 def forms(feeds: Mapping[str, Array]) -> Forms:
     """Name, shape and type of each input: one program serves all feeds that have these."""
-    return tuple([(name, array.shape, array.dtype.str) for name, array in sorted(feeds.items())])
+    return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])

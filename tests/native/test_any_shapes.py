@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from helpers.support import assert_equal
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.ir.types import NUMBERS
 from qrun.running import pythonsteps
+from qrun.running.programs import Programs
 from qrun.running.pythonsteps import LooseStep
 
 Array = np.ndarray[Any, Any]
@@ -215,3 +218,26 @@ def test_memory_of_a_length_is_counted() -> None:
         native.run(step(4000))
     assert "limit" in str(refused.value)
     native.run(step(7))
+
+
+@pytest.mark.parametrize("dtype", [t for t in NUMBERS if t.kind != "O" and not t.name.startswith("float6")], ids=lambda t: t.name)
+def test_inputs_of_every_type(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some types have one letter in common: the program for any lengths is made once for each of them."""
+    made, make = list[object](), Programs._of_any_shapes
+
+    def counted(*args: Any) -> Any:
+        made.append(make(*args))
+        return made[-1]
+
+    monkeypatch.setattr(Programs, "_of_any_shapes", counted)
+    names = ["z", *(f"m{i}" for i in range(8))]
+    nodes = [helper.make_node("Tanh", [a], [b]) for a, b in itertools.pairwise(names)]
+    nodes.append(helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0]))
+    outputs = {"y": onnx.TypeProto(), names[-1]: typed(TensorProto.FLOAT)}
+    model = make_model(nodes, {"z": [3]}, outputs, {}, opset=25)
+    model.graph.input.append(helper.make_tensor_value_info("x", NUMBERS[dtype], ["n", 2]))
+    session = qrun.Session(model, backend="native")
+    for rows in range(1, 9):
+        x = np.resize(np.array([0, 1, 1], np.uint8), (rows, 2)).astype(dtype)
+        assert_equal(session.run({"z": np.ones(3, F), "x": x})["y"], x.T)
+    assert sum(found is not None for found in made) == 1
