@@ -26,8 +26,14 @@ LARGE = 2**28
 """A run that holds more looks ahead, once, whether later nodes will need too much: taking it would take seconds."""
 
 
+_COUNTED = 2**70
+"""Of more bytes only the size is told."""
+
+
 def human(nbytes: int) -> str:
-    """A count of bytes in memory for people: ``20.3 GiB``."""
+    """A count of bytes in memory for people: ``20.3 GiB``; shapes that were never meant may ask for ``2**1240 B``."""
+    if nbytes >= _COUNTED:
+        return f"2**{nbytes.bit_length() - 1} B"
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if value < 1024 or unit == "PiB":

@@ -32,6 +32,7 @@ def test_human() -> None:
         "3.0 GiB",
         "4096.0 PiB",
     ]
+    assert human(3 * 2**2000) == "2**2001 B"
 
 
 def test_budget_counts_what_lives() -> None:

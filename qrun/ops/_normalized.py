@@ -35,7 +35,9 @@ def settled(x: Array, y: Array, states: tuple[Array, Array], scale: Array, bias:
         sizes = np.abs(y) + 2 * np.abs(added)
         reach = 2 * steps * _UNIT * (np.abs(scale) * (np.abs(mean) * inverse + 1) + sizes)
         low, high = ((y + end).astype(np.float32) for end in (-reach, reach))
-        doubtful = (low.view(np.int32) != high.view(np.int32)) & np.isfinite(y) & np.isfinite(reach)
+        doubtful = (
+            (low.view(np.int32) != high.view(np.int32)) & np.isfinite(y) & np.isfinite(reach) & np.isfinite(epsilon)
+        )
     doubtful[x.min(axis=1) == x.max(axis=1)] = False
     for row in np.flatnonzero(doubtful.any(axis=1)):
         exact = _Row(x[row], epsilon)

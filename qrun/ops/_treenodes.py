@@ -127,14 +127,15 @@ class Ensemble(Attributes):
         count, ends = len(self.nodes_featureids), len(self.leaf_targetids)
         splits, weights = self.nodes_splits.reshape(-1), self.leaf_weights.reshape(-1)
         ahead = (self.nodes_trueleafs, self.nodes_truenodeids, self.nodes_falseleafs, self.nodes_falsenodeids)
-        lists = (modes, splits, *ahead)
+        missing = self.nodes_missing_value_tracks_true or (0,) * count
+        lists = (modes, splits, *ahead, missing)
         if any(len(v) != count for v in lists) or weights.size != ends or (modes.size and modes.max() >= LEAF):
             got = str([len(v) for v in lists])
             expected = f"{count} of each, modes 0 to 6"
             raise refuse("the nodes differ in number", "nodes_modes", expected, got, code="QR204")
         roots = np.asarray(self.tree_roots, np.int64)
         check_range(roots, count, "tree_roots", "node", "QR204")
-        none, missing = np.zeros(ends, np.int64), self.nodes_missing_value_tracks_true or (0,) * count
+        none = np.zeros(ends, np.int64)
         return Forest(
             roots,
             np.concatenate([modes, none + LEAF]),

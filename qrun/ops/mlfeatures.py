@@ -250,6 +250,8 @@ def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None
 
     Rounded once. Raises OperatorError for other shapes, and other columns than inputdimensions says.
     """
+    if not X or any(x is None for x in X):
+        raise refuse("an input is missing", "X", "one tensor or more", "nothing", code="QR205")
     tables = [rows_of(x) for x in X]
     widths = tuple(t.shape[1] for t in tables)
     if len({len(t) for t in tables}) > 1:
@@ -257,5 +259,5 @@ def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None
     if inputdimensions is not None and tuple(inputdimensions) != widths:
         expected = shape_text(tuple(inputdimensions))
         raise misfit("the inputs have other columns", "inputdimensions", expected, shape_text(widths))
-    ctx.claim((len(tables[0]) if tables else 0, sum(widths)), 8)
+    ctx.claim((len(tables[0]), sum(widths)), 8)
     return single_results(np.concatenate(tables, axis=1), ctx)

@@ -62,7 +62,8 @@ def col2im(
     image, block = ints(image_shape, "image_shape"), ints(block_shape, "block_shape")
     rank = len(image)
     step, gap, both = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * (2 * rank)
-    if not rank or len({rank, len(block), len(step), len(gap), len(both) // 2}) > 1 or min((*step, *gap, *block)) < 1:
+    lengths = {2 * rank, *(2 * len(given) for given in (block, step, gap)), len(both)}
+    if not rank or len(lengths) > 1 or min((*step, *gap, *block)) < 1:
         raise refuse(
             "the geometry does not fit", "block_shape", f"{rank} positive numbers", shape_text(block), code="QR216"
         )

@@ -139,8 +139,8 @@ def _check_projection(
     if weights.ndim != 2 or weights.shape[0] != x.shape[2]:
         raise bad_shape(names[1], f"[{x.shape[2]},widths of Q, K and V]", weights)
     width = weights.shape[1]
+    positive("num_heads", heads, width // 3 if sizes is None else None)
     if sizes is None:
-        positive("num_heads", heads, width // 3)
         sizes = (width // 3,) * 3
     if len(sizes) != 3 or sizes[0] != sizes[1] or sum(sizes) != width or any(s < 0 or s % heads for s in sizes):
         expected = f"three widths that num_heads = {heads} divides, the first two equal, {width} in all"

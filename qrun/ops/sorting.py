@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -38,10 +39,13 @@ def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) 
     place = _ranked(x, k, axis, name, ctx)
     size = x.shape[place]
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
-    ascending = np.argsort(np.flip(keys, place) if largest else keys, axis=place, kind="stable")
-    order = size - 1 - np.flip(ascending, place) if largest else ascending
-    chosen = np.take(order, np.arange(k), axis=place).astype(np.int64, copy=False)
-    return np.take_along_axis(x, chosen, axis=place), chosen
+    flat = (math.prod(x.shape[:place]), size, math.prod(x.shape[place + 1 :]))  # numpy sorts along up to 32 axes
+    keys, rows = keys.reshape(flat), x.reshape(flat)
+    ascending = np.argsort(keys[:, ::-1] if largest else keys, axis=1, kind="stable")
+    order = size - 1 - ascending[:, ::-1] if largest else ascending
+    chosen = order[:, :k].astype(np.int64, copy=False)
+    shape = (*x.shape[:place], k, *x.shape[place + 1 :])
+    return np.take_along_axis(rows, chosen, axis=1).reshape(shape), chosen.reshape(shape)
 
 
 def _ranked(x: Array, k: int, axis: int, name: str, ctx: Context) -> int:

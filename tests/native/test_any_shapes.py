@@ -220,7 +220,9 @@ def test_memory_of_a_length_is_counted() -> None:
     native.run(step(7))
 
 
-@pytest.mark.parametrize("dtype", [t for t in NUMBERS if t.kind != "O" and not t.name.startswith("float6")], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "dtype", [t for t in NUMBERS if t.kind != "O" and not t.name.startswith("float6")], ids=lambda t: t.name
+)
 def test_inputs_of_every_type(dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Some types have one letter in common: the program for any lengths is made once for each of them."""
     made, make = list[object](), Programs._of_any_shapes

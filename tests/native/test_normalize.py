@@ -219,6 +219,15 @@ def test_layer_normalization_is_the_correctly_rounded_real_value() -> None:
         assert_equal(made, np.array(want, F), f"{a}, {b}")
 
 
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "RMSNormalization"])
+@pytest.mark.parametrize("epsilon", [np.inf, -np.inf, np.nan, -1e3, 3e38])
+def test_an_epsilon_that_is_no_small_number(op_type: str, epsilon: float) -> None:
+    x = np.random.default_rng(3).normal(0, 3, (9, 40)).astype(F)
+    model, feeds = node_model(op_type, [x, np.linspace(-2, 2, 40, dtype=F)], {"epsilon": epsilon}, opset=23)
+    made = same_everywhere(model, feeds).outputs["y0"]
+    assert (made == 0).all() if epsilon == np.inf else np.isnan(made).all() or epsilon > 0
+
+
 @every_isa
 def test_layer_normalization_far_from_zero(isa: str) -> None:
     """By decimals of 120 digits, where float64 loses all that a result needs; a bias that the result nearly cancels."""

@@ -331,6 +331,8 @@ def test_tree_ensemble() -> None:
         made = ml_node("TreeEnsemble", [x], attributes, [dtype], 5)[0]
         assert made.tolist() == [[17, 0], [16, 2], [20, 0], [4, 8], [20, 0]]
         most = ml_node("TreeEnsemble", [x], {**attributes, "aggregate_function": 3}, [dtype], 5)[0]
+        with pytest.raises(qrun.QrunError, match="nodes differ in number"):
+            ml_node("TreeEnsemble", [x], {**attributes, "nodes_missing_value_tracks_true": [1]}, [dtype], 5)
         assert most.tolist() == [[16, 0], [16, 2], [16, 0], [4, 8], [16, 0]]
 
 
@@ -363,6 +365,7 @@ PAIR = {
         ("there is no place 3", "ArrayFeatureExtractor", [X, np.array([3])], {}),
         ("nothing to select", "ArrayFeatureExtractor", [X, np.zeros(0, I64)], {}),
         ("differ in rows", "FeatureVectorizer", [X, X[:1]], {}),
+        ("an input is missing", "FeatureVectorizer", [None, X], {}),
         ("have other columns", "FeatureVectorizer", [X, X], {"inputdimensions": [3, 2]}),
         ("coefficients do not fit", "LinearRegressor", [X], {"coefficients": [1.0]}),
         ("intercepts do not fit", "LinearRegressor", [X], {"coefficients": [1.0] * 3, "intercepts": [1.0] * 2}),

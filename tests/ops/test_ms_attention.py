@@ -304,6 +304,8 @@ HEADS = {"num_heads": 2}
         ("bias has shape", "Attention", [X, W, B[:3]], HEADS),
         ("num_heads is 3", "Attention", [X, W, B], {"num_heads": 3}),
         ("num_heads is 0", "Attention", [X, W, B], {"num_heads": 0}),
+        ("num_heads is -1", "Attention", [X, W, B], {"num_heads": -1, "qkv_hidden_sizes": [4, 4, W.shape[1] - 8]}),
+        ("num_heads is 0", "Attention", [X, W, B], {"num_heads": 0, "qkv_hidden_sizes": [4, 4, W.shape[1] - 8]}),
         ("widths of Q, K and V", "Attention", [X, W, B], {**HEADS, "qkv_hidden_sizes": [4, 2, 6]}),
         ("angles are not known", "Attention", [X, W, B], {**HEADS, "do_rotary": 1}),
         ("mask_index has shape", "Attention", [X, W, B, np.ones((2, 5), np.int32)], HEADS),

@@ -196,6 +196,7 @@ X = np.ones((2, 3, 4), F)
         ("a length is negative", "CenterCropPad", [X, np.array([1, 1, -1])], {}),
         ("axis is named twice", "CenterCropPad", [X, np.array([1, 1])], {"axes": [0, -3]}),
         ("geometry does not fit", "Col2Im", [X, np.array([3, 3]), np.array([2])], {}),
+        ("geometry does not fit", "Col2Im", [X, np.array([3, 3]), np.array([1, 1])], {"pads": [0, 1, 0, 1, 0]}),
         ("input does not fit the image", "Col2Im", [X, np.array([3, 3]), np.array([1, 3])], {}),
         ("axes are not 0 and 1", "ReverseSequence", [X, np.array([1, 1])], {"time_axis": 2}),
         ("a sequence has length 4", "ReverseSequence", [X, np.array([1, 4])], {"time_axis": 1, "batch_axis": 0}),
