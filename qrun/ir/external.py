@@ -80,7 +80,7 @@ class External:
             raise _external(
                 tensor,
                 location,
-                "it points outside the model's folder",
+                "it points outside the model's folder" if location else "no location",
                 why="ONNX IR: external data stays below the folder of the model; no absolute path, no '..', no link out.",
             )
         return path
@@ -161,7 +161,7 @@ def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str =
         "QR104",
         f"the data of tensor {tensor!r} cannot be read",
         where=[f"tensor {tensor}"],
-        facts=[("expected", f"{repr(location)[1:-1]} in the folder of the model"), ("got", got)],
+        facts=[("expected", f"{repr(location)[1:-1] or 'a file'} in the folder of the model"), ("got", got)],
         why=why,
         fixes=[fix] if fix else [],
     )

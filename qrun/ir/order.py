@@ -12,7 +12,11 @@ from qrun.ir.messages import AttributeProto
 if TYPE_CHECKING:
     import onnx
 
+    from qrun.errors import ModelError
+
 Names = Sequence[tuple[str, ...]]
+_SHOWN = 5
+"""Nodes of a circle that an error names."""
 
 
 def execution_order(
@@ -83,10 +87,28 @@ def _sorted(nodes: Sequence[onnx.NodeProto], before: Sequence[tuple[int, ...]], 
             if not waiting[other]:
                 heapq.heappush(ready, other)
     if len(order) < len(waiting):
-        place = next(p for p, count in enumerate(waiting) if count)
-        name = next((n for n in nodes[place].input if n), "")
-        raise invalid(scope, "the nodes depend on each other in a circle", name, label(nodes[place], place))
+        raise _circle(nodes, [[maker for maker in makers if waiting[maker]] for makers in before], scope)
     return order
+
+
+def _circle(nodes: Sequence[onnx.NodeProto], before: Sequence[Sequence[int]], scope: GraphContext) -> ModelError:
+    """The error for nodes of which some wait for each other; before: for each, those it waits for."""
+    path = [next(place for place, makers in enumerate(before) if makers)]
+    while path[-1] not in path[:-1]:
+        path.append(before[path[-1]][0])
+    path = path[path.index(path[-1]) + 1 :]
+    place, maker = path[-1], path[0]
+    read = {*nodes[place].input, *_captured(nodes[place])}
+    name = next(name for name in nodes[maker].output if name in read)
+    names = [label(nodes[p], p) for p in path[::-1][:_SHOWN]]
+    more = f" and {len(path) - _SHOWN} more" if len(path) > _SHOWN else ""
+    return invalid(
+        scope,
+        "the nodes depend on each other in a circle",
+        name,
+        label(nodes[place], place),
+        facts=[("circle", " to ".join(names) + more)],
+    )
 
 
 def _captured(proto: onnx.NodeProto) -> set[str]:

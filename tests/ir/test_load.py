@@ -55,6 +55,34 @@ def test_unsorted_nodes_run_in_order() -> None:
     assert qrun.load(identity_chain([0, 1, 2, 3])).was_sorted
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_circle_is_told_with_its_nodes_and_none_besides(captured: bool) -> None:
+    """What only waits for it comes first, and reads other tensors first; a graph inside a node may read it too."""
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["c"], ["s"])], "b", [], [helper.make_empty_tensor_value_info("s")]
+    )
+    last = (
+        helper.make_node("If", ["yes"], ["b"], "third", then_branch=inner, else_branch=inner)
+        if captured
+        else helper.make_node("Relu", ["c"], ["b"], "third")
+    )
+    nodes = [
+        helper.make_node("Add", ["x", "c"], ["y"], "after"),
+        helper.make_node("Add", ["x", "b"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["c"], "second"),
+        last,
+    ]
+    inputs = [helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("yes", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    with pytest.raises(qrun.ModelError, match="depend on each other in a circle") as caught:
+        qrun.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    (_, node, tensor), circle = caught.value.where, dict(caught.value.facts)["circle"]
+    kind = "If" if captured else "Relu"
+    steps = {"a": "second (Relu)", "c": f"third ({kind})", "b": "first (Add)"}
+    assert node == f"node {steps[tensor.removeprefix('tensor ')]}"
+    assert sorted(circle.split(" to ")) == sorted(steps.values())
+
+
 def test_unnamed_nodes_get_a_label() -> None:
     model = model_of([helper.make_node("Identity", ["a"], ["b"])], [value("a", [1])], [value("b", [1])])
     assert qrun.load(model).nodes[0].label == "Identity_0"
@@ -280,6 +308,7 @@ def test_external_data_stays_inside_the_folder(tmp_path: Path, location: str) ->
         pytest.skip("this system does not let tests make links")
     error = refused(external_model(inside, location))
     assert (error.code, error.exit_code) == ("QR104", 3)
+    assert dict(error.facts)["got"] == ("it points outside the model's folder" if location else "no location")
 
 
 @pytest.mark.parametrize(
