@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native.errors import Undecided
+from qrun.native.plan.direct import Direct
 from qrun.native.plan.program import Program
 from qrun.native.plan.turns import Turned, Turning
 
@@ -221,3 +222,35 @@ def test_memory_of_a_turn_is_given_back() -> None:
         few, many = (session.execute({"x": X, "turns": np.array(n)}, observe=False).peak_bytes for n in (20, 40))
         grown.append(many - few)
     assert grown[0] == grown[1] > 0
+
+
+def test_runs_of_a_branch_need_no_account_of_every_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody asks for times, and neither time nor memory is short."""
+    then = helper.make_graph([node("Concat", "r x", "g", axis=0)], "f", [], [value("g", F32)])
+    other = helper.make_graph([node("Tanh", "r", "h")], "h", [], [value("h", F32)])
+    nodes = [node("Relu", "x", "r"), helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    model = make_model(nodes, {"x": [3, WIDE], "c": typed(BOOL, [])}, {"y": None}, opset=17)
+    reference, ran, calls = qrun.Session(model, backend="reference"), runs(monkeypatch), list[dict[Any, Array] | None]()
+    directly = Direct.run
+
+    def seen(self: Direct, *given: Any) -> dict[Any, Array] | None:
+        calls.append(directly(self, *given))
+        return calls[-1]
+
+    monkeypatch.setattr(Direct, "run", seen)
+    for limits in ({}, {"max_time": 100.0}, {"max_memory": 6 * X.nbytes}):
+        session = qrun.Session(model, backend="native", threads=1, **limits)
+        calls.clear()
+        for c in [True] * 8 + [False] * 8 + [True, False]:
+            feeds = {"x": X, "c": np.array(c)}
+            assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{limits}, {c}")
+        (natives,) = (p.natives for p in session._runs.plans.values() if p.natives is not None)
+        own = {made.program for inside in natives._inside.values() for made in _programs_of(inside)}
+        assert len(own) == 2
+        made = [call for call in calls if call is not None and not call.keys() <= {"y", "r"}]
+        assert (len(made) >= 8) == (not limits), limits
+    assert ran
+
+
+def _programs_of(natives: Any) -> list[Any]:
+    return [made for made in natives.bodies._programs._made.values() if made is not None]
