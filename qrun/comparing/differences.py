@@ -102,11 +102,10 @@ def distances(got: Array, want: Array) -> Array:
     if got.dtype.kind in "OUSb":
         return np.asarray(got != want).astype(np.float64)
     if integral(got.dtype):
-        wide = object if got.dtype.itemsize == 8 else np.int64
-        return np.asarray(np.abs(got.astype(wide) - want.astype(wide)))
-    kind = np.complex128 if got.dtype.kind == "c" else np.float64
-    with np.errstate(all="ignore"):
+        kind = object if got.dtype.itemsize == 8 else np.int64
         return np.asarray(np.abs(got.astype(kind) - want.astype(kind)))
+    with np.errstate(all="ignore"):
+        return np.asarray(np.abs(wide(got) - wide(want)))
 
 
 def integral(dtype: np.dtype[Any]) -> bool:
@@ -147,12 +146,13 @@ def magnitude(array: Array) -> float:
     """The largest finite one of an array of real or complex floats; 0 of others."""
     if array.dtype.kind in "OUSb" or integral(array.dtype):
         return 0.0
-    size = _sizes(array)
+    size = np.abs(wide(array))
     return float(size[np.isfinite(size)].max(initial=0.0))
 
 
-def _sizes(array: Array) -> Array:
-    return np.asarray(np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)))
+def wide(array: Array) -> Array:
+    """Numbers as float64, or complex128."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None, noise: float) -> Array:
@@ -160,7 +160,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
         return np.asarray(apart, bool)
     if integral(got.dtype):
         return np.asarray(apart > tolerance.lsb, bool)
-    size = _sizes(want)
+    size = np.abs(wide(want))
     with np.errstate(all="ignore"):
         close = apart <= np.maximum(tolerance.atol + tolerance.rtol * size, noise)
         if step is not None and tolerance.lsb:

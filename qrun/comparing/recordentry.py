@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.record import Signed, omitted
 from qrun.io.storable import digest
 from qrun.ir import Array, Node
-from qrun.ir.types import NUMBERS, PACKED_BITS, integer_range, is_extension, type_name
+from qrun.ir.types import NUMBERS, PACKED_BITS, computable, integer_range, type_name
 
 SAMPLED = 16
 """Elements of each tensor that are kept."""
@@ -152,10 +152,7 @@ def _numbers(array: Array) -> Array | None:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return flat.view(np.float32 if flat.dtype.itemsize == 8 else np.float64)
-    if not is_extension(flat.dtype):
-        return flat
-    name = type_name(flat.dtype)
-    return flat.astype(np.int8 if name.startswith("int") else np.uint8 if name.startswith("uint") else np.float32)
+    return computable(flat)
 
 
 def _plain(value: Any) -> Number:

@@ -12,7 +12,7 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, s
 from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
-from qrun.comparing.sides import ABSENT, Results, Side, Unit, Values
+from qrun.comparing.sides import Results, Side, Unit, Values, refusal
 from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
@@ -46,12 +46,8 @@ def compare_runtimes(
     theirs: Results | None
     try:
         theirs = b.run(feeds)
-    except LimitError:
-        raise
     except QrunError as error:
-        if error.code in ABSENT:
-            raise
-        refused, theirs = error, None
+        refused, theirs = refusal(error), None
     grouped = a if len(a.units) < len(b.units) else b
     work = _Work(a, b, feeds, mine, theirs, tolerance, isolate)
     found: list[ComparedTensor] = []
@@ -132,10 +128,8 @@ class _Work:
         made: Results = {}
         try:
             made = self.b.alone(unit, inputs or {})
-        except LimitError:
-            raise
         except QrunError as raised:
-            error = raised
+            error = refusal(raised)
         for name in unit.gives:
             mine, theirs = self.mine.get(name), made.get(name)
             if mine is None:

@@ -22,8 +22,15 @@ from qrun.running.session import Session
 Values = Mapping[str, Array]
 Results = Mapping[str, Array | None]
 """Tensors by name; None for one that is left out."""
-ABSENT = ("QR012", "QR014")
+_ABSENT = ("QR012", "QR014")
 """Codes of the errors that say that a side is not there, whatever the model."""
+
+
+def refusal(error: QrunError) -> QrunError:
+    """The error of a side that refuses a model or a node, or crashes; one that ends the comparison is raised again."""
+    if isinstance(error, LimitError) or error.code in _ABSENT:
+        raise error
+    return error
 
 
 @frozen
@@ -116,7 +123,7 @@ class QrunSide:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        return grouped(self.model, *self._ran)
+        return units_of(self.model, *self._ran)
 
     def run(self, feeds: Values) -> Results:
         model, known = self._ran[0], set(self.model.producers)
@@ -139,7 +146,7 @@ class QrunSide:
         return _session(model, self.backend, self.arith, **self.limits).values(feeds, names)
 
 
-def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
+def units_of(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
     """The units of a model of which `ran` runs; groups: for its nodes, by index, the model's; none if it is the model itself."""
     if not groups:
         return tuple(Unit(node, (node,)) for node in model.nodes)
@@ -229,12 +236,8 @@ class PeerSide:
         self.refused: QrunError | None = None
         try:
             self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize, **limits)
-        except LimitError:
-            raise
         except QrunError as error:
-            if error.code in ABSENT:
-                raise
-            self.refused = error
+            self.refused = refusal(error)
         if optimize and self._peer is not None:
             self._inner = optimized_peer(model, data, self._names, **limits)
 
@@ -269,9 +272,8 @@ class PeerSide:
             return {}
         try:
             found = {name: _given(array) for name, array in self._inner.execute(feeds).outputs.items()}
-        except LimitError:
-            raise
-        except QrunError:
+        except QrunError as error:
+            refusal(error)
             return {}
         pairs = ((found[name], array) for name, array in made.items())
         return found if all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs) else {}

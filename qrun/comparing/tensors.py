@@ -16,6 +16,7 @@ from qrun.comparing.differences import (
     plain,
     same,
     sqnr,
+    wide,
 )
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
@@ -130,7 +131,7 @@ def pair(
     }
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)
-    x, y = ((_wide(v) - code.zero) * code.scale for v in (a, b))
+    x, y = ((wide(v) - code.zero) * code.scale for v in (a, b))
     largest, relative = _largest(x, y)
     counted |= {"max_abs": largest, "max_rel": relative, "sqnr": sqnr(x, y)}
     return TensorPair(describe(a), found, False, argmax=_argmax(a, b), agreed=_agreed(a, b), **counted, **told)
@@ -147,12 +148,8 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
     if a.dtype.kind in "OUS":
         return tuple(int(i) for i in np.argwhere(a != b)[0])
     with np.errstate(all="ignore"):
-        apart = np.nan_to_num(np.abs(_wide(a) - _wide(b)), nan=np.inf)
+        apart = np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf)
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(apart)), a.shape))
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _largest(x: Array, y: Array) -> tuple[float, float]:
@@ -172,7 +169,7 @@ def _argmax(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
     if not _ranked(a):
         return None
     with np.errstate(all="ignore"):
-        return _place(_wide(a)), _place(_wide(b))
+        return _place(wide(a)), _place(wide(b))
 
 
 def _place(values: Array) -> tuple[int, ...]:
@@ -185,5 +182,5 @@ def _agreed(a: Array, b: Array) -> tuple[int, int] | None:
         return None
     axis = max((at for at, size in enumerate(a.shape) if size > 1), default=-1)
     with np.errstate(all="ignore"):
-        x, y = (np.argmax(np.nan_to_num(_wide(v), nan=-np.inf), axis) for v in (a, b))
+        x, y = (np.argmax(np.nan_to_num(wide(v), nan=-np.inf), axis) for v in (a, b))
     return int(np.count_nonzero(x == y)), int(np.size(x))

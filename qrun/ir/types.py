@@ -61,6 +61,14 @@ SMALL = {
 """Types without codes for inf and NaN, and their largest value."""
 
 
+def computable(array: np.ndarray) -> np.ndarray:
+    """The array; of element types that are ml_dtypes' the same numbers as int8, uint8 or float32, which numpy computes with."""
+    if not is_extension(array.dtype):
+        return array
+    name = type_name(array.dtype)
+    return array.astype(np.int8 if name.startswith("int") else np.uint8 if name.startswith("uint") else np.float32)
+
+
 def is_extension(dtype: np.dtype) -> bool:
     """Whether numpy has the type from ml_dtypes. A copy of a dtype, as unpickling makes it, is not `isbuiltin` any more."""
     return dtype.isbuiltin == 2

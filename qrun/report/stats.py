@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ir.types import is_extension, shape_text, type_name
+from qrun.ir.types import computable, shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 from qrun.report.text import number, shorten_all, width_of
@@ -84,12 +84,7 @@ def _rows(values: Array, odd: Array | None = None) -> tuple[int | None, ...] | N
 
 def numeric(array: Array) -> Array | None:
     """The array in a type that numpy computes with; None for text and complex numbers."""
-    if array.dtype.kind in "Oc":
-        return None
-    if not is_extension(array.dtype):
-        return array
-    name = type_name(array.dtype)
-    return array.astype(np.int8 if name.startswith("int") else np.uint8 if "int" in name else np.float32)
+    return None if array.dtype.kind in "Oc" else computable(array)
 
 
 def values_shown(array: Array) -> list[str]:

@@ -25,9 +25,6 @@ BRACKETS = re.compile(r"##(?=\w*\[)")
 _COLONS = re.compile(r"^((?:[^\S\n]|\x1b\[[0-9;]*m)*):(?=:)", re.MULTILINE)
 """Starts one at the beginning of a line, behind blanks and colours: ``::error::``."""
 
-SHORT = 12
-"""Digits of a hash that are shown."""
-
 
 def safe(text: str, encoding: str = "utf-8") -> str:
     """The text on one line: control, format and unencodable characters as escapes; tabs and newlines too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from qrun.declare.frozen import frozen, replace
 from qrun.errors import LimitError, TimeLimitError
@@ -13,7 +13,7 @@ from qrun.ir import Array, Node
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.events import NodeEvent
+from qrun.running.events import LaterEvents, NodeEvent
 from qrun.running.flat import Flat
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
@@ -162,7 +162,7 @@ class Compiled:
         return Timed(self.events, self.program.listing, ran, self.flat)
 
 
-class Timed(Sequence[NodeEvent]):
+class Timed(LaterEvents):
     """The events of a run of a program, made of its time stamps when somebody looks at them."""
 
     def __init__(
@@ -170,8 +170,7 @@ class Timed(Sequence[NodeEvent]):
     ) -> None:
         self._known, self._listing, self._ran, self._flat = events, listing, ran, flat
 
-    @cached_property
-    def _events(self) -> tuple[NodeEvent, ...]:
+    def made(self) -> tuple[NodeEvent, ...]:
         from qrun.native.plan.stamps import helped, times
 
         listing = self._listing
@@ -196,18 +195,6 @@ class Timed(Sequence[NodeEvent]):
 
     def __len__(self) -> int:
         return len(self._flat.whole if self._flat else self._known)
-
-    def __iter__(self) -> Iterator[NodeEvent]:
-        return iter(self._events)
-
-    @overload
-    def __getitem__(self, at: int) -> NodeEvent: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
-        return self._events[at]
 
 
 def _undecided() -> Exception:

@@ -6,8 +6,6 @@ Where they tell all of it, the native program is made before anything runs, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import overload
 
 from qrun.declare.collector import uncollected
 from qrun.declare.frozen import frozen
@@ -16,7 +14,7 @@ from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.running.dispatch import KernelBinding
 from qrun.running.drysteps import DryStep, DryValues, dry_step
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import LaterEvents, NodeEvent, TensorInfo
 from qrun.running.execution import hold_feeds, own_outputs
 from qrun.running.keptprograms import KeptProgram, observing_program
 from qrun.running.plan import Plan
@@ -25,28 +23,18 @@ from qrun.running.steps import REFUSALS, Run, event_of
 from qrun.running.times import Clock
 
 
-class DryEvents(Sequence[NodeEvent]):
+class DryEvents(LaterEvents):
     """What would happen at each step, without times, and without what is observed in results of native kernels; made when
     somebody looks at it."""
 
     def __init__(self, steps: Sequence[DryStep], run: Run) -> None:
         self._steps, self._infos, self._groups = steps, run.infos, run.groups
 
-    @cached_property
-    def _events(self) -> tuple[NodeEvent, ...]:
+    def made(self) -> tuple[NodeEvent, ...]:
         return tuple(event_of(s.step, self._infos, s.made, s.bound, s.observations, self._groups) for s in self._steps)
 
     def __len__(self) -> int:
         return len(self._steps)
-
-    @overload
-    def __getitem__(self, at: int) -> NodeEvent: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
-        return self._events[at]
 
 
 @frozen

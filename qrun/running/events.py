@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 
@@ -65,3 +67,27 @@ class NodeEvent:
             self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
             self.sections, self.group, self.node, tuple(helpers), step,
         )  # fmt: skip
+
+
+class LaterEvents(Sequence[NodeEvent]):
+    """The events of a run, made when somebody looks at one of them; how many there are is known before."""
+
+    @abstractmethod
+    def made(self) -> tuple[NodeEvent, ...]:
+        """All of them; called once."""
+
+    @cached_property
+    def _events(self) -> tuple[NodeEvent, ...]:
+        return self.made()
+
+    def __iter__(self) -> Iterator[NodeEvent]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, at: int) -> NodeEvent: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
+        return self._events[at]

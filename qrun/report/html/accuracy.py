@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qrun.documents.item import Item
-from qrun.report.html.cells import COSINE, INDEX, MAX_ABS, SQNR, inner_cell, number_cell, real, text_cell
+from qrun.report.html.cells import COSINE, INDEX, MAX_ABS, SQNR, inner_cell, label_cell, number_cell, real, text_cell
 from qrun.report.html.collect import MOST
 from qrun.report.html.models import items
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
@@ -62,12 +62,9 @@ def _agreed(output: Item) -> str:
 def _costs(rows: Sequence[Item]) -> Markup:
     largest = max((real(r, "share") or 0 for r in rows), default=0)
 
-    def label(item: Item) -> str:
-        return text_cell("name")(item) or f"{text_cell('op')(item)}_{item['index'].size}"
-
     columns = [
         HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
-        HtmlColumn("node", label, name=True),
+        HtmlColumn("node", label_cell, name=True),
         HtmlColumn("operator", text_cell("op"), short=True),
         HtmlColumn(
             "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"

@@ -22,6 +22,11 @@ def text_cell(key: str, default: str = "") -> Show:
     return lambda item: inner.text if (inner := item.find(key)) else default
 
 
+def label_cell(item: Item) -> str:
+    """The name of a node; of one without, ``MaxPool_4``, as everywhere."""
+    return text_cell("name")(item) or f"{text_cell('op')(item)}_{item['index'].size}"
+
+
 def inner_cell(key: str, show: Show) -> Show:
     """What of an object inside of a row is shown; "–" without it."""
     return lambda item: show(inner) if (inner := item.find(key)) else "–"

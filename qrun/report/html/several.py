@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.evaluating.tally import Score
 from qrun.memory import file_size, human
 from qrun.report.evaluation import TITLES, limits_text, value_text
-from qrun.report.html.cells import real, text_cell
+from qrun.report.html.cells import label_cell, real
 from qrun.report.html.collect import MOST, PageContent
 from qrun.report.html.findings import counts
 from qrun.report.html.frame import section
@@ -236,11 +236,7 @@ def _findings(pages: Sequence[PageContent]) -> list[Row]:
 def _costs(pages: Sequence[PageContent]) -> list[Row]:
     def told(page: PageContent) -> Iterator[NamedValue]:
         for cost in (page.comparison.find("costs") if page.comparison else None) or ():
-            sqnr = real(cost, "output_sqnr_db")
-            yield (
-                text_cell("name")(cost) or f"{text_cell('op')(cost)}_{cost['index'].size}",
-                _amount(sqnr, lambda v: f"{v:.1f} dB"),
-            )
+            yield label_cell(cost), _amount(real(cost, "output_sqnr_db"), lambda v: f"{v:.1f} dB")
 
     rows = _joined(pages, told, 1)
     return sorted(rows, key=lambda row: min((c.value for c in row.cells if c.value is not None), default=float("inf")))
