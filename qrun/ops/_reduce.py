@@ -1,4 +1,4 @@
-"""Sums in float64 and extremes, over axes: shared by reductions and pools."""
+"""Sums, means and deviations from them in float64, and extremes, over axes: shared by reductions, pools and normalizations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._float import bounds, is_integer, widen
+from qrun.ops._float import bounds, is_integer, narrow, single, widen
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
@@ -51,3 +51,27 @@ def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bo
         below = joined(np.signbit(data), axis=axes, keepdims=keepdims)
         zeros = np.where(below, -0.0, 0.0).astype(data.dtype)
         return np.where(made == 0, zeros, made)
+
+
+def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon), in float64."""
+    with np.errstate(all="ignore"):
+        mean = mean_over(x, axes)
+        y = np.subtract(x, mean, dtype=np.float64)
+        inverse = 1.0 / np.sqrt(mean_over(np.square(y), axes) + single(epsilon))
+        y *= inverse
+    return y, mean, inverse
+
+
+def mean_over(x: Array, axes: Sequence[int]) -> Array:
+    """The mean over axes, which stay, in float64."""
+    return np.asarray(sum_over(x, tuple(axes), True) / np.float64(math.prod(x.shape[a] for a in axes)))
+
+
+def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """y * weights[0] + weights[1], in place, rounded to the type."""
+    with np.errstate(all="ignore"):
+        y *= weights[0]
+        for bias in weights[1:]:
+            y += bias
+    return narrow(y, dtype)

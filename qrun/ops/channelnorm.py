@@ -11,7 +11,7 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, misfit, op, require
-from qrun.ops._standardized import affine, standardized
+from qrun.ops._reduce import affine, standardized
 
 
 @op("InstanceNormalization", since=6)

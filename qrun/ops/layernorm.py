@@ -15,8 +15,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, misfit, one_of, op, require
-from qrun.ops._reduce import sum_over
-from qrun.ops._standardized import affine, mean_over, standardized
+from qrun.ops._reduce import affine, mean_over, standardized, sum_over
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"

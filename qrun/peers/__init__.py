@@ -7,9 +7,8 @@ qrun's own results only to map other profiles onto the file's nodes.
 from qrun.peers._common import proto_of, runtime_label
 from qrun.peers._loaded import Limits, Loaded, loading
 from qrun.peers._nodes import Nodes
-from qrun.peers._optimized import optimized_peer
 from qrun.peers._ort import ORT_TYPES, encode_feeds, external_settings
-from qrun.peers._peer import PEERS, Peer
+from qrun.peers._peer import PEERS, Peer, optimized_peer
 
 __all__ = [
     "ORT_TYPES",

@@ -1,19 +1,25 @@
-"""A model in another runtime."""
+"""A model in another runtime, and the optimized graph that onnxruntime ran."""
 
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from pickle import PickleBuffer
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Unpack
+
+import onnx
 
 from qrun.child import Crash, Failed, RemoteObject
+from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import received, unwrapped
-from qrun.peers._common import bytes_of, runtime_label
+from qrun.memory import ResourceLimits
+from qrun.peers._common import bytes_of, proto_of, runtime_label
 from qrun.peers._loaded import Limits, Loaded, load_failed, loading
-from qrun.peers._ort import load_ort
+from qrun.peers._ort import external_settings, load_ort
 from qrun.running.profiling import Profile, Progress, TimedRunner, measure
 from qrun.running.session import RunResult
 
@@ -106,3 +112,34 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
 
 def _encoded(feeds: Mapping[str, Array]) -> dict[str, Any]:
     return {name: unwrapped(array) for name, array in feeds.items()}
+
+
+def optimized_peer(
+    model: Model, data: bytes | None, outputs: Sequence[str], **limits: Unpack[ResourceLimits]
+) -> Peer | None:
+    """A peer that runs the optimized graph as it is, with all tensors of the model that onnxruntime has left in it.
+
+    outputs: the graph's. None if it leaves none, or the graph cannot be had (it is larger than a file may be, or is
+    refused as written). Raises MemoryLimitError.
+    """
+    try:
+        found = _optimized(model, data, limits.get("max_memory"))
+        made = {name for node in found.graph.node for name in node.output if name}
+        kept = [name for name in model.producers if name in made and name not in outputs]
+        if not kept:
+            return None
+        written = found.SerializeToString()
+        return Peer(model, "ort", data=written, outputs=[*outputs, *kept], optimize=False, **limits)
+    except LimitError:
+        raise
+    except (QrunError, Failed, Crash, OSError, ValueError):
+        return None
+
+
+def _optimized(model: Model, data: bytes | None, max_memory: int | None) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory(prefix="qrun-") as folder:
+        path = Path(folder) / "model.onnx"
+        options = {"settings": external_settings(model), "optimized": str(path)}
+        sent = proto_of(model, data, ()).SerializeToString()
+        RemoteObject("load", lambda: ("ort", loading(max_memory, model, None), PickleBuffer(sent), options))
+        return onnx.load_model(path)

@@ -41,7 +41,7 @@ _TEXTS = {
     "QR503": "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them.",
     "QR504": "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it.",
     "QR505": "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, a limit of memory or time, or files that cannot be read. The finding tells which vectors, and the reason with its code. Neither --select nor another code in --ignore removes this finding; --ignore QR505 does, and so accepts vectors that do not run.",
-}  # fmt: skip
+}
 CODES = {code: (NAMES[code], text) for code, text in _TEXTS.items()}
 """Code to name and explanation."""
 

@@ -1,4 +1,4 @@
-"""Rows about nodes: what they made, and names that fit."""
+"""Rows about nodes, also of graphs inside nodes (of If, Loop and Scan): what they made, and names that fit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from qrun.declare.frozen import replace
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
-from qrun.report.grid import Grid
+from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
-from qrun.report.text import same_start
-from qrun.running.session import NodeEvent
+from qrun.report.text import duration, percent, plural, same_start
+from qrun.running.session import InsideEvent, NodeEvent
 
 if TYPE_CHECKING:
-    from qrun.documents.answers import RanNode, TensorForm
+    from qrun.documents.answers import InsideTimes, RanNode, TensorForm
 
 
 def node_of(model: Model, event: NodeEvent) -> Node:
@@ -124,3 +124,29 @@ def fold_prefix(screen: Screen, grid: Grid) -> Grid:
     columns = [replace(c, header=f"{c.header} in {prefix}") if at == 1 else c for at, c in enumerate(grid.columns)]
     rows = [[cell[len(prefix) :] if at == 1 else cell for at, cell in enumerate(row)] for row in grid.rows]
     return Grid(columns, rows, grid.styles)
+
+
+def inside_times(events: Sequence[InsideEvent]) -> list[InsideTimes]:
+    from qrun.documents.answers import InsideTimes
+
+    return [InsideTimes(e.path, e.op, e.runs, e.duration_ns / 1e6, e.backend, e.why) for e in events]
+
+
+def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:
+    """``2 more nodes inside``: those that `inside_grid` leaves out; "" if it has all."""
+    left = 0 if most is None else len(events) - most
+    return f"{plural(left, 'more node')} inside" if left > 0 else ""
+
+
+def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:
+    """The slowest first, or all in the order in which they ran. whole_ns: of the run, whose shares are shown."""
+    shown = events if most is None else sorted(events, key=lambda e: -e.duration_ns)[:most]
+    columns = [
+        Column("inside", shrink=2, cell=lambda e: e.path),
+        Column("op", shrink=1, cell=lambda e: e.op),
+        Column("runs", right=True, cell=lambda e: str(e.runs)),
+        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
+        Column("share", right=True, cell=lambda e: percent(e.duration_ns / whole_ns if whole_ns else 0)),
+        Column("kernel", optional=1, cell=lambda e: e.backend),
+    ]
+    return Grid.of(columns, shown)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
-from qrun.report.inside import inside_grid, inside_left
-from qrun.report.nodes import FUSED, STEPS
+from qrun.report.nodes import FUSED, STEPS, inside_grid, inside_left
 from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid

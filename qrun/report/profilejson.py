@@ -15,7 +15,7 @@ from qrun.declare.frozen import keys
 from qrun.documents.answers import Samples
 from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
-from qrun.report.inside import inside_times
+from qrun.report.nodes import inside_times
 from qrun.report.profilerows import ProfileReport, above_roof, statistics
 from qrun.report.text import duration, percent, plural, safe
 from qrun.running.profiling import SPREAD, Profile, outliers, summary

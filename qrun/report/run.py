@@ -18,6 +18,9 @@ from qrun.report.nodes import (
     STEPS,
     fold_prefix,
     fused_text,
+    inside_grid,
+    inside_left,
+    inside_times,
     moved,
     node_of,
     op_names,
@@ -130,8 +133,6 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     if rest:
         screen.line(f"  {'; '.join(rest)}")
     if report.result.inside:
-        from qrun.report.inside import inside_grid, inside_left
-
         most = None if all_nodes else TOP + 2
         screen.grid(inside_grid(report.result.inside, total, most))
         if left_inside := inside_left(report.result.inside, most):
@@ -174,8 +175,6 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
 def run_fields(report: RunReport) -> dict[str, Any]:
     """The body of the JSON report."""
-    from qrun.report.inside import inside_times
-
     result = report.result
     return {
         "model": model_fields(report.model),

@@ -40,7 +40,7 @@ class Arg(Planned):
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
         loops = merged(
             Loop(n, (x.steps[axis], y.steps[axis])) for axis, n in enumerate(self.result.shape) if axis != self.axis
-        ) or [Loop(1, (itemsize, 8))]  # fmt: skip
+        ) or [Loop(1, (itemsize, 8))]
         *outer, own = loops
         if len(outer) > OUTER:
             raise Declined("axes that do not follow each other")
