@@ -33,6 +33,7 @@ class GroupQuery:
     packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden;
     window: how many last places are seen, 0 for all. bias: the shape of what is added to scores, None for nothing.
     angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
+    cap: the softcap, 0 for none. sink: of each head, one more score that counts in the sums of Softmax.
     """
 
     batch: int
@@ -49,6 +50,8 @@ class GroupQuery:
     bias: Shape | None
     angles: Shape | None
     pairs: bool
+    cap: float
+    sink: Array | None
 
     @property
     def kept(self) -> int:
@@ -126,10 +129,9 @@ def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 
 
 def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
-    """``mixed``: Softmax(scale * query @ keys' + bias + mask) @ values."""
+    """``mixed``: Softmax(capped(scale * query @ keys') + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.kernels.float_matmul import FloatMatmul
-    from qrun.native.kernels.softmax import SoftmaxF32
 
     engine = site.engine
     columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)
@@ -138,13 +140,38 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     made = [Stage(columns, ("keys",), "columns"), Stage(product, ("query", "columns"), "scores")]
     name, scores = "scores", product.result
     for what, function, source in _scaled(site, form):
-        step = Elementwise(engine, function, [scores, source.operation.result])
-        made += [source, Stage(step, (name, source.output), what)]
+        others = [] if source is None else [source]
+        operands = [scores, *(stage.operation.result for stage in others)]
+        step = Elementwise(engine, function, operands, reference=_tanh if function == "tanh" else None)
+        made += [*others, Stage(step, (name, *(stage.output for stage in others)), what)]
         name = what
-    softmax = SoftmaxF32(engine, scores.shape, form.total, _softmax)
     mixed = FloatMatmul(engine, scores.shape, rows.result.shape, exact_sums())
-    made += [Stage(softmax, (name,), "shares"), Stage(rows, ("values",), "rows")]
+    made += [*_shares(site, form, scores.shape, name), Stage(rows, ("values",), "rows")]
     return [*made, Stage(mixed, ("shares", "rows"), "mixed")]
+
+
+def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) -> list[Stage]:
+    """``shares``: Softmax of scores of this shape and name, beside the sink of each head, whose share is left out."""
+    from qrun.native.kernels.concat import Concat
+    from qrun.native.kernels.copy import sliced
+    from qrun.native.kernels.decoder import Constant
+    from qrun.native.kernels.softmax import SoftmaxF32
+
+    engine = site.engine
+    if form.sink is None:
+        return [Stage(SoftmaxF32(engine, shape, form.total, _softmax), (name,), "shares")]
+    sinks = form.sink.reshape(form.groups, form.each, *(1,) * (len(shape) - 3))
+    beside = Constant(engine, np.ascontiguousarray(np.broadcast_to(sinks, (*shape[:-1], 1))))
+    joined = Concat(engine, [shape, beside.array.shape], -1, [None] * 2, x_types=[_FLOAT] * 2, y_type=_FLOAT)
+    longer = joined.result.shape
+    softmax = SoftmaxF32(engine, longer, longer[-1], _softmax)
+    kept = sliced(engine, longer, _FLOAT, [0] * len(longer), [1] * len(longer), shape)
+    return [
+        Stage(beside, (), "sinks"),
+        Stage(joined, (name, "sinks"), "scores and sinks"),
+        Stage(softmax, ("scores and sinks",), "all shares"),
+        Stage(kept, ("all shares",), "shares"),
+    ]
 
 
 def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
@@ -161,8 +188,8 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
 
-def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage]]:
-    """What scores become, by which function, and the stage that makes what they are multiplied by, or is added to them."""
+def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage | None]]:
+    """What scores become, by which function, and the stage that makes its other operand, if it has one."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.decoder import Constant, RaggedMask
 
@@ -170,6 +197,11 @@ def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str,
     factor, mask = _factor(form), _mask(site, form)
     if factor is not None:
         yield "scaled", "mul", Stage(Constant(engine, factor), (), "factor")
+    if form.cap:
+        cap = Constant(engine, np.asarray(form.cap, _FLOAT))
+        yield "divided", "div", Stage(cap, (), "cap")
+        yield "bent", "tanh", None
+        yield "capped", "mul", Stage(cap, (), "cap again")
     if form.bias is not None:
         batch, heads = form.bias[:2]
         groups = (form.groups, form.each) if heads > 1 else (1, 1)
@@ -197,6 +229,10 @@ def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
     seen = keys <= own if form.causal else np.ones((form.places, form.total), bool)
     seen = seen & (keys > own - form.window) if form.window else seen
     return np.where(seen, np.float32(0), np.float32(-np.inf))
+
+
+def _tanh(x: Array) -> Array:
+    return np.asarray(node("Tanh", [x], Context()))
 
 
 def _softmax(rows: Array) -> Array:

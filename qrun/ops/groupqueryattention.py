@@ -10,6 +10,7 @@ import numpy as np
 from qrun.ops._attention import attend, check_bias, default_scale, hidden, merged_heads
 from qrun.ops._body import node
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
+from qrun.ops._float import single
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
 from qrun.ops._native import LoweringContext, NativeKernel, declined, require_type
 from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
@@ -17,8 +18,8 @@ from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float float16 bfloat16"
-_TOTAL, _SCORES = 6, 3
-"""Numbers of the input total_sequence_length, and of the output output_qk."""
+_TOTAL, _SINK, _SCORES = 6, 11, 3
+"""Numbers of the inputs total_sequence_length and head_sink, and of the output output_qk."""
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -69,7 +70,7 @@ def group_query_attention(
     if attributes.do_rotary:
         q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
     check_bias(given.attention_bias, (*q.shape[:3], total))
-    with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
+    sink = _sink_of(given, attributes, q.dtype)
     shape = (*k.shape[:2], room if attributes.kept else max(room, total), k.shape[3])
     ctx.claim((2, *shape), k.itemsize, "present")
     presents = np.zeros(shape, k.dtype), np.zeros(shape, k.dtype)
@@ -86,7 +87,7 @@ def group_query_attention(
         first = step.total - columns
         if not first:
             used, bias, seen = [_longer(x, total, 2) for x in used], _longer(bias, total, 3), _longer(seen, total, 1)
-        found, told = _attended(q[own, :, :rows], used, bias, seen, given.head_sink, attributes, ctx)
+        found, told = _attended(q[own, :, :rows], used, bias, seen, sink, attributes, ctx)
         y[own, :, :rows] = found
         scores[own, :, :rows, first : first + seen.shape[1]] = told
     return merged_heads(y, ctx), *presents, scores
@@ -117,6 +118,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
         bias=_bias_shape(given, (batch, heads, length, total)),
         angles=_angles_of(given, size) if attributes.do_rotary else None,
         pairs=bool(attributes.rotary_interleaved),
+        cap=single(attributes.softcap),
+        sink=_sink_of(given, attributes, q.dtype),
     )
     return group_query_kernel(site, form)
 
@@ -125,19 +128,23 @@ def _decline_others(
     site: LoweringContext, given: GroupQueryInputs, attributes: GroupQueryAttributes, total: int
 ) -> None:
     """Declined for forms of the operator that have no native kernel."""
-    names = ("position_ids", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
+    site.require_constant(_SINK)
+    names = ("position_ids", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
     for name in names:
         if getattr(given, name) is not None:
             raise declined(f"{name} is given")
     if attributes.kept:
         raise declined("its cache slides")
-    for name, value in (("softcap", attributes.softcap), ("smooth_softmax", attributes.smooth_softmax == 1)):
-        if value:
-            raise declined(f"{name} is given")
     if site.ctx.wants(_SCORES):
         raise declined("its scores are asked for")
     if given.seqlens_k.shape not in ((len(given.query),), (len(given.query), 1)):
         raise declined("seqlens_k has not one number for each sequence")
+
+
+def _sink_of(given: GroupQueryInputs, attributes: GroupQueryAttributes, dtype: np.dtype[Any]) -> Array | None:
+    """One more score for each head, checked; None for none."""
+    sink = with_shape(given.head_sink, "head_sink", (attributes.num_heads,))
+    return np.zeros(attributes.num_heads, dtype) if sink is None and attributes.smooth_softmax == 1 else sink
 
 
 def _bias_shape(given: GroupQueryInputs, shape: Shape) -> Shape | None:
@@ -169,8 +176,6 @@ def _attended(
 ) -> tuple[Array, Array]:
     """The results of one sequence with the keys and values `used`, and its scores or shares, as qk_output asks. Hidden scores
     are 0."""
-    if sink is None and attributes.smooth_softmax == 1:
-        sink = np.zeros(attributes.num_heads, q.dtype)
     mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
     scale = default_scale(attributes.scale, q.shape[3])
     found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)

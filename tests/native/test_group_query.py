@@ -135,6 +135,10 @@ def test_forms(isa: str, pairs: int) -> None:
         Step(bias=(1, 4), new=3, special=0.02, past=9),
         Step(batch=2, bias=(2, 1), new=5, past=0, room=0),
         Step(batch=2, bias=(1, 4), new=5, past=0, room=0, local_window_size=2),
+        Step(softcap=1.5, past=30),
+        Step(batch=2, softcap=0.3, new=5, special=0.02, bias=(1, 1), past=0, room=0),
+        Step(smooth_softmax=1, new=3, past=9),
+        Step(batch=2, smooth_softmax=1, softcap=2.0, size=40),
     ):
         form.attributes["rotary_interleaved"] = pairs
         form.run(isa=isa)
@@ -155,8 +159,33 @@ def test_sequences_of_different_lengths(isa: str, threads: int) -> None:
         Step(batch=2, new=3, past=9, shorter=(0, 5), special=0.05, size=40),
         Step(batch=2, past=9, shorter=(0, 5), special=0.02, size=40, half=7, rotary_interleaved=1),
         Step(batch=2, past=4, half=0, shorter=(3, 0), groups=1, each=1, size=1),
+        Step(batch=2, new=3, past=9, shorter=(0, 5), softcap=1.5, smooth_softmax=1),
     ):
         form.run(isa=isa, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@every_isa
+def test_sinks_of_heads(isa: str, threads: int) -> None:
+    """Each head has its own: greater than its scores, less, and of no size."""
+    sinks = np.array([3, -np.inf, 0, 0.25], F)
+    for form in (
+        Step(past=30),
+        Step(new=3, softcap=2.0, local_window_size=2),
+        Step(batch=2, past=9, shorter=(4, 0)),
+        Step(batch=2, new=4, past=0, room=0, special=0.02),
+    ):
+        model = form.model(head_sink=sinks)
+        assert not elsewhere(same_runs(model, form.feeds, same=assert_bits, isa=isa, threads=threads))
+
+
+def test_a_sink_of_the_run_is_declined() -> None:
+    form = Step()
+    model = form.model(head_sink=np.ones(4, F))
+    feeds = {**form.feeds, "head_sink": np.ones(4, F)}
+    model.graph.initializer.remove(next(t for t in model.graph.initializer if t.name == "head_sink"))
+    model.graph.input.append(helper.make_tensor_value_info("head_sink", TensorProto.FLOAT, [4]))
+    assert same_everywhere(model, feeds).events[-1].why == "head_sink is not constant"
 
 
 def test_lengths_change_from_run_to_run() -> None:
@@ -205,13 +234,10 @@ def test_ends_that_no_sequence_has_are_refused() -> None:
 def test_what_is_declined_and_why() -> None:
     weight = np.ones(8, F)
     cases: list[tuple[str, Step, dict[str, Any]]] = [
-        ("softcap", Step(softcap=2.0), {}),
-        ("smooth_softmax", Step(smooth_softmax=1), {}),
         ("slides", Step(local_window_size=3, sliding_window_cache=1), {}),
         ("its scores", Step(qk_output=1), {"outputs": ("y", "keys", "values", "scores")}),
         ("position_ids", Step(), {"position_ids": np.array([[3]])}),
         ("attention_bias is given for sequences", Step(batch=2, bias=(1, 1)), {}),
-        ("head_sink", Step(), {"head_sink": np.ones(4, F)}),
         ("q_norm_weight", Step(), {"q_norm_weight": weight, "k_norm_weight": weight}),
         ("no elements", Step(batch=0), {}),
     ]
