@@ -12,7 +12,6 @@ from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.flat import Flat
-from qrun.running.foreignsteps import foreign_item
 from qrun.running.loose import Loose
 from qrun.running.plan import Plan, Step, moving
 
@@ -86,6 +85,8 @@ class Compiler:
 
         step, kernel = plan.steps[number], bound.kernel if bound else None
         if kernel is None and self.calls and not loose:
+            from qrun.running.foreignsteps import foreign_item
+
             called = foreign_item(self.natives.engine, plan, number, infos, self.arith)
             if called is not None:
                 return called

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.collector import uncollected
 from qrun.declare.frozen import replace
 from qrun.ir import Array
@@ -19,10 +20,13 @@ from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.flatsteps import Flattened
-from qrun.running.flattened import flattened
 from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
-from qrun.running.repeats import repeated_turns
+
+if TYPE_CHECKING:
+    from qrun.running import flattened, repeats
+else:
+    flattened, repeats = Later("qrun.running.flattened"), Later("qrun.running.repeats")
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
@@ -189,8 +193,9 @@ class Programs:
         with uncollected():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
-            repeats = partial(repeated_turns, self.natives.engine, self._flat) if self.repeats else None
-            other = None if self._varying else flattened(plan, self.natives, events, infos, shapes, bounds, repeats)
+            turns = partial(repeats.repeated_turns, self.natives.engine, self._flat) if self.repeats else None
+            given = plan, self.natives, events, infos, shapes, bounds, turns
+            other = None if self._varying else flattened.flattened(*given)
             made = self._flat(other, fed) if other is not None else None
             return made or self._compiler.program(
                 plan, events, infos, fed, shapes, bounds, Loose.of(plan, self._varying)
