@@ -98,7 +98,8 @@ class Images:
             self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
-        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, forms(feeds))
+        told = [(name, shape, dtype.type.__name__) for name, shape, dtype in forms(feeds)]
+        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, told)
 
     def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
         """What `make` makes of the model, or made in an earlier process. keep, functions: as `qrun.passes.optimize` takes them."""
