@@ -74,7 +74,7 @@ def test_times_of_many_runs_stay_in_order() -> None:
 def test_kernels_and_the_program_are_made_before_the_first_timed_run(
     warmup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qrun.running import programs
+    from qrun.running.compiling import Compiler
     from qrun.running.dispatch import NativeKernels
 
     log: list[str] = []
@@ -87,7 +87,7 @@ def test_kernels_and_the_program_are_made_before_the_first_timed_run(
         return wrapper
 
     monkeypatch.setattr(NativeKernels, "bind", noted("make", NativeKernels.bind))
-    monkeypatch.setattr(programs.Programs, "_compile", noted("make", programs.Programs._compile))
+    monkeypatch.setattr(Compiler, "program", noted("make", Compiler.program))
     graph = residual()
     session = qrun.Session(graph.proto(), backend="native")
     monkeypatch.setattr(qrun.Session, "execute", noted("run", qrun.Session.execute))
