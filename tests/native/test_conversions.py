@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.native import Array, assert_left, engine, every_isa
+from helpers.native import Array, assert_left, engine, thin
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 from native.test_elementwise import whole
@@ -47,8 +47,7 @@ def hard(dtype: np.dtype[Any], count: int = 300) -> Array:
         return np.concatenate([sizes, -sizes, around, -around, [np.nan]]).astype(dtype)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=str)
-@every_isa
+@thin(*SOURCES, other=2, name="source")
 def test_every_pair_of_types(isa: str, source: np.dtype[Any]) -> None:
     values = hard(source)
     for to in TARGETS:
