@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import OBJECTS, every_isa
+from helpers.native import OBJECTS, every_isa, thin
 from helpers.placed import elsewhere, same_everywhere, same_refusal
 from helpers.support import MS, assert_equal, node_model
 from ops.test_recurrent import dynamic_case, dynamic_kernel
@@ -37,8 +37,7 @@ def model_of(inputs: list[Any], attributes: dict[str, Any], count: int = 3) -> A
     return node_model("DynamicQuantizeLSTM", inputs, attributes, domain=MS, outputs=[F] * count, constants=CONSTANTS)
 
 
-@every_isa
-@pytest.mark.parametrize("sizes", SIZES)
+@thin(*SIZES, other=2, name="sizes")
 def test_sizes(isa: str, sizes: tuple[int, int, int, int]) -> None:
     for seed in range(6):
         inputs, attributes = plain(seed, sizes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere, same_refusal, same_runs
 from helpers.support import node_model
 
@@ -72,10 +72,7 @@ def wanted(op_type: str, data: Array, indices: Array, updates: Array, axis: int,
     return np.array([*made.values()]).astype(data.dtype).reshape(data.shape)
 
 
-@pytest.mark.parametrize(
-    "dtype", [bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64], ids=str
-)
-@every_isa
+@thin(bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64, name="dtype")
 def test_rows_that_indices_name(isa: str, dtype: Any) -> None:
     for seed, (op_type, shape, form, axis) in enumerate(NODES):
         data, indices, updates = case(op_type, shape, form, axis, dtype, seed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, every_isa
+from helpers.native import ISAS, OBJECTS, thin
 from helpers.support import MS, assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -122,10 +123,9 @@ def compared(session: qrun.Session, model: ModelProto, sizes: list[tuple[int, in
             assert_equal(session.run(x)[name], want, f"{n} x {length}")
 
 
-@every_isa
-@pytest.mark.parametrize("kind", [U8, S8])
-@pytest.mark.parametrize("make", [quantized, dynamic, attention])
-def test_layers_of_the_same_nodes(isa: str, make: Any, kind: Any) -> None:
+@thin(*itertools.product((quantized, dynamic, attention), (U8, S8)), other=2, name="case")
+def test_layers_of_the_same_nodes(isa: str, case: tuple[Any, Any]) -> None:
+    make, kind = case
     for number in range(2):
         model = make(number, bool(number), kind)
         for fuse in (True, False):
