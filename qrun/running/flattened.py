@@ -146,8 +146,6 @@ class _Flattening(RepeatedSteps):
         called: Mapping[str, str] | None = None,
         part: str = "",
     ) -> list[str]:
-        """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is to call what
-        its nodes make, where not by new names; part: of these, where the graph is added several times."""
         body, node = step.bodies[name], step.node
         graph = body.model
         if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):

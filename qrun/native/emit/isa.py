@@ -208,7 +208,8 @@ def available() -> tuple[Isa, ...]:
 
 def halves(isa: Isa) -> bool:
     """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their way in two
-    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
+    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves. Zen 4 is told by what it has and
+    lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought AVX512-VP2INTERSECT."""
     if isa.lanes != 16:
         return False
     host = host_features(isa.architecture)
