@@ -87,12 +87,12 @@ class FloatConv(FloatProduct):
         if not depth * taps:
             raise Declined("sums of nothing")
         few = group == 1 and depth < _FEW_CHANNELS
-        lines = window is not None and few and window.kernel[1] > 1 and window.dilations[1] == 1
         each = outputs // group
         depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
         plain = not depthwise and places.plain
-        patches = window is not None and not lines and not depthwise and worthwhile(engine.isa, window, depth, each)
+        patches = window is not None and not depthwise and worthwhile(engine.isa, window, depth, each)
         patches = patches and bool(np.isfinite(w).all())
+        lines = window is not None and few and not patches and window.kernel[1] > 1 and window.dilations[1] == 1
         again = size(places.out) * taps >= _REUSE * size(places.image)
         wide = again and not (lines or depthwise or patches)
         self.geometry = _Geometry(places, group, lines, plain, depthwise, wide, patches)

@@ -113,7 +113,7 @@ class Placement:
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
     guards: of items that a value decides on, its key.
-    placed: operations in order, conversions among them. forms: of each value by key, the one it is made in first.
+    placed: operations in order, conversions among them. forms: of each value by key; the first one is what is seen from outside.
     borders: storages whose border is to be filled once. arena: its size in bytes.
     """
 
@@ -125,7 +125,7 @@ class Placement:
         convert: Conversion,
         guards: Mapping[int, Key] = MappingProxyType({}),
     ) -> None:
-        self.convert, self._guards = convert, guards
+        self.convert, self._guards, self._wanted = convert, guards, frozenset(wanted)
         self._guard_of: dict[Storage, Storage] = {}
         self.placed: list[Placed] = []
         self.forms: dict[Key, list[Storage]] = {}
@@ -140,6 +140,8 @@ class Placement:
             else:
                 for task in item.tasks if isinstance(item, Chain) else (item,):
                     self._task(task, number)
+        for key in wanted:
+            self.forms[key].sort(key=lambda form: form.order != "plain")
         for key in (*wanted, *guards.values()):
             self._keep(key, len(items))
         self._merge()
@@ -175,12 +177,14 @@ class Placement:
         if operation.view and not inputs[0].gaps:
             output.key = inputs[0].key
             output.become_part(inputs[0], 0, False)
-            return
-        self._producers[output] = operation
-        guard = self.forms[self._guards[number]][0] if number in self._guards else None
-        if guard is not None:
-            self._guard_of[output] = guard
-        self.placed.append(Placed(operation, (*inputs, output), number, guard))
+        else:
+            self._producers[output] = operation
+            guard = self.forms[self._guards[number]][0] if number in self._guards else None
+            if guard is not None:
+                self._guard_of[output] = guard
+            self.placed.append(Placed(operation, (*inputs, output), number, guard))
+        if task.output in self._wanted:
+            self._form(task.output, operation.result, "plain", number)
 
     def _orders(self, task: Task) -> tuple[Order, Order]:
         """The orders in memory in which the operation reads its operands, and in which it writes its result."""
