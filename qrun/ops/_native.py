@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation
 
 T = TypeVar("T")
+FLOAT = np.dtype(np.float32)
+EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Lowering = Callable[["LoweringContext"], "NativeKernel"]
 Inputs = Sequence[Any]
 """Arrays, and None where an optional input is omitted."""
@@ -188,7 +190,7 @@ def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
             return None
         stages.append(Stage(operation, mine.inputs, mine.output))
     run, shown = StagesRun(own.run.engine, tuple(stages)), stages[-1].operation
-    if len(own.sections) != len(own.stages[-1].operation.tight):
+    if own.sections != _sections([own.stages[-1].operation]):
         return None
     _must_reach(shown)
     return NativeKernel(run, own.complete, _sections([shown]), run.stages, room=run.room)
@@ -234,6 +236,19 @@ def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") 
     """Declined unless the type fits. what: what there is no native one of, as in ``pools of {}``; {} stands for the type."""
     if not fits:
         raise declined(f"no native {what.format(type_name(dtype))}")
+
+
+def require_copied(dtype: np.dtype[Any]) -> None:
+    """Declined for elements of a size that copies do not take, and for strings."""
+    from qrun.native.kernels.strided import SIZES
+
+    require_type(dtype.itemsize in SIZES and not dtype.hasobject, dtype, "copies of {}")
+
+
+def require_shape(made: Sequence[int], expected: Sequence[int]) -> None:
+    """Declined where the engine makes a result of another shape than the reference kernel."""
+    if tuple(made) != tuple(expected):
+        raise declined("its output shape is an unusual one")
 
 
 def quiet(site: LoweringContext) -> Context:

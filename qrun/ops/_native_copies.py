@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_type
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_copied
 
 if TYPE_CHECKING:
+    from qrun.native.kernels.copy import Copy
+    from qrun.native.kernels.indexed import Indexed
     from qrun.native.machine.operation import Operation, Order
 
-_SIZES = (1, 2, 4, 8)
-"""Bytes of the elements that copies are of."""
 INDICES = 1 << 16
 """Of the axes of a result whose elements are named one by one: each has an index, or some and their weights."""
-_AXES = 5
+AXES = 5
 """Of so many axes every copy is possible; of more, it must be tried."""
+Tried = TypeVar("Tried", bound="Copy | Indexed")
 
 
 def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
@@ -28,13 +29,13 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
     x = site.inputs[0]
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
-    require_type(x.dtype.itemsize in _SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
+    require_copied(x.dtype)
 
     def run(inputs: Inputs) -> Array:
         return np.asarray(site.reference(inputs, Context(site.ctx.arith, site.ctx.version)))
 
     made = operation(x, y)
-    if not made.view and x.ndim > _AXES:
+    if not made.view and x.ndim > AXES:
         _ = made.tight
     return NativeKernel(run, ALWAYS, (), (Stage(made, (0,)),))
 
@@ -46,52 +47,43 @@ def view_kernel(site: LoweringContext) -> NativeKernel:
     return moving_kernel(site, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
 
 
-def transpose_kernel(site: LoweringContext, perm: Sequence[int]) -> NativeKernel:
-    from qrun.native.kernels.copy import transposed
-
-    return moving_kernel(site, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
-
-
 def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
     from qrun.native.kernels.copy import sliced
 
     def operation(x: Array, y: Array) -> Operation:
         bounds = [cut.indices(n) for cut, n in zip(cuts(), x.shape, strict=True)]
         starts = [start if n else 0 for (start, _, _), n in zip(bounds, y.shape, strict=True)]
-        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, _order(x))
+        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, order_of(x))
 
     return moving_kernel(site, operation)
 
 
-def pad_kernel(
-    site: LoweringContext,
-    value: Callable[[], Array],
-    amounts: Callable[[], tuple[list[int], list[int]]],
-) -> NativeKernel:
-    from qrun.native.kernels.copy import padded
-
-    return moving_kernel(site, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
-
-
 def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input by indices along some axes, and all along others."""
-    from qrun.native.errors import Declined
     from qrun.native.kernels.indexed import Indexed
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    require_type(x.dtype.itemsize in _SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
+    require_copied(x.dtype)
 
     def made(order: Order) -> Indexed:
         return Indexed(site.engine, Operand(x.shape, x.dtype), [places.get(a) for a in range(x.ndim)], order)
 
-    operation = made("any")
+    return kernel_of(site, tried(made), (0,), ALWAYS)
+
+
+def tried(of: Callable[[Order], Tried]) -> Tried:
+    """The operation in whichever order its operands lie, or in C order where it is not possible in both. Raises Declined."""
+    from qrun.native.errors import Declined
+
+    made = of("any")
     try:
-        _ = operation.tight, operation.lying("channels").tight
+        _ = made.tight, made.lying("channels").tight
     except Declined:
-        operation = made("plain")
-    return kernel_of(site, operation, (0,), ALWAYS)
+        made = of("plain")
+        _ = made.tight
+    return made
 
 
-def _order(x: Array) -> Order:
-    return "any" if x.ndim <= _AXES else "plain"
+def order_of(x: Array) -> Order:
+    return "any" if x.ndim <= AXES else "plain"

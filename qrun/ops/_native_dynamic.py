@@ -9,21 +9,18 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._complete import Settled
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_integers import completeness
 from qrun.ops._native_turned import turning
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
-    from qrun.native.kernels.conv import Conv
-    from qrun.native.kernels.gemm import Gemm
     from qrun.native.machine.operation import Operand, Operation
     from qrun.native.proof.epilogue import Target
 
-_WRAPS = 2**31
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+LIMIT = 2**31
+"""The first sum that int32 does not hold."""
 
 
 @frozen
@@ -58,8 +55,8 @@ class DynamicProduct:
         turned: tuple[bool, bool] = (False, False),
         addend: Array | None = None,
     ) -> None:
-        if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
-            raise declined(f"no native {type_name(a.dtype if b.dtype in _EIGHT else b.dtype)} products")
+        if a.dtype not in EIGHT or b.dtype not in EIGHT:
+            raise declined(f"no native {type_name(a.dtype if b.dtype in EIGHT else b.dtype)} products")
         self.site, self.a, self.b, self.places, self.turned, self.addend = site, a, b, places, turned, addend
         left, self.right = a[None, :] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
         lead = broadcast_shapes(left.shape[:-2], self.right.shape[:-2])
@@ -208,36 +205,10 @@ class DynamicProduct:
 
 
 def _may_wrap(low: int, high: int) -> bool:
-    return low < -_WRAPS or high >= _WRAPS
-
-
-def sums_kernel(product: DynamicProduct) -> NativeKernel:
-    """The kernel of int32 sums."""
-    stages, shown = product.stages()
-    wraps = product.wraps
-    return staged_kernel(product.site, stages, (shown,), Settled(not wraps))
+    return low < -LIMIT or high >= LIMIT
 
 
 def quantized_kernel(product: DynamicProduct, target: Target, matrices: int) -> NativeKernel:
     """The kernel of a requantized product; target.w_scale has 1, N or matrices * N values."""
     stages, shown = product.stages(target, matrices)
     return staged_kernel(product.site, stages, (shown,), completeness(product.wraps, target))
-
-
-def dynamic_sums_kernel(
-    site: LoweringContext,
-    planned: Conv | Gemm,
-    weights: Array,
-    w_zero: Array | None,
-    place: int,
-) -> NativeKernel:
-    """The kernel of a product that is planned for a zero point of 0; the zero point is input number `place`.
-
-    weights: [N, ...], their zero point of one element or [N].
-    """
-    from qrun.native.kernels.sums import dynamic_sums, reach
-
-    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, memo=site.memo)
-    wraps = site.memo.once("reach", lambda: reach(weights, w_zero)) >= _WRAPS
-    stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
-    return staged_kernel(site, stages, (sums,), Settled(not wraps))

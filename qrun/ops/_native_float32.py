@@ -17,6 +17,7 @@ from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import broadcast, is_integer, single
 from qrun.ops._native import (
+    FLOAT,
     Lowering,
     LoweringContext,
     NativeKernel,
@@ -32,7 +33,6 @@ from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._op import Array, Context
 
-FLOAT = np.dtype(np.float32)
 _CAST_TYPES = "float32 float64 int64 uint64 int32 uint32 int16 uint16 int8 uint8 bool"
 _CAST = (*map(np.dtype, _CAST_TYPES.split()), *NARROW)
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from qrun.ir import Array
-from qrun.ops._complete import NEVER, Finite, KnownScale, Settled
+from qrun.ops._complete import Settled
 from qrun.ops._context import Context
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_dynamic import DynamicProduct, Given
+from qrun.ops._native_dynamic import LIMIT, DynamicProduct, Given
 from qrun.ops._quantize import note_scale
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
     from qrun.native.machine.operation import Operation
-
-_MOST = 2**31
 
 
 def float_kernel(
@@ -35,23 +31,6 @@ def float_kernel(
     """
     stages, shown = scaled_stages(product, _parameter(product, scales[0]), scales[1], bias, slope)
     return staged_kernel(product.site, stages, shown, Settled(not product.wraps), plain)
-
-
-def dynamic_kernel(
-    site: LoweringContext, a: Array, b: Array, places: tuple[int, int, int, int], plain: Callable[[Inputs], bool]
-) -> NativeKernel:
-    """The kernel of the product of input 0, which is quantized in each run, with b as float32.
-
-    places: of B, its scale, its zero point and the bias among the inputs.
-    """
-    from qrun.native.kernels.dynamic import RESULTS
-
-    right, scale, zero, bias = places
-    codes = np.broadcast_to(np.uint8(0), a.shape)
-    product = DynamicProduct(site, codes, b, ("codes", right, Given("zero", RESULTS["zero"]), zero))
-    stages, shown = scaled_stages(product, Given("scale", RESULTS["scale"]), scale, bias)
-    quantized = quantizing(site.engine, a, ("codes", "scale", "zero"))
-    return staged_kernel(site, [*quantized, *stages], shown, NEVER if product.wraps else Finite(), plain)
 
 
 def scaled_stages(
@@ -73,7 +52,7 @@ def scaled_stages(
         first,
         second,
         added,
-        min(max(map(abs, product.bounds())), _MOST),
+        min(max(map(abs, product.bounds())), LIMIT),
         None if slope is None else float(slope),
     )
     factors = Factors(site.engine, scaling)
@@ -90,15 +69,6 @@ def _parameter(product: DynamicProduct, place: int) -> Array | Given:
     if array.size not in (1, product.n):
         raise declined(f"{site.names[place]} differs from matrix to matrix")
     return array if site.fixed[place] else Given.input(site, place)
-
-
-def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
-    """The kernel that quantizes x to codes, with their scale and zero point."""
-    if site.ctx.arith == "onnx-ref":
-        raise declined("no native kernels for onnx-ref arithmetic")
-    stages = quantizing(site.engine, x, (0, 1, 2))
-    shown = tuple(stages[place].operation for place in (0, -1))
-    return staged_kernel(site, stages, shown, KnownScale())
 
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ops._body import node
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_products import exact_sums
 from qrun.ops._op import Array, Context, Shape
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
     from qrun.native.kernels.decoder import Heads
 
-_FLOAT = np.dtype(np.float32)
 _QUERY, _PAST, _ENDS, _ANGLES, _BIAS = 0, 3, 5, (7, 8), 10
 """Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin; what is
 added to scores."""
@@ -142,7 +141,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     for what, function, source in _scaled(site, form):
         others = [] if source is None else [source]
         operands = [scores, *(stage.operation.result for stage in others)]
-        step = Elementwise(engine, function, operands, reference=_tanh if function == "tanh" else None)
+        step = Elementwise(engine, function, operands, reference=_reference("Tanh") if function == "tanh" else None)
         made += [*others, Stage(step, (name, *(stage.output for stage in others)), what)]
         name = what
     mixed = FloatMatmul(engine, scores.shape, rows.result.shape, exact_sums())
@@ -159,13 +158,13 @@ def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) ->
 
     engine = site.engine
     if form.sink is None:
-        return [Stage(SoftmaxF32(engine, shape, form.total, _softmax), (name,), "shares")]
+        return [Stage(SoftmaxF32(engine, shape, form.total, _reference("Softmax")), (name,), "shares")]
     sinks = form.sink.reshape(form.groups, form.each, *(1,) * (len(shape) - 3))
     beside = Constant(engine, np.ascontiguousarray(np.broadcast_to(sinks, (*shape[:-1], 1))))
-    joined = Concat(engine, [shape, beside.array.shape], -1, [None] * 2, x_types=[_FLOAT] * 2, y_type=_FLOAT)
+    joined = Concat(engine, [shape, beside.array.shape], -1, [None] * 2, x_types=[FLOAT] * 2, y_type=FLOAT)
     longer = joined.result.shape
-    softmax = SoftmaxF32(engine, longer, longer[-1], _softmax)
-    kept = sliced(engine, longer, _FLOAT, [0] * len(longer), [1] * len(longer), shape)
+    softmax = SoftmaxF32(engine, longer, longer[-1], _reference("Softmax"))
+    kept = sliced(engine, longer, FLOAT, [0] * len(longer), [1] * len(longer), shape)
     return [
         Stage(beside, (), "sinks"),
         Stage(joined, (name, "sinks"), "scores and sinks"),
@@ -184,7 +183,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
     places = (0, 1, -1, -2) if turned else (0, 1, -2, -1)
     counts = (*lead, form.total, form.size)
     moves = [Move(n, axis, 1, place, 1) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
-    operands = Operand((*lead, form.room, form.size), _FLOAT), Operand((*lead, *ones, *matrix), _FLOAT)
+    operands = Operand((*lead, form.room, form.size), FLOAT), Operand((*lead, *ones, *matrix), FLOAT)
     return Copy(site.engine, operands, ("plain", "plain"), moves, view=not turned and form.room == form.total)
 
 
@@ -194,11 +193,11 @@ def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str,
     from qrun.native.kernels.decoder import Constant, RaggedMask
 
     engine, ends = site.engine, site.inputs[_ENDS]
-    factor, mask = _factor(form), _mask(site, form)
-    if factor is not None:
-        yield "scaled", "mul", Stage(Constant(engine, factor), (), "factor")
+    mask = _mask(site, form)
+    if form.scale != 1:
+        yield "scaled", "mul", Stage(Constant(engine, np.asarray(form.scale, FLOAT)), (), "factor")
     if form.cap:
-        cap = Constant(engine, np.asarray(form.cap, _FLOAT))
+        cap = Constant(engine, np.asarray(form.cap, FLOAT))
         yield "divided", "div", Stage(cap, (), "cap")
         yield "bent", "tanh", None
         yield "capped", "mul", Stage(cap, (), "cap again")
@@ -206,7 +205,7 @@ def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str,
         batch, heads = form.bias[:2]
         groups = (form.groups, form.each) if heads > 1 else (1, 1)
         shape = (batch, *groups, *form.rows[1:], form.total)
-        yield "biased", "add", Stage(view(engine, form.bias, shape, _FLOAT), (_BIAS,), "bias")
+        yield "biased", "add", Stage(view(engine, form.bias, shape, FLOAT), (_BIAS,), "bias")
     if form.ragged and ends is not None:
         shape = (form.batch, 1, 1, *form.rows[1:], form.total)
         sizes = (form.batch, form.places, form.total)
@@ -214,10 +213,6 @@ def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str,
         yield "masked", "add", Stage(hidden, (_ENDS,), "mask")
     elif mask is not None:
         yield "masked", "add", Stage(Constant(engine, mask), (), "mask")
-
-
-def _factor(form: GroupQuery) -> Array | None:
-    return None if form.scale == 1 else np.asarray(form.scale, _FLOAT)
 
 
 def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
@@ -231,12 +226,8 @@ def _mask(site: LoweringContext, form: GroupQuery) -> Array | None:
     return np.where(seen, np.float32(0), np.float32(-np.inf))
 
 
-def _tanh(x: Array) -> Array:
-    return np.asarray(node("Tanh", [x], Context()))
-
-
-def _softmax(rows: Array) -> Array:
-    return np.asarray(node("Softmax", [rows], Context()))
+def _reference(op_type: str) -> Callable[[Array], Array]:
+    return lambda x: np.asarray(node(op_type, [x], Context()))
 
 
 def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
@@ -248,12 +239,12 @@ def _outputs(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     shape = (form.batch, form.groups, *form.rows, form.size)
     y = (form.batch, form.places, form.groups * form.each * form.size)
     if form.places == 1:
-        merged = view(site.engine, shape, y, _FLOAT)
+        merged = view(site.engine, shape, y, FLOAT)
     else:
         places = ((0, 1), (2, form.each * form.size), (2, form.size), (1, 1), (2, 1))
         moves = [Move(n, axis, 1, *place) for axis, (n, place) in enumerate(zip(counts, places, strict=True))]
-        merged = Copy(site.engine, (Operand(shape, _FLOAT), Operand(y, _FLOAT)), ("plain", "plain"), moves)
+        merged = Copy(site.engine, (Operand(shape, FLOAT), Operand(y, FLOAT)), ("plain", "plain"), moves)
     cache = (form.batch, form.groups, form.room, form.size)
-    whole = view(site.engine, cache, cache, _FLOAT)
+    whole = view(site.engine, cache, cache, FLOAT)
     presents = [Stage(whole, (name,), place) for place, name in ((1, "keys"), (2, "values")) if site.ctx.wants(place)]
     return [Stage(merged, ("mixed",), 0), *presents]

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_shape, require_type
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._window import SlidingWindow
 
@@ -48,15 +48,11 @@ def planned_conv(
         w_zero_point=zeros[1],
         bias=bias,
         target=target,
-        group=group,
-        strides=win.strides,
-        dilations=win.dilations,
-        pads=(*win.begin, *win.end),
         memo=site.memo,
+        **win.geometry(group),
         **options,
     )
-    if conv.y_shape != (x.shape[0], channels, *win.out):
-        raise declined("its output shape is an unusual one")
+    require_shape(conv.y_shape, (x.shape[0], channels, *win.out))
     return conv
 
 

@@ -19,18 +19,16 @@ from qrun.ops._native import (
     declined,
     kernel_of,
     quiet,
-    require_type,
+    require_copied,
     staged_kernel,
 )
-from qrun.ops._native_copies import moving_kernel
+from qrun.ops._native_copies import AXES, moving_kernel, tried
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
     from qrun.native.kernels.indexed import NamedRows
     from qrun.native.machine.operation import Operation, Order
 
-_LOOPS = 5
-"""Of so many loops every copy is possible; of more, it must be tried."""
 _PARTS = 1024
 """Parts of a tensor: each has a call of its own."""
 _NUMBERED = 1 << 22
@@ -40,12 +38,11 @@ _NUMBERED = 1 << 22
 def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
     """The kernel of an operator that cuts its first input along `axis`, 0 or more, into its outputs by constants."""
     from qrun.native.kernels.copy import sliced, view
-    from qrun.native.kernels.strided import SIZES
 
     x = site.inputs[0]
     parts: tuple[Array, ...] = site.reference(site.inputs, site.ctx)
     site.require_constants()
-    require_type(x.dtype.itemsize in SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
+    require_copied(x.dtype)
     if len(parts) > _PARTS:
         raise declined(f"more than {_PARTS} parts")
     stages, first = [], 0
@@ -159,15 +156,6 @@ def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> Nati
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:
-    """The copy in whichever order its operands lie, or in C order where it is not possible in both. Raises Declined."""
-    from qrun.native.errors import Declined
-
+    """As `tried`, but for copies of so few loops that they need not be."""
     made = of("any")
-    if made.loops <= _LOOPS:
-        return made
-    try:
-        _ = made.tight, made.lying("channels").tight
-    except Declined:
-        made = of("plain")
-        _ = made.tight
-    return made
+    return made if made.loops <= AXES else tried(of)

@@ -17,14 +17,13 @@ from qrun.errors import QrunError
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native import FLOAT, Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._op import Array, Lowering
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation
 
 NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-_FLOAT = np.dtype(np.float32)
 
 
 def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
@@ -37,7 +36,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
 
     What such kernels do not do is asked of the lowering itself: it has words for it, or perhaps a kernel.
     """
-    if any(x is not None and x.dtype in (*NARROW, _FLOAT) and x.dtype != dtype for x in site.inputs):
+    if any(x is not None and x.dtype in (*NARROW, FLOAT) and x.dtype != dtype for x in site.inputs):
         return lowering(site)
     ctx = replace(site.ctx, claims=[], observations=[])
     try:
@@ -61,7 +60,7 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    exact = (_FLOAT, *NARROW, *map(np.dtype, (np.int16, np.uint16, np.int8, np.uint8, np.bool_)))
+    exact = (FLOAT, *NARROW, *map(np.dtype, (np.int16, np.uint16, np.int8, np.uint8, np.bool_)))
     if x.dtype not in exact and not (dtype == np.float16 and x.dtype in (np.int32, np.int64)):
         raise declined(f"{type_name(x.dtype)} to {type_name(dtype)}")
     wide = Elementwise(site.engine, "cast", [Operand(x.shape, x.dtype)])
@@ -77,15 +76,15 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any]) -> Lowering
         if x is None or x.dtype != dtype:
             return x
         if not site.fixed[place]:
-            return np.broadcast_to(np.zeros((), _FLOAT), x.shape)
-        return site.memo.once(("wide", place), lambda: x.astype(_FLOAT))
+            return np.broadcast_to(np.zeros((), FLOAT), x.shape)
+        return site.memo.once(("wide", place), lambda: x.astype(FLOAT))
 
     def short(x: Any) -> Any:
-        return x.astype(dtype) if x is not None and x.dtype == _FLOAT else x
+        return x.astype(dtype) if x is not None and x.dtype == FLOAT else x
 
     def reference(inputs: Inputs, ctx: Context) -> Any:
         made = site.reference([short(x) for x in inputs], ctx)
-        return made.astype(_FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
+        return made.astype(FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
 
     inputs = tuple(wide(place, x) for place, x in enumerate(site.inputs))
     return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype)
@@ -111,9 +110,9 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
     made, after = [], []
     for stage in stages:
         output, result = stage.output, stage.operation.result
-        if isinstance(output, int) and result.dtype == _FLOAT:
+        if isinstance(output, int) and result.dtype == FLOAT:
             after.append(
-                Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, _FLOAT)), (f"made {output}",), output)
+                Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, FLOAT)), (f"made {output}",), output)
             )
             output = f"made {output}"
         made.append(replace(stage, inputs=tuple(names.get(place, place) for place in stage.inputs), output=output))

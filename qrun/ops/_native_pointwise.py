@@ -17,14 +17,13 @@ from qrun.declare.memo import Memo
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._complete import ALWAYS, NEVER, Complete, EachPart, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
+from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
 from qrun.ops._op import Array, Context, Shape
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct, CodeSum
     from qrun.native.proof.lines import Expected
 
-EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
 _JOINED = 256

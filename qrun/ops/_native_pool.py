@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from qrun.native.kernels.taps import Taps
     from qrun.native.machine.operation import Order
 
-EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _ENTRIES = 1 << 26
 Rounding = Callable[[Array, Array], Array]
 """Sums of x - x_zero_point, float64, and their divisor to rounded quotients."""
@@ -35,12 +34,6 @@ def taps_of(site: LoweringContext, size: Sequence[int], win: SlidingWindow) -> T
     return Taps.of(size, win.kernel, win.strides, win.dilations, win.begin, win.out)
 
 
-def image_taps(site: LoweringContext, size: Sequence[int]) -> Taps:
-    """The whole image as one window."""
-    ones = (1,) * len(size)
-    return taps_of(site, size, SlidingWindow(tuple(size), ones, ones, (0,) * len(size), (0,) * len(size), ones))
-
-
 def largest_kernel(
     site: LoweringContext, x: Array, size: Sequence[int], win: SlidingWindow, order: Order
 ) -> NativeKernel:
@@ -51,18 +44,6 @@ def largest_kernel(
     if site.ctx.wants(1):
         raise declined("Indices are asked for")
     pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
-    return kernel_of(site, pool, (0,), ALWAYS)
-
-
-def average_kernel(
-    site: LoweringContext, x: Array, win: SlidingWindow, divisors: Array, means: Callable[[Array, Array], Array]
-) -> NativeKernel:
-    """The kernel of means of float32 [N,C,spatial...]. divisors: one for each output pixel; means: the reference's, of
-    windows [count, taps] and their divisors."""
-    from qrun.native.kernels.pool import AveragePool
-
-    require_type(x.dtype == np.float32, x.dtype, "means of {}")
-    pool = AveragePool(site.engine, x.shape, taps_of(site, x.shape[2:], win), divisors, means)
     return kernel_of(site, pool, (0,), ALWAYS)
 
 
@@ -80,7 +61,8 @@ def mean_kernel(
     from qrun.native.kernels.pool import SumPool
     from qrun.native.proof.means import Means
 
-    codes, low = _range(x, zeros[0])
+    info, start = np.iinfo(x.dtype), int(zeros[0])
+    codes = int(info.min) - start, int(info.max) - start
 
     def rule(sums: Array, divisor: float) -> Array:
         made = np.empty(sums.shape, x.dtype)
@@ -96,7 +78,7 @@ def mean_kernel(
         divisors,
         codes,
         int(zeros[1]),
-        "s8" if low else "u8",
+        "s8" if info.min else "u8",
     )
     pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), means, order)
     return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
@@ -125,8 +107,3 @@ def mean_complete(x: Array, zero: Array, scales: tuple[Array, Array], divisors: 
     """Conservative: where a mean may be NaN, no result is complete."""
     plain = all(np.isfinite(scale) and scale > 0 for scale in scales) and bool((divisors > 0).all())
     return FewEnds.of(x.dtype, int(zero)) if plain else NEVER
-
-
-def _range(x: Array, zero: Array) -> tuple[tuple[int, int], int]:
-    info = np.iinfo(x.dtype)
-    return (int(info.min) - int(zero), int(info.max) - int(zero)), int(info.min)

@@ -11,15 +11,23 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, require_type, staged_kernel
+from qrun.ops._native import (
+    FLOAT,
+    LoweringContext,
+    NativeKernel,
+    Stage,
+    declined,
+    kernel_of,
+    require_shape,
+    require_type,
+    staged_kernel,
+)
 from qrun.ops._native_turned import turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:
     from qrun.native.kernels.float_conv import FloatConv
-
-_FLOAT = np.dtype(np.float32)
 
 
 def matmul_kernel(
@@ -37,7 +45,7 @@ def matmul_kernel(
     from qrun.native.kernels.float_dot import serves
     from qrun.native.kernels.float_matmul import FloatMatmul
 
-    require_type(a.dtype == _FLOAT, a.dtype, "{} products")
+    require_type(a.dtype == FLOAT, a.dtype, "{} products")
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
@@ -100,7 +108,7 @@ def float_conv_kernel(
     """The kernel of a checked convolution."""
     from qrun.native.kernels.float_conv import FloatConv
 
-    require_type(x.dtype == _FLOAT, x.dtype, "{} convolutions")
+    require_type(x.dtype == FLOAT, x.dtype, "{} convolutions")
     rows, taps = math.prod(win.out), math.prod(win.kernel)
     site.afford(rows * taps * (16 if x.ndim <= 4 else 24) + w.nbytes)
     if not (site.fixed[1] and site.fixed[2]):
@@ -111,14 +119,10 @@ def float_conv_kernel(
         w,
         exact_sums(),
         bias=bias,
-        group=int(site.attributes["group"]),
-        strides=win.strides,
-        dilations=win.dilations,
-        pads=(*win.begin, *win.end),
         memo=site.memo,
+        **win.geometry(int(site.attributes["group"])),
     )
-    if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
-        raise declined("its output shape is an unusual one")
+    require_shape(operation.result.shape, (x.shape[0], w.shape[0], *win.out))
     return _with_image(site, operation)
 
 
@@ -142,13 +146,9 @@ def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, 
         w.shape,
         exact_sums(),
         bias=bias is not None,
-        group=int(site.attributes["group"]),
-        strides=win.strides,
-        dilations=win.dilations,
-        pads=(*win.begin, *win.end),
+        **win.geometry(int(site.attributes["group"])),
     )
-    if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
-        raise declined("its output shape is an unusual one")
+    require_shape(operation.result.shape, (x.shape[0], w.shape[0], *win.out))
     apart, turned, matrix = operation.matrix(w.shape)
     last = Stage(operation, (0, "matrix", *([2] if bias is not None else [])))
     stages = (
@@ -166,7 +166,7 @@ def float_conv_transpose_kernel(
     """The kernel of a checked transposed convolution; geometry: of FloatConvTranspose."""
     from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
 
-    require_type(x.dtype == _FLOAT, x.dtype, "{} convolutions")
+    require_type(x.dtype == FLOAT, x.dtype, "{} convolutions")
     site.require_constants()
     if not np.isfinite(w).all():
         raise declined("a weight is not finite")

@@ -11,13 +11,11 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._granularity import Grain
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import EIGHT, FLOAT, LoweringContext, NativeKernel, declined, kernel_of
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation
 
-_SINGLE = np.dtype(np.float32)
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _SIXTEEN = {np.dtype(np.uint16): "quantize_u16", np.dtype(np.int16): "quantize_i16"}
 """What native/emit/functions.py calls their quantization."""
 
@@ -28,7 +26,7 @@ def quantize_kernel(
     """The kernel of a checked QuantizeLinear that divides in float32."""
     from qrun.native.kernels.quantize import Quantize
 
-    if x.dtype != _SINGLE or scale.dtype != _SINGLE or target not in (*_EIGHT, *_SIXTEEN):
+    if x.dtype != FLOAT or scale.dtype != FLOAT or target not in (*EIGHT, *_SIXTEEN):
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
         raise declined(f"no native division of {names} to {type_name(target)}")
     site.require_constants()
@@ -49,7 +47,7 @@ def dequantize_kernel(
     """The kernel of a checked DequantizeLinear."""
     from qrun.native.kernels.quantize import Dequantize
 
-    if x.dtype not in (*_EIGHT, *_SIXTEEN, np.dtype(np.int32)) or scale.dtype != _SINGLE or target != _SINGLE:
+    if x.dtype not in (*EIGHT, *_SIXTEEN, np.dtype(np.int32)) or scale.dtype != FLOAT or target != FLOAT:
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
         raise declined(f"no native product of {names} to {type_name(target)}")
     site.require_constants()

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from qrun.ir import Array
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, staged_kernel
 
 
 def turned_kernel(
@@ -18,12 +15,7 @@ def turned_kernel(
     before = [turning(site, place, perm) for place, perm in turns.items()]
     names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
     last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
-
-    def run(inputs: Inputs) -> Array:
-        arrays = [x if x is None or place not in turns else x.transpose(turns[place]) for place, x in enumerate(inputs)]
-        return np.asarray(kernel.run(arrays))
-
-    return replace(kernel, run=run, stages=(*before, last))
+    return staged_kernel(site, [*before, last], [last.operation], kernel.complete)
 
 
 def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
@@ -34,14 +26,7 @@ def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[in
     made = stage.operation.result
     last = Stage(transposed(site.engine, made.shape, made.dtype, back), ("made",))
     stages = (turning(site, 0, perm), Stage(stage.operation, ("turned 0",), "made"), last)
-
-    def run(inputs: Inputs) -> Array:
-        return np.ascontiguousarray(kernel.run([inputs[0].transpose(perm)]).transpose(back))
-
-    def empty(inputs: Inputs) -> Array:
-        return np.empty(site.inputs[0].shape, made.dtype)
-
-    return replace(kernel, run=run, stages=stages, room=empty)
+    return staged_kernel(site, stages, [stage.operation], kernel.complete)
 
 
 def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:

@@ -53,6 +53,10 @@ class SlidingWindow:
         """Size of the dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
+    def geometry(self, group: int) -> dict[str, Any]:
+        """As the engine's convolutions are given it."""
+        return {"group": group, "strides": self.strides, "dilations": self.dilations, "pads": (*self.begin, *self.end)}
+
 
 def check_rank(rank: int, param: str) -> None:
     """Refuse more spatial axes than a view of all windows can have, which takes two axes for each of them."""

@@ -10,9 +10,9 @@ from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import FLOAT, EveryType, LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_copies import view_kernel
-from qrun.ops._native_float32 import FLOAT, function_kernel
+from qrun.ops._native_float32 import function_kernel
 from qrun.ops._native_narrow import NARROW, narrowing_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
 

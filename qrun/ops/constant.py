@@ -11,7 +11,7 @@ from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
 from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, ints, scalar
 
@@ -170,7 +170,6 @@ def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context
 @EveryType
 def _lower_one_hot(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.one_hot import KINDS, OneHot
-    from qrun.native.kernels.strided import SIZES
     from qrun.native.machine.operation import Operand
 
     indices, depth, values = site.inputs
@@ -178,7 +177,7 @@ def _lower_one_hot(site: LoweringContext) -> NativeKernel:
     size, place, _ = _spread(indices, depth, values, site.attributes["axis"], site.ctx)
     if indices.dtype.name not in KINDS:
         raise declined(f"indices that are {type_name(indices.dtype)}")
-    require_type(values.dtype.itemsize in SIZES and not values.dtype.hasobject, values.dtype, "copies of {}")
+    require_copied(values.dtype)
     least = -size if site.ctx.version >= 11 else 0
     made = OneHot(site.engine, Operand(indices.shape, indices.dtype), place, size, values, least)
     return kernel_of(site, made, (0,), ALWAYS)

@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 
+from qrun.ops._complete import Settled
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._float import narrow, widen
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel
-from qrun.ops._native_dynamic import dynamic_sums_kernel
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, staged_kernel
+from qrun.ops._native_dynamic import LIMIT, Given
 from qrun.ops._native_integers import conv_kernel, planned_conv
 from qrun.ops._native_products import float_conv_kernel
 from qrun.ops._op import Array, Context, Real, misfit, op, refuse
@@ -107,7 +108,7 @@ def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array 
 
 @conv_integer.native
 def _lower_integer(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.sums import KINDS
+    from qrun.native.kernels.sums import KINDS, dynamic_sums, reach
 
     x, w, *_ = site.inputs
     xz, wz, win = _check(site.inputs, ConvGeometry.of(site.attributes), site.ctx)
@@ -116,7 +117,10 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
     if site.fixed[2]:
         return conv_kernel(site, planned_conv(site, x, w, (xz, wz), win))
     conv = planned_conv(site, x, w, (None, wz), win, kinds=KINDS, stores=False)
-    return dynamic_sums_kernel(site, conv, w, wz, 2)
+    prepare, sums = dynamic_sums(conv, w, wz, Given.input(site, 2).operand, memo=site.memo)
+    wraps = site.memo.once("reach", lambda: reach(w, wz)) >= LIMIT
+    stages = Stage(prepare, (2,), "prepared"), Stage(sums, (0, "prepared"))
+    return staged_kernel(site, stages, (sums,), Settled(not wraps))
 
 
 @op("DeformConv", since=19, cost=conv_macs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from qrun.ops._complete import KnownScale
 from qrun.ops._dynamic import dynamic_parameters
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_floats import quantizer_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined, staged_kernel
+from qrun.ops._native_floats import quantizing
 from qrun.ops._op import Array, Context, op
 from qrun.ops._quantize import BLOCK, note_scale
 
@@ -47,5 +48,7 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
 
 @dynamic_quantize_linear.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    (x,) = site.inputs
-    return quantizer_kernel(site, x)
+    if site.ctx.arith == "onnx-ref":
+        raise declined("no native kernels for onnx-ref arithmetic")
+    stages = quantizing(site.engine, site.inputs[0], (0, 1, 2))
+    return staged_kernel(site, stages, [stages[place].operation for place in (0, -1)], KnownScale())

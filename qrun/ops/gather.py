@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, broadcast
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
 from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
@@ -187,13 +187,12 @@ def _diagonal(input: Array, k: Array | None) -> int:
 @trilu.native
 @EveryType
 def _lower_trilu(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.strided import SIZES
     from qrun.native.kernels.triangle import Triangle
     from qrun.native.machine.operation import Operand
 
     x, upper = site.inputs[0], bool(site.attributes["upper"])
     diagonal = _diagonal(*site.inputs)
     site.require_constants()
-    require_type(x.dtype.itemsize in SIZES and not x.dtype.hasobject, x.dtype, "copies of {}")
+    require_copied(x.dtype)
     made = Triangle(site.engine, Operand(x.shape, x.dtype), diagonal + (not upper), upper)
     return kernel_of(site, made, (0,), ALWAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qrun.ops._complete import NEVER, Finite, Settled
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import (
     check_matmul,
@@ -16,9 +17,9 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel, quiet, require_type
-from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
-from qrun.ops._native_floats import dynamic_kernel, float_kernel, plain_scales
+from qrun.ops._native import LoweringContext, NativeKernel, quiet, require_type, staged_kernel
+from qrun.ops._native_dynamic import DynamicProduct, Given
+from qrun.ops._native_floats import float_kernel, plain_scales, quantizing, scaled_stages
 from qrun.ops._native_integers import gemm_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op, op
 from qrun.ops._quantize import same_type, scalar
@@ -64,7 +65,9 @@ def _lower(site: LoweringContext) -> NativeKernel:
     claim_product(a, b, site.ctx)
     if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):
         return gemm_kernel(site, a, b, zeros, None, None)
-    return sums_kernel(DynamicProduct(site, a, b, (0, 1, 2, 3)))
+    product = DynamicProduct(site, a, b, (0, 1, 2, 3))
+    stages, shown = product.stages()
+    return staged_kernel(site, stages, (shown,), Settled(not product.wraps))
 
 
 _TO_FLOAT = "MatMulIntegerToFloat"
@@ -156,7 +159,14 @@ def dynamic_quantize_matmul(
 
 @dynamic_quantize_matmul.native
 def _lower_dynamic(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.dynamic import RESULTS
+
     a, b, b_scale, b_zero, bias = site.inputs
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _DYNAMIC, quiet(site))
     claim_product(a, b, site.ctx)
-    return dynamic_kernel(site, a, b, (1, 2, 3, 4), plain_scales(site, 2))
+    codes = np.broadcast_to(np.uint8(0), a.shape)
+    product = DynamicProduct(site, codes, b, ("codes", 1, Given("zero", RESULTS["zero"]), 3))
+    stages, shown = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
+    before = quantizing(site.engine, a, ("codes", "scale", "zero"))
+    complete = NEVER if product.wraps else Finite()
+    return staged_kernel(site, [*before, *stages], shown, complete, plain_scales(site, 2))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.declare import Later
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_pool import average_kernel, largest_kernel
+from qrun.ops._complete import ALWAYS
+from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops._native_pool import largest_kernel, taps_of
 from qrun.ops._op import Array, Context, contrib_op, misfit, op
 from qrun.ops._window import PoolGeometry, SlidingWindow, padded
 
@@ -98,11 +99,16 @@ def average_pool(
 
 @average_pool.native
 def _lower_average(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.pool import AveragePool
+
     (x,), a = site.inputs, site.attributes
     win = _window(x, *_geometry(site))
     site.ctx.claim((*x.shape[:2], *win.out), 8)
+    require_type(x.dtype == FLOAT, x.dtype, "means of {}")
     divisors = _divisors(x, win, bool(a["count_include_pad"])).reshape(-1)
-    return average_kernel(site, x, win, divisors, lambda windows, counts: _window_means(windows, counts, win))
+    taps = taps_of(site, x.shape[2:], win)
+    pool = AveragePool(site.engine, x.shape, taps, divisors, lambda windows, n: _window_means(windows, n, win))
+    return kernel_of(site, pool, (0,), ALWAYS)
 
 
 def _window_means(windows: Array, divisors: Array, win: SlidingWindow) -> Array:

@@ -7,13 +7,12 @@ import numpy as np
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
 from qrun.ops._float import axis_in
-from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import Array, Context, Real, bad_shape, contrib_op, refuse
 from qrun.ops._quantize import scalar
 
 _NAME = "QLinearConcat"
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
 @contrib_op(_NAME, computes=Real("Concat"), types={"T8": ("int8 uint8", "Y")})
@@ -62,7 +61,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     scale, zero, *inputs = site.inputs
     inputs = [] if len(inputs) == 1 and inputs[0] is None else inputs
     codes = [
-        all_codes(x.dtype) if place % 3 == 0 and x is not None and x.dtype in _EIGHT else x
+        all_codes(x.dtype) if place % 3 == 0 and x is not None and x.dtype in EIGHT else x
         for place, x in enumerate(inputs)
     ]
     seen = Context(site.ctx.arith, site.ctx.version)
@@ -78,7 +77,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
-    if x is None or scale is None or x.dtype not in _EIGHT or scale.dtype != np.float32:
+    if x is None or scale is None or x.dtype not in EIGHT or scale.dtype != np.float32:
         got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
         raise refuse(
             f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale",

@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_pool import float_mean_kernel, image_taps, mean_kernel, taps_of
+from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._signature import InputRecord
@@ -235,7 +235,8 @@ def _lower_global(site: LoweringContext) -> NativeKernel:
     site.require_constants()
     if not c.count:
         raise declined("the image is empty")
-    taps = image_taps(site, [x.shape[a] for a in c.axes])
+    whole, ones, none = tuple(x.shape[a] for a in c.axes), (1,) * len(c.axes), (0,) * len(c.axes)
+    taps = taps_of(site, whole, SlidingWindow(whole, ones, ones, none, none, ones))
     order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
     return mean_kernel(
         site,

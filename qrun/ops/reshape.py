@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ir.types import shape_text
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_copies import transpose_kernel, view_kernel
+from qrun.ops._native_copies import moving_kernel, view_kernel
 from qrun.ops._op import Array, Context, Shape, bad_attribute, misfit, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
 
@@ -150,8 +150,10 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
 
 @transpose.native
 def _lower_transpose(site: LoweringContext) -> NativeKernel:
-    x = site.inputs[0]
-    return transpose_kernel(site, site.attributes["perm"] or tuple(range(x.ndim))[::-1])
+    from qrun.native.kernels.copy import transposed
+
+    perm = site.attributes["perm"] or tuple(range(site.inputs[0].ndim))[::-1]
+    return moving_kernel(site, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
 
 
 @op("Identity", since=1, form="moves", native=view_kernel, compounds="passes")

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_copies import INDICES, indexed_kernel, pad_kernel, slice_kernel
+from qrun.ops._native_copies import INDICES, indexed_kernel, moving_kernel, order_of, slice_kernel
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
@@ -216,9 +216,13 @@ def _lower_pad(site: LoweringContext) -> NativeKernel:
 def _lowered(
     site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
-    data = site.inputs[0]
+    from qrun.native.kernels.copy import padded
+
+    data, engine = site.inputs[0], site.engine
     if site.attributes["mode"] == "constant":
-        return pad_kernel(site, value, lambda: _amounts(data, pads, axes))
+        return moving_kernel(
+            site, lambda x, y: padded(engine, x.shape, value(), *_amounts(data, pads, axes), order_of(x))
+        )
     sizes = _padded(data, pads, axes, site.attributes["mode"], site.ctx)
     site.require_constants()
     moved = {axis: size for axis, size in enumerate(sizes) if any(size[1:])}
