@@ -92,7 +92,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     )
 
 
-def _undecided(call: int) -> BaseException:
+def _undecided(call: int, mark: int) -> BaseException:
     raise NotImplementedError
 
 

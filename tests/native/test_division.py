@@ -193,6 +193,19 @@ def test_divisions_are_part_of_chains() -> None:
     assert chains(same_runs(make_model(nodes, values[:2], values[2:], [], 17), feeds)) == [3]
 
 
+def test_divisions_are_part_of_chains_with_functions_that_may_be_in_doubt() -> None:
+    nodes = [
+        helper.make_node("Div", ["a", "b"], ["q"]),
+        helper.make_node("Cast", ["q"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Tanh", ["f"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.INT32, [9, 40]) for n in "ab"]
+    ends = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [9, 40])]
+    rng, model = np.random.default_rng(55), make_model(nodes, values, ends, [], 17)
+    assert chains(same_runs(model, {n: numbers(rng, np.dtype(np.int32), (9, 40)) for n in "ab"})) == [3]
+    same_runs(model, {n: numbers(rng, np.dtype(np.int32), (9, 40), True) for n in "ab"})
+
+
 def test_floats_have_no_native_remainder() -> None:
     model, feeds = node_model("Mod", [np.ones(3, np.float32)] * 2, {"fmod": 1})
     (event,) = qrun.Session(model, cache=OBJECTS).execute(feeds).events

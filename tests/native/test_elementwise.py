@@ -25,6 +25,7 @@ from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
 from qrun.native.emit.tabled import erf_pieces
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
+from qrun.native.machine.call import Recheck
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 
@@ -243,6 +244,24 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
 
         with pytest.raises(raised):
             engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
+
+
+@every_isa
+def test_a_failure_that_another_run_has_taken_is_no_interrupt(isa: str) -> None:
+    """Runs of a program in several threads call the same reference."""
+
+    class Taken(Recheck):
+        def failure(self) -> BaseException | None:
+            super().failure()
+            return None
+
+    def reference(x: Array) -> Array:
+        raise ValueError
+
+    operation = planned("sigmoid", (1,), isa, reference=reference)
+    operation.rechecks = (Taken(reference),)
+    with pytest.raises(Undecided):
+        engine(isa).run(operation, [np.full(1, 2.0**-23, F)])
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -205,6 +205,22 @@ def test_what_a_turn_cannot_decide_is_the_reference_s(threads: int, told: list[i
     assert sum(told) > 300
 
 
+def test_a_turn_that_divides_by_0_beside_a_function_that_may_be_in_doubt_is_no_interrupt(told: list[int]) -> None:
+    lines = """i0 = Cast<to = 6>(h)  z1, i9 = Loop(m, , h, i0) <body = g (int64 j, bool k, float[P,4] a, int32[P,4] a2) =>
+        (bool q, float[P,4] b, int32[P,4] b2) <int32 five = {5}>
+        { q = Identity(k)  b = Tanh(a)  d = Sub(a2, five)  b2 = Div(a2, d) }>  f9 = Cast<to = 1>(i9)  z = Add(z1, f9)"""
+    text = model(lines)
+    reference = qrun.Session(text, backend="reference")
+    session = qrun.Session(text, backend="native", threads=1, cache=OBJECTS)
+    for zeros in (False, True, False, True):
+        feeds = fed(20, 6)
+        feeds["x"] = np.full((3, 4), 10 if zeros else 3, F32)
+        want, got = (one.execute(feeds, observe=False) for one in (reference, session))
+        for key, array in want.outputs.items():
+            assert_equal(got.outputs[key], array, key)
+    assert max(told) >= 20
+
+
 def test_several_runs_at_once_have_memory_of_their_own() -> None:
     session = qrun.Session(model(LINES["a choice in it"]), backend="native", threads=1, cache=OBJECTS)
     feeds = [fed(200, 6) for _ in range(4)]

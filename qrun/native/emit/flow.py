@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from qrun.declare.frozen import changeable
-from qrun.native.emit.spec import DOUBT
+from qrun.native.emit.spec import DOUBT, UNDECIDED
 from qrun.native.emit.values import Instructions, Operand, Typed, Value
 
 Pause = tuple[str, Sequence[Typed]]
@@ -253,9 +253,9 @@ class Flow(Writer):
         self.branch(moved[0].test("ult", end, more), body, out)
         self.label(out)
 
-    def undecided(self) -> None:
-        """Say that a result is not decided. All threads store the same, and who reads it does so after the run."""
-        self.do(f"store atomic i64 1, ptr {self.value('ptr', '%args') + DOUBT} monotonic, align 8")
+    def undecided(self, mark: Value | int = UNDECIDED) -> None:
+        """Say that a result is not decided, and why. Who reads it does so after the run."""
+        self.do(f"atomicrmw umax ptr {self.value('ptr', '%args') + DOUBT}, i64 {mark} monotonic, align 8")
 
     def prefetch(self, pointer: Value, near: bool = False) -> None:
         """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the end of

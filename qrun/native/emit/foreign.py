@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
-from qrun.native.emit.spec import FOREIGN
+from qrun.native.emit.spec import FAILED, FOREIGN, INTERRUPTED
 
 
 @emitter("foreign")
@@ -31,4 +31,4 @@ class ForeignEmitter(KernelEmitter):
         w.do(f"call void {a['drop']}(ptr {made})")
         w.do(f"call void {a['release']}(i32 {state})")
         with w.when(made.test("ne", a["true"])):
-            w.undecided()
+            w.undecided(made.test("eq", "null").select(w.value("i64", INTERRUPTED), w.value("i64", FAILED)))

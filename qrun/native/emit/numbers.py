@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from qrun.native.emit import tabled
 from qrun.native.emit.flow import Flow
+from qrun.native.emit.spec import INTERRUPTED
 from qrun.native.emit.values import MAGIC64, ZERO, Operand, Value
 
 _SPLITTER = 2.0**27 + 1
@@ -218,14 +219,14 @@ class RecheckEmitter:
         self.w, self.recheck, self.sizes = w, recheck, f"i64 {x}, i64 {y}"
         self.zero = w.value("i64", 0)
         self.memory: tuple[Value, Value, Value] = shared.memory if shared else self._own()
-        self.rows, self.count, self.done = self.memory
+        self.rows, self.count, self.failed = self.memory
 
     def _own(self) -> tuple[Value, Value, Value]:
-        """Take memory for the list, for its length, which is 0, and for whether all of its rows were made."""
+        """Take memory for the list, for its length, which is 0, and for why its rows were not made, or 0."""
         rows = self.w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
-        count, done = (self.w.let("ptr", "alloca i64, align 8") for _ in range(2))
+        count, failed = (self.w.let("ptr", "alloca i64, align 8") for _ in range(2))
         count.store(self.zero, 8)
-        return rows, count, done
+        return rows, count, failed
 
     def add(self, x: Value, y: Value) -> None:
         """Add a row to the list, and make all listed rows once it is full."""
@@ -245,8 +246,9 @@ class RecheckEmitter:
 
     def _recheck(self, count: Value) -> None:
         w = self.w
-        self.done.store(self.zero, 8)
-        w.do(f"call i64 {self.recheck}(ptr {self.rows}, ptr {self.done}, i64 {count}, {self.sizes})")
+        self.failed.store(w.value("i64", INTERRUPTED), 8)
+        w.do(f"call i64 {self.recheck}(ptr {self.rows}, ptr {self.failed}, i64 {count}, {self.sizes})")
         self.count.store(self.zero, 8)
-        with w.when(self.done.load("i64", 8).test("eq", 0)):
-            w.undecided()
+        failed = self.failed.load("i64", 8)
+        with w.when(failed.test("ne", 0)):
+            w.undecided(failed)

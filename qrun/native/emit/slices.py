@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from operator import or_
 
 from qrun.native.emit.kernel import KernelEmitter, Value, emitter, names
 from qrun.native.emit.spec import DOUBT, ENTRY, NEXT, STRUCT
@@ -33,8 +32,9 @@ class SlicesEmitter(KernelEmitter):
         parts = self.spec.rows
         moves = self.a.moves + tile * (8 * parts) * self.a.width
         doubts = [self._part(number, moves + self.a.width * (8 * number)) for number in range(parts)]
-        with self.w.when(reduce(or_, doubts).test("ne", 0)):
-            self.w.undecided()
+        mark = reduce(lambda one, other: one.intrinsic("umax", other), doubts)
+        with self.w.when(mark.test("ne", 0)):
+            self.w.undecided(mark)
 
     def _part(self, number: int, moves: Value) -> Value:
         """Run a part. Returns the word in which its kernel says that it could not decide a result."""

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.native.emit.spec import DOUBT, KernelSpec
-from qrun.native.errors import Undecided
+from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, KernelSpec
+from qrun.native.errors import TooLong, Undecided
 from qrun.native.machine.builder import Awaited
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 
@@ -41,17 +41,18 @@ class Rechecker(ABC):
         failed, self._failed = self._failed, None
         return Undecided() if isinstance(failed, Exception) else failed
 
-    def _recheck(self, entries: int, done: int, count: int, x: int, y: int) -> int:
-        """done: gets 1 at the end.
+    def _recheck(self, entries: int, failed: int, count: int, x: int, y: int) -> int:
+        """failed: gets 0, or the mark FAILED.
 
         Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
-        that the end is not reached.
+        the mark that was there.
         """
         try:
             self.make(np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(entries)).reshape(-1, 2), x, y)
-            ctypes.c_int64.from_address(done).value = 1
+            mark = 0
         except BaseException as error:
-            self._failed = error
+            self._failed, mark = error, FAILED
+        ctypes.c_int64.from_address(failed).value = mark
         return 0
 
 
@@ -193,9 +194,9 @@ class KernelCall:
     parts: tuple[KernelCall, ...] = ()
     held: Holder | None = None
 
-    def undecided(self) -> BaseException:
-        """What is to be raised if the kernel said that it could not decide a result."""
-        return undecided(self.rechecks)
+    def undecided(self, mark: int) -> BaseException:
+        """What is to be raised for the mark of a result that was not decided."""
+        return undecided(self.rechecks, mark)
 
     def word(self, name: str) -> int:
         """What is in a word of the struct."""
@@ -222,10 +223,13 @@ class KernelCall:
         invoke(self.kernel, start, self.scratch)
 
 
-def undecided(rechecks: Sequence[Rechecker]) -> BaseException:
-    """What is to be raised if a kernel that calls these said that it could not decide a result."""
+def undecided(rechecks: Sequence[Rechecker], mark: int) -> BaseException:
+    """What is to be raised for the mark (emit/spec.py) of a kernel that calls these. Where another run of the same calls, in
+    another thread, has taken the failure, it is Undecided."""
     failures = [failure for failure in (recheck.failure() for recheck in rechecks) if failure is not None]
-    return failures[0] if failures else KeyboardInterrupt() if rechecks else Undecided()
+    if mark == FAILED and failures:
+        return failures[0]
+    return KeyboardInterrupt() if mark == INTERRUPTED else TooLong() if mark == LATE else Undecided()
 
 
 def invoke(kernel: Any, start: int, nbytes: int) -> None:

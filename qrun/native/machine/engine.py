@@ -92,8 +92,8 @@ class Engine:
                 waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
             section.run(start)
             wait_for(waiting)
-            if arguments[DOUBT // 8]:
-                raise section.undecided()
+            if mark := int(arguments[DOUBT // 8]):
+                raise section.undecided(mark)
 
 
 class Planned(Operation):

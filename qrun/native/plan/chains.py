@@ -121,15 +121,14 @@ class _Chain:
         return found
 
     def good(self) -> bool:
-        """Whether one kernel can do all of it, as fast as each of several do their part. What is undecided where the reference is
-        called is an interrupt of that: so a kernel that divides integers calls none."""
+        """Whether one kernel can do all of it, as fast as each of several do their part."""
         if sum(len(part.steps) for _, part in self.parts) > _STEPS or len(self._operands) > _OPERANDS:
             return False
         try:
             whole = self._whole
         except Declined:
             return False
-        if whole is None or len(whole.rechecks) > _RECHECKS or (whole.rechecks and whole.divides):
+        if whole is None or len(whole.rechecks) > _RECHECKS:
             return False
         return all(self._keeps_rows(whole, order) for order in whole.row if order != "channels" or self.chains.channels)
 

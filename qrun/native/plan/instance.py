@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, GONE, LATE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
-from qrun.native.errors import Late, TooLong, Unplanned
+from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
+from qrun.native.errors import Late, Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
@@ -270,9 +270,9 @@ class Instance:
         if not np.count_nonzero(self.doubts):
             return None
         first = int(self.doubts.argmax())
-        late = self.doubts[first] == LATE
+        mark = int(self.doubts[first])
         self.doubts[...] = 0
-        return TooLong() if late else self.listing.undecided(first)
+        return self.listing.undecided(first, mark)
 
     def told(self, tick: float) -> dict[int, Any]:
         """What happened in memory that calls have of their own, by item. tick: the ns of a tick of the processor's clock."""

@@ -79,7 +79,7 @@ class Listing:
     items: int
     wanted: tuple[Key, ...]
     doubtful: Sequence[int]
-    undecided: Callable[[int], BaseException]
+    undecided: Callable[[int, int], BaseException]
     arena: int
     scratch: int
     helpers: int
@@ -137,7 +137,7 @@ class Listing:
             len(schedule.items),
             schedule.wanted,
             schedule.doubtful,
-            lambda number: calls[number].section.undecided(),
+            lambda number, mark: calls[number].section.undecided(mark),
             schedule.arena,
             schedule.scratch,
             schedule.helpers,

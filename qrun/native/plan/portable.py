@@ -129,7 +129,7 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
         engine=engine,
         structs=structs,
         kernels=[kernels[spec] for spec in made.specs],
-        undecided=lambda number: undecided(own.get(number, ())),
+        undecided=lambda number, mark: undecided(own.get(number, ()), mark),
         keep=(arrays, rechecks),
     )
 
