@@ -232,6 +232,16 @@ def test_random_chains_on_every_instruction_set(isa: str) -> None:
             same_everywhere(*random_chain(np.random.default_rng(seed)), isa=isa, threads=1 + seed % 2)
 
 
+@pytest.mark.parametrize("choice", [("z", "z", "z"), ("z", "z", "a"), ("z", "a", "z"), ("a", "z", "z")])
+def test_what_one_choice_reads_as_condition_and_as_value(choice: Sequence[str]) -> None:
+    nodes = [("Where", ["a", "b", "c"], "z"), ("Where", [*choice], "y")]
+    kinds = dict.fromkeys("abcy", TensorProto.BOOL)
+    rng = np.random.default_rng(3)
+    model = network(nodes, dict.fromkeys("abc", (3, 19)), {}, types=kinds)
+    session = same_runs(model, {name: rng.random((3, 19)) < 0.5 for name in "abc"})
+    assert chains(session) == ([2] if choice == ("a", "z", "z") else [])
+
+
 def test_one_session_with_other_shapes_in_each_run() -> None:
     rng = np.random.default_rng(36)
     model = network(GELU, {"x": ("N", "K")}, NUMBERS)

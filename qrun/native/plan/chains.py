@@ -110,14 +110,13 @@ class _Chain:
         """Numbers of items whose results only this chain reads, and that can hand them over without an array."""
         found = []
         result = self.parts[-1][1].result
-        for task, reader in self.parts:
-            for key, kind in zip(task.inputs, reader.kinds, strict=True):
-                maker = self.chains.makers.get(key, -1)
-                if maker < 0 or maker in self.numbers or not self.chains.readers[key] <= self.numbers:
-                    continue
-                made = self.chains.expression(maker)
-                if made and made.kind == kind and made.result.shape == result.shape:
-                    found.append(maker)
+        for key, (kind, _) in self._operands.items():
+            maker = self.chains.makers.get(key, -1)
+            if maker < 0 or not self.chains.readers[key] <= self.numbers:
+                continue
+            made = self.chains.expression(maker)
+            if made and made.kind == kind and made.result.shape == result.shape:
+                found.append(maker)
         return found
 
     def good(self) -> bool:
