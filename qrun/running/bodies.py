@@ -108,7 +108,7 @@ class BodyPrograms:
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
         """The program for such values: the last one, or one that is found, or made now."""
         last = self._last
-        if last is not None and last.takes(given):
+        if last is not None and last.taken(given) is not None:
             return last
         compiled = self._programs.ready(plan, given)
         return None if compiled is None else Repeatable.of(compiled, given)

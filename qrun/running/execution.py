@@ -113,15 +113,16 @@ class Repeatable:
 
     def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
         """The outputs as a caller gets them; None where it does not take these feeds, or they take a run that can tell more."""
-        if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes) or not self.takes(feeds):
+        if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes):
             return None
-        if self.direct.alone:
-            return self.direct.run(feeds)
+        values = self.taken(feeds)
+        if values is None or self.direct.alone:
+            return None if values is None else self.direct.run(values)
         budget, model = limits.budget(), self.compiled.plan.model
         try:
             budget.reserve(self.nbytes, "native program")
-            made = self.compiled.run_directly(feeds, budget)
-            outputs = own_outputs(made, feeds, model, budget) if made else {}
+            made = self.compiled.run_directly(values, budget)
+            outputs = own_outputs(made, values, model, budget) if made else {}
             _check_outputs(model, outputs)
         except Exception:  # that run has the words for it
             return None
@@ -136,15 +137,18 @@ class Repeatable:
         self.awaited.left -= 1
         return True
 
-    def takes(self, feeds: object) -> bool:
-        """Whether these are plain arrays of the same names, shapes and types; not of objects, which may be anything."""
+    def taken(self, feeds: object) -> dict[str, Array] | None:
+        """The feeds, if they are plain arrays of the same names, shapes and types; not of objects, which may be anything. In a
+        dict of its own: another thread may put others into the caller's, and kernels read what was looked at."""
         if type(feeds) is not dict or len(feeds) != len(self.forms):
-            return False
+            return None
+        taken: dict[str, Array] = {}
         for name, shape, dtype in self.forms:
             array = feeds.get(name)
             if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype or dtype.hasobject:
-                return False
-        return True
+                return None
+            taken[name] = array
+        return taken
 
 
 def execute(

@@ -76,9 +76,10 @@ class Runs:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
         last = self._again
-        if last is not None and outputs is None and not observe and last.takes(feeds) and last.counted():
+        taken = None if last is None or outputs is not None or observe else last.taken(feeds)
+        if last is not None and taken is not None and last.counted():
             try:
-                return run_program(last.compiled, feeds, self.limits.budget(), timed)
+                return run_program(last.compiled, taken, self.limits.budget(), timed)
             except TimeLimitError:
                 raise
             except Exception:  # as if it were the first time

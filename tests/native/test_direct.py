@@ -230,6 +230,20 @@ def test_an_interrupt_within_a_kernel_is_an_interrupt(monkeypatch: pytest.Monkey
     assert len(again.direct.program.free) == 1
 
 
+def test_feeds_that_others_put_into_the_dict_meanwhile_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, feeds = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS), random_feeds(3)
+    warm(session, feeds)
+    want, run = session.run(feeds), Direct.run
+
+    def late(self: Direct, *arrays: Any) -> Any:
+        feeds.update(random_feeds(4))
+        return run(self, *arrays)
+
+    monkeypatch.setattr(Direct, "run", late)
+    got = session.run(feeds)
+    assert all(got[name].tobytes() == array.tobytes() for name, array in want.items())
+
+
 def test_several_threads_run_it_at_once() -> None:
     model = two_inputs()
     session = qrun.Session(model, backend="native", threads=1, cache=OBJECTS)

@@ -70,29 +70,30 @@ class Direct:
         return made if whole and own and not loose else None
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
-        """The results of arrays that have the operands' shapes and types; None where it takes `Program.run`: where one has gaps,
-        memory is short, or a kernel could not decide. elsewhere: as there; it is not asked if kernels are all that it takes.
+        """The results of arrays that have the operands' shapes and types, and that nobody changes meanwhile; None where it takes
+        `Program.run`: where one has gaps, memory is short, or a kernel could not decide. elsewhere: as there; it is not asked if
+        kernels are all that it takes.
 
         Raises what `elsewhere` raises. What that makes may be memory that others have too."""
-        given = [arrays[key] for key in self.read]
         try:
             instance = self._free.pop()
         except IndexError:
             return None
         try:
-            return None if instance.measuring else self.run_with(instance, given, arrays, elsewhere)
+            return None if instance.measuring else self.run_with(instance, arrays, elsewhere)
         except MemoryError:
             return None
         finally:
             self._free.append(instance)
 
     def run_with(
-        self, instance: Instance, given: Sequence[Array], arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
+        self, instance: Instance, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
     ) -> dict[Any, Array] | None:
-        """As `run`, in this memory; given: what is read."""
+        """As `run`, in this memory."""
         told = instance.direct if type(instance.direct) is _Told else self._told(instance)
         words, at = told.words, _ARRAYS
-        for array in given:
+        for key in self.read:
+            array = arrays[key]
             if not array.flags.c_contiguous:
                 return None
             words[at] = id(array)
