@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.io.inputs import read_inputs
+from qrun.ir.schema import QONNX
 from qrun.memory import Budget
 from qrun.ops import REGISTRY
 
@@ -178,7 +179,11 @@ LEARNT: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         F,
     ),
 }
+QUANT = [F(np.ones((4, 8))), F(0.5), F(0), F(4)]
 WITHOUT = {
+    **{(QONNX, op_type): (QUANT, {}, F) for op_type in ("IntQuant", "Quant")},
+    (QONNX, "BipolarQuant"): (QUANT[:2], {}, F),
+    (QONNX, "Trunc"): ([*QUANT, F(3)], {}, F),
     **{("ai.onnx.ml", op_type): case for op_type, case in LEARNT.items()},
     ("", "MaxRoiPool"): ([F(np.ones((1, 2, 4, 5))), F([[0, 0, 0, 2, 2]])], {"pooled_shape": [2, 2]}, F),
     ("", "GlobalLpPool"): ([F(np.ones((2, 3, 4, 5)))], {}, F),

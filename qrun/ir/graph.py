@@ -160,7 +160,7 @@ def _node(
 ) -> Node:
     domain, op_type = proto.domain, intern(proto.op_type)
     domain = "" if domain == "ai.onnx" else intern(domain)
-    opset = scope.opsets.get(domain, schema.MS_OPSET if domain == schema.MS else None)
+    opset = scope.opsets.get(domain, schema.ASSUMED.get(domain))
     if opset is None:
         raise _unknown_domain(domain, op_type, label(proto, index), scope)
     version = schema.version(domain, op_type, opset)

@@ -15,13 +15,16 @@ from qrun.ir.types import BY_ONNX_NAME
 OPSETS = range(1, 29)
 """Versions of ai.onnx that qrun reads; an operator of before opset 7 runs where its version lasted until opset 7 or later."""
 MS = "com.microsoft"
-MS_OPSET = 1
-"""The only version of com.microsoft, which onnxruntime also takes where a file imports none: its quantizer writes such files
-where all nodes of com.microsoft are inside other nodes."""
 ML = "ai.onnx.ml"
 ML_OPSETS = range(1, 6)
 """Versions of ai.onnx.ml that there are."""
 DOMAINS = ("", MS, ML)
+QONNX = "qonnx.custom_op.general"
+FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
+"""Former names of a domain, which files still have."""
+ASSUMED = {MS: 1, QONNX: 1, **dict.fromkeys(FORMER, 1)}
+"""The version of a domain that a file uses and does not import. onnxruntime's quantizer writes such files where all nodes of
+com.microsoft are inside other nodes; the tools of QONNX take version 1 as well."""
 OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
 
@@ -59,7 +62,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx and ai.onnx.ml are kept in schemas.txt.
     """
-    if domain in (MS, OWN) or not 1 <= opset < 2**31:
+    if domain in (OWN, *ASSUMED) or not 1 <= opset < 2**31:
         return None
     if domain == "" and opset in OPSETS:
         return stored_schema(op_type, opset)

@@ -79,14 +79,17 @@ def elementwise(name: str, *inputs: str) -> Lowering:
     return OfShapes(lambda site: elementwise_kernel(site, name, inputs or ("A", "B")))
 
 
-def elementwise_kernel(site: LoweringContext, name: str, inputs: Sequence[str]) -> NativeKernel:
+def elementwise_kernel(
+    site: LoweringContext, name: str, inputs: Sequence[str], constants: Sequence[float] = ()
+) -> NativeKernel:
+    """The same for the first inputs, which have these names."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
-    arrays = [x for x in site.inputs if x is not None]
+    arrays = [x for x in site.inputs[: len(inputs)] if x is not None]
     broadcast(site.ctx, arrays, inputs)
     operands = [Operand(x.shape, x.dtype) for x in arrays]
-    return kernel_of(site, Elementwise(site.engine, name, operands), range(len(arrays)), ALWAYS)
+    return kernel_of(site, Elementwise(site.engine, name, operands, constants), range(len(arrays)), ALWAYS)
 
 
 def standardize_kernel(

@@ -15,7 +15,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.inspection import OperatorFacts
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import DOMAINS
+from qrun.ir.schema import ASSUMED, DOMAINS
 from qrun.ir.types import type_name
 from qrun.ops import Quantizer, find, quantizers
 from qrun.ops._op import no_cost
@@ -211,7 +211,7 @@ def _operator(op: str, members: list[tuple[Scope, Node]]) -> OperatorFacts:
     node = members[0][1]
     support = "yes"
     if find(node.domain, node.op_type, node.version) is None:
-        support = "no" if node.domain in DOMAINS else "no, unknown domain"
+        support = "no" if node.domain in {*DOMAINS, *ASSUMED} else "no, unknown domain"
     versions = tuple(sorted({n.version for _, n in members}))
     return OperatorFacts(
         op, len(members), versions, tuple(t for t, _ in types.most_common() if t), sum(weights.values()), support

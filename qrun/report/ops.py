@@ -12,7 +12,7 @@ import numpy as np
 from qrun.checking.rules import RULES
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.ir.schema import ML, schema_versions, standard_operators
+from qrun.ir.schema import ML, QONNX, schema_versions, standard_operators
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
 from qrun.report.grid import Column, Grid
@@ -49,7 +49,7 @@ class Supported:
         told = inspect.cleandoc(self.definition.__doc__ or "")
         if self.op_type in told.partition("Source: ")[2]:
             return told
-        pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}"}
+        pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}", QONNX: "QONNX custom operators, {}-{}"}
         page = pages.get(self.domain, f"onnxruntime ContribOperators, {self.domain}.{{}}")
         own = f"Source: {page.format(self.op_type, *self.versions[-1:])}"
         return told.replace("Source: ", f"{own}; ") if "Source: " in told else f"{told}\n{own}."

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
-from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
+from qrun.ir.schema import ASSUMED, DOMAINS, MS, OPSETS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
 BACKENDS = ("native", "reference")
@@ -161,7 +161,7 @@ def _refuse_unsupported(model: Model) -> None:
     ]
     if count > 4:
         facts.append(("and", ", ".join(list(missing)[4:16]) + (f" and {count - 16} more" if count > 16 else "")))
-    foreign = [node for nodes in missing.values() for node, _ in nodes if node.domain not in DOMAINS]
+    foreign = [node for nodes in missing.values() for node, _ in nodes if node.domain not in {*DOMAINS, *ASSUMED}]
     raise UnsupportedError(
         "QR201",
         f"qrun cannot run {count} operator{'s' if count > 1 else ''} of this model",

@@ -56,6 +56,8 @@ def test_every_function_is_here() -> None:
         "dequantize",
         *expression.POWERS,
         *expression.QUANTIZED,
+        *expression.FAKE_QUANTIZATIONS,
+        "bipolar",
         *expression.CONVERSIONS,
         *expression.DIVISIONS,
     }

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from test_memory_limit import LEARNT
 
 from qrun import QrunError, Session
-from qrun.ir.schema import ML
+from qrun.ir.schema import ML, QONNX
 from qrun.ops import REGISTRY
 from qrun.shapes import broadcast_shapes
 
@@ -59,7 +59,7 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
     rows = {"x": np.ones((2, 3), np.float32), "scale": np.ones(3, np.float32)}
     simplified = "SimplifiedLayerNormalization"
     yield simplified, model_of(helper.make_node(simplified, list(rows), ["y"]), rows), rows
-    for (domain, op_type), inputs in MICROSOFT.items():
+    for (domain, op_type), inputs in CONTRIBUTED.items():
         names = [f"x{place}" if value is not None else "" for place, value in enumerate(inputs)]
         given = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
         attributes = {"axis": -1, "opset": 13} if op_type == "QLinearSoftmax" else {}
@@ -76,7 +76,7 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
 
 U, S, Z = np.arange(6, dtype=np.uint8).reshape(1, 2, 3), np.float32(0.5), np.uint8(3)
 TURNED = np.arange(6, dtype=np.uint8).reshape(1, 3, 2)
-MICROSOFT: dict[tuple[str, str], list[Any]] = {
+CONTRIBUTED: dict[tuple[str, str], list[Any]] = {
     ("com.microsoft", name): inputs
     for name, inputs in {
         "QLinearAdd": [U, S, Z, U, S, Z, S, Z],
@@ -138,6 +138,10 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
     }.items()
 }
 
+CONTRIBUTED |= {(QONNX, name): [U.astype(np.float32), S, np.float32(0), S * 8] for name in ("IntQuant", "Quant")}
+CONTRIBUTED |= {(QONNX, "BipolarQuant"): [U.astype(np.float32), S]}
+CONTRIBUTED |= {(QONNX, "Trunc"): [U.astype(np.float32), S, np.float32(0), S * 8, S * 6]}
+
 
 def model_of(node: onnx.NodeProto, given: dict[str, np.ndarray]) -> onnx.ModelProto:
     inputs = [
@@ -150,6 +154,7 @@ def model_of(node: onnx.NodeProto, given: dict[str, np.ndarray]) -> onnx.ModelPr
         opset_imports=[
             helper.make_opsetid("", 17),
             helper.make_opsetid("com.microsoft", 1),
+            helper.make_opsetid(QONNX, 1),
             helper.make_opsetid(ML, 5 if node.op_type == "TreeEnsemble" else 1),
         ],
     )

@@ -9,7 +9,7 @@ from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import nodes
 from qrun.checking.rules._words import listed
 from qrun.ir import Model
-from qrun.ir.schema import MS, MS_OPSET
+from qrun.ir.schema import ASSUMED, MS
 
 NEWEST_IR = 14
 """The last version that onnx.proto of onnx 1.23 has."""
@@ -148,7 +148,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
     fix="import com.microsoft with version 1",
 )
 def opset_version(model: Model) -> Iterator[Finding]:
-    """The model imports a version of an operator set that does not exist, or has nodes of com.microsoft and imports none.
+    """The model imports a version of an operator set that does not exist, or has nodes of com.microsoft or QONNX and imports none.
 
     com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
     QR106, other domains that are not imported QR105.
@@ -156,7 +156,8 @@ def opset_version(model: Model) -> Iterator[Finding]:
     Why is this bad?
         onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it. Without an import of
         com.microsoft it is the other way round: onnxruntime takes version 1, as qrun does, and onnx.checker refuses the model.
-        onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan.
+        onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan. The tools of
+        QONNX (qonnx.custom_op.general, formerly onnx.brevitas and finn.custom_op.general) take version 1 as well.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 13]>
@@ -172,14 +173,15 @@ def opset_version(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
-    used = next((found for found in nodes(model) if found[1].domain == MS), None)
-    if used is not None and MS not in model.opsets:
+    missing = ASSUMED.keys() - model.opsets
+    for scope, node in {n.domain: (s, n) for s, n in reversed([*nodes(model)]) if n.domain in missing}.values():
         yield Finding(
-            f"{MS} is not imported",
-            **used[0].at(used[1]),
-            expected=f"an opset_import entry of {MS}, version {MS_OPSET}",
+            f"{node.domain} is not imported",
+            **scope.at(node),
+            expected=f"an opset_import entry of {node.domain}, version {ASSUMED[node.domain]}",
             got=listed([f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items()]),
             why="ONNX IR: every node's domain needs an opset_import entry.",
+            fix=f"import {node.domain} with version {ASSUMED[node.domain]}",
         )
     for domain, version in model.opsets.items():
         if domain and (version < 1 or (domain == MS and version != 1)):

@@ -42,6 +42,10 @@ CLOSE = frozenset((
 """Functions whose result float64 does not always decide."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
 """Functions that make codes of 16 bits, and the kinds of these."""
+FAKE_QUANTIZATIONS = tuple(
+    f"fake_quantize_{way}" for way in ("half_even", "ceil", "floor", "up", "down", "half_up", "half_down", "sign")
+)
+"""Functions of x, a scale and a zero point that quantize and dequantize, by how they round."""
 CONVERSIONS = {
     "to_int8": "b",
     "to_int16": "h",
@@ -84,6 +88,7 @@ CONSTANTS = {
     "selu": 2,
     "dequantize": 2,
     **dict.fromkeys(QUANTIZED, 4),
+    **dict.fromkeys(FAKE_QUANTIZATIONS, 2),
 }
 """How many constants each function has; functions that are not here have none."""
 UNROUNDED = frozenset((

@@ -15,6 +15,7 @@ from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNS
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded
 from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
+from qrun.native.emit.roundings import ROUNDINGS, Way, ceil, floor, whole
 from qrun.native.emit.types import every
 from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value
 
@@ -49,19 +50,10 @@ class FunctionCall:
         below = self.p * x
         return x.test("olt", ZERO).select(below, x)
 
-    def whole(self, x: Value) -> Value:
-        """x rounded to an integer, ties to even, with the sign of x; NaN stays NaN.
-
-        Numbers from 2**23 on are integers. Below it, adding 2**23 rounds; llvm.roundeven is no instruction on every CPU.
-        """
-        size = abs(x)
-        rounded = ((size + _WHOLE) - _WHOLE).intrinsic("copysign", x)
-        return size.test("olt", _WHOLE).select(rounded, x)
-
-    def beside(self, x: Value, how: str, step: float) -> Value:
-        """The integer next to x in the direction of `step`: `whole`, and one step more where that compares so with x."""
-        rounded = self.whole(x)
-        return rounded.test(how, x).select((rounded + step).intrinsic("copysign", x), rounded)
+    def fake_quantized(self, values: list[Value], way: Way) -> Value:
+        """x / scale + zero point between p and q, rounded, less the zero point, times the scale; NaN stays NaN but for signs."""
+        x, scale, zero = values
+        return (way(clipped(x / scale + zero, self.p, self.q)) - zero) * scale
 
     def quantized(self, x: Value) -> Value:
         """x divided by a scale, rounded to an integer, plus a zero point: i16, saturated; NaN becomes the least code.
@@ -118,13 +110,15 @@ class FunctionCall:
         return below.select(math.nan, logarithms.power(x, self.p.double()))
 
 
-_WHOLE = 2.0**23
-"""From here on float32 numbers are integers."""
 Write = Callable[[FunctionCall, list[Value]], Value]
 
 
 def _conversion(kind: str) -> Write:
     return lambda call, values: converted(values[0], call.kind, kind)
+
+
+def _fake_quantization(way: Way) -> Write:
+    return lambda call, values: call.fake_quantized(values, way)
 
 
 SINGLE: dict[str, Write] = {
@@ -143,9 +137,11 @@ SINGLE: dict[str, Write] = {
     "abs": lambda k, v: abs(v[0]),
     "neg": lambda k, v: -v[0],
     "sqrt": lambda k, v: v[0].sqrt(),
-    "round": lambda k, v: k.whole(v[0]),
-    "floor": lambda k, v: k.beside(v[0], "ogt", -1.0),
-    "ceil": lambda k, v: k.beside(v[0], "olt", 1.0),
+    "round": lambda k, v: whole(v[0]),
+    "floor": lambda k, v: floor(v[0]),
+    "ceil": lambda k, v: ceil(v[0]),
+    **{f"fake_quantize_{name}": _fake_quantization(way) for name, way in ROUNDINGS.items()},
+    "bipolar": lambda k, v: v[0].test("oge", ZERO).select(v[1], -v[1]),
     "cast": lambda k, v: k.floating(v[0]),
     "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,
     **dict.fromkeys(QUANTIZED, lambda k, v: k.quantized(v[0])),

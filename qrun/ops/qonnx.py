@@ -1,0 +1,219 @@
+"""Quantization that keeps floats, as QONNX has it: IntQuant (Quant in older files), BipolarQuant and Trunc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qrun.ir.schema import QONNX
+from qrun.ops._float import broadcast
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_float32 import elementwise, elementwise_kernel
+from qrun.ops._op import Array, Context, one_of, op, refuse
+
+_BITS = "float int8 uint8 int32 int64"
+_NAMES = ("X", "scale", "zeropt", "bitwidth")
+
+
+def _away(size: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda v: np.copysign(size(np.abs(v)), v)
+
+
+_ROUNDINGS: dict[str, Callable[[Array], Any]] = {
+    "ROUND": np.rint,
+    "HALF_EVEN": np.rint,
+    "CEIL": np.ceil,
+    "FLOOR": np.floor,
+    "UP": _away(np.ceil),
+    "DOWN": np.trunc,
+    "HALF_UP": _away(lambda size: np.trunc(size) + (size - np.trunc(size) >= 0.5)),
+    "HALF_DOWN": _away(lambda size: np.ceil(size) - (np.ceil(size) - size >= 0.5)),
+}
+
+
+def _rounded(values: Array, mode: str) -> Array:
+    one_of("rounding_mode", mode.upper(), _ROUNDINGS)
+    return np.asarray(_ROUNDINGS[mode.upper()](values))
+
+
+def _widths(bitwidth: Array, name: str) -> Array:
+    """Numbers of bits; those beyond what float32 can tell apart count as less."""
+    wide = bitwidth.astype(np.float64)
+    bad = ~((wide >= 1) & (wide == np.rint(wide)))
+    if bad.any():
+        raise refuse(f"{name} is no positive integer", name, "1 or more bits", f"{wide[bad].reshape(-1)[0]:g}")
+    return np.asarray(np.minimum(wide, 1000), np.int64)
+
+
+def _limits(bits: Array, signed: int, narrow: int) -> tuple[Array, Array]:
+    """The least and the greatest integer of so many bits, in float32."""
+    count = np.ldexp(1.0, bits - bool(signed))
+    low = bool(narrow) - count if signed else np.zeros(bits.shape)
+    high = count - 1 - (bool(narrow) and not signed)
+    with np.errstate(over="ignore"):
+        return np.asarray(low, np.float32), np.asarray(high, np.float32)
+
+
+def _clip(values: Array, low: Array, high: Array) -> None:
+    """In place; NaN and -0 stay."""
+    np.copyto(values, high, where=values > high)
+    np.copyto(values, low, where=values < low)
+
+
+def _int_quant(
+    X: Array,
+    scale: Array,
+    zeropt: Array,
+    bitwidth: Array,
+    *,
+    signed: int = 1,
+    narrow: int = 0,
+    rounding_mode: str = "ROUND",
+    ctx: Context,
+) -> Array:
+    """X quantized to integers of `bitwidth` bits and dequantized again; any shapes that broadcast as in numpy.
+
+    X, scale, zeropt and Y float32; bitwidth positive integers. Each step is one float32 operation:
+
+        v = X / scale + zeropt
+        v = min(max(v, low), high)      signed: -2**(bitwidth - 1) + narrow, 2**(bitwidth - 1) - 1
+                                        else:   0, 2**bitwidth - 1 - narrow
+        Y = (round(v) - zeropt) * scale
+
+    rounding_mode, in any case: ROUND or HALF_EVEN (ties to even), CEIL, FLOOR, UP (away from 0), DOWN (towards 0),
+    HALF_UP and HALF_DOWN (ties away from 0, towards 0); exact, and zeros keep the sign of v. Signed with 1 bit,
+    round(v) is 1 where v >= 0, else -1, as the page's tools have it. NaN stays NaN otherwise. Checks of
+    QuantizeLinear and DequantizeLinear do not concern it. Quant is its former name; onnx.brevitas and
+    finn.custom_op.general are those of the domain.
+
+    Raises OperatorError for shapes that do not broadcast, a bitwidth that is no positive integer and other modes.
+    """
+    shape, bits = broadcast(ctx, (X, scale, zeropt, bitwidth), _NAMES), _widths(bitwidth, "bitwidth")
+    with np.errstate(all="ignore"):
+        v = np.array(np.broadcast_to(X / scale + zeropt, shape))
+        sign = np.where(v >= 0, np.float32(1), np.float32(-1))
+        _clip(v, *_limits(bits, signed, narrow))
+        codes = np.where((bits == 1) & bool(signed), sign, _rounded(v, rounding_mode))
+        return np.asarray((codes - zeropt) * scale)
+
+
+def _lower(site: LoweringContext) -> NativeKernel:
+    site.require_constant(3)
+    bitwidth, attributes = site.inputs[3], site.attributes
+    mode, bits = attributes["rounding_mode"].upper(), _widths(bitwidth, "bitwidth")
+    one_of("rounding_mode", mode, _ROUNDINGS)
+    if bits.size != 1 or bits.ndim > max(x.ndim for x in site.inputs[:3]):
+        raise declined("several bit widths")
+    low, high = _limits(bits, attributes["signed"], attributes["narrow"])
+    way, ends = {"ROUND": "half_even"}.get(mode, mode.lower()), (low.item(), high.item())
+    if attributes["signed"] and bits.item() == 1:
+        way, ends = "sign", (-np.inf, np.inf)
+    return elementwise_kernel(site, f"fake_quantize_{way}", _NAMES[:3], ends)
+
+
+_TYPES = {"T": ("float", "X scale zeropt"), "B": (_BITS, "bitwidth")}
+int_quant = op("IntQuant", since=1, domain=QONNX, types=_TYPES, form="broadcast", native=_lower)(_int_quant)
+quant = op("Quant", since=1, domain=QONNX, types=_TYPES, form="broadcast", native=_lower)(_int_quant)
+
+
+@op(
+    "BipolarQuant",
+    since=1,
+    domain=QONNX,
+    types={"T": ("float", "X scale")},
+    form="broadcast",
+    native=elementwise("bipolar", "X", "scale"),
+)
+def bipolar_quant(X: Array, scale: Array, *, ctx: Context) -> Array:
+    """scale where X >= 0, -scale elsewhere, also for NaN; float32, any shapes that broadcast as in numpy.
+
+    Raises OperatorError for shapes that do not broadcast.
+    """
+    broadcast(ctx, (X, scale), ("X", "scale"))
+    return np.where(X >= 0, scale, -scale)
+
+
+_SCALES = "X scale zeropt"
+_TRUNC_BITS = {"B1": (_BITS, "in_bitwidth"), "B2": (_BITS, "out_bitwidth")}
+
+
+@op("Trunc", since=1, domain=QONNX, types={"T": ("float", _SCALES), **_TRUNC_BITS})
+def trunc_1(
+    X: Array,
+    scale: Array,
+    zeropt: Array,
+    in_bitwidth: Array,
+    out_bitwidth: Array,
+    *,
+    rounding_mode: str = "FLOOR",
+    ctx: Context,
+) -> Array:
+    """Integers without their last bits; any shapes that broadcast as in numpy.
+
+    X, scale, zeropt and Y float32; bit widths positive integers. Each step is one float32 operation:
+
+        v = round to even(X / scale + zeropt) / 2**(in_bitwidth - out_bitwidth)
+        Y = (round(v) - zeropt) * scale
+
+    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no positive
+    integers and other modes.
+    """
+    names = ("X", "scale", "zeropt", "in_bitwidth", "out_bitwidth")
+    broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_bitwidth), names)
+    lost = _widths(in_bitwidth, names[3]) - _widths(out_bitwidth, names[4])
+    with np.errstate(all="ignore"):
+        v = np.rint(X / scale + zeropt) / np.ldexp(np.float32(1), lost)
+        return np.asarray((_rounded(v, rounding_mode) - zeropt) * scale)
+
+
+@op(
+    "Trunc",
+    since=2,
+    domain=QONNX,
+    types={"T": ("float", f"{_SCALES} out_scale"), **_TRUNC_BITS},
+)
+def trunc(
+    X: Array,
+    scale: Array,
+    zeropt: Array,
+    in_bitwidth: Array,
+    out_scale: Array,
+    out_bitwidth: Array,
+    *,
+    rounding_mode: str = "FLOOR",
+    signed: int = 1,
+    narrow: int = 0,
+    ctx: Context,
+) -> Array:
+    """Integers with a coarser scale and fewer bits; any shapes that broadcast as in numpy.
+
+    X, scales, zeropt and Y float32; bit widths positive integers, in_bitwidth not used. Each step is one float32
+    operation:
+
+        s = 2**(round to even(log2(out_scale / scale)))
+        v = min(max(round to even(X / scale + zeropt) / s, low), high)     low, high: as in IntQuant, of out_bitwidth
+        Y = (round(v) - zeropt / s) * out_scale
+
+    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no positive
+    integers and other modes.
+    """
+    names = ("X", "scale", "zeropt", "in_bitwidth", "out_scale", "out_bitwidth")
+    shape = broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_scale, out_bitwidth), names)
+    _widths(in_bitwidth, names[3])
+    limits = _limits(_widths(out_bitwidth, names[5]), signed, narrow)
+    with np.errstate(all="ignore"):
+        step = _nearest_power(out_scale / scale)
+        v = np.array(np.broadcast_to(np.rint(X / scale + zeropt) / step, shape))
+        _clip(v, *limits)
+        return np.asarray((_rounded(v, rounding_mode) - zeropt / step) * out_scale)
+
+
+def _nearest_power(ratio: Array) -> Array:
+    """2 to the nearest integer to log2(ratio), float32; no float32 number lies in the middle, as the root of 1/2 is irrational."""
+    fraction, exponent = np.frexp(np.asarray(ratio, np.float64))
+    power = np.ldexp(1.0, exponent - (fraction * fraction < 0.5))
+    return np.where(ratio > 0, np.where(np.isfinite(ratio), power, ratio), np.where(ratio == 0, 0, np.nan)).astype(
+        np.float32
+    )
