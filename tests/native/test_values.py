@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qrun.native.emit.flow import Carry, Flow
+from qrun.native.emit.flow import Flow
 from qrun.native.emit.values import ZERO, Value
 
 
@@ -80,16 +80,16 @@ def test_loops_carry_values_from_the_block_that_ends_their_body() -> None:
         turn.next(turn.carried[0] + turn.index)
     assert "  %v1 = phi i64 [0, %entry], [%v6, %after2]" in w.lines
     assert "  %v2 = phi i64 [5, %entry], [%v5, %after2]" in w.lines
-    with w.repeat(
-        "body", "done", "%more", end, [Carry("%i", end, "%i1", 4), Carry("%p", w.value("ptr", "%x"), "%p1", 8)]
-    ):
-        pass
-    assert w.lines[-7:] == [
-        "  %i = phi i64 [%end, %out1], [%i1, %body]",
-        "  %p = phi ptr [%x, %out1], [%p1, %body]",
-        "  %i1 = add i64 %i, 4",
-        "  %p1 = getelementptr i8, ptr %p, i64 8",
-        "  %more = icmp ult i64 %i1, %end",
-        "  br i1 %more, label %body, label %done",
-        "done:",
+    with w.loop(end, end, 4, [w.value("ptr", "%x")], once=True) as turn:
+        turn.next(turn.carried[0] + 8)
+    assert w.lines[-8:] == [
+        "body3:",
+        "  %v7 = phi i64 [%end, %out1], [%v10, %body3]",
+        "  %v8 = phi ptr [%x, %out1], [%v9, %body3]",
+        "  %v9 = getelementptr i8, ptr %v8, i64 8",
+        "  %v10 = add i64 %v7, 4",
+        "  %v11 = icmp slt i64 %v10, %end",
+        "  br i1 %v11, label %body3, label %out3",
+        "out3:",
     ]
+    assert (str(turn.index), str(turn.carried[0])) == ("%v10", "%v9")

@@ -85,8 +85,7 @@ class _Holding(Requantizer):
 class AmxEmitter(KernelEmitter):
     """Writes one kernel: blocks of spec.rows / 16 tiles, one or two, by spec.vectors.
 
-    Kind amx reads rows where they are, amx_copy gathers them first. The kernel's third parameter is memory of the
-    calling thread. Its claims are not those of `tiles`: they also carry on which chunk the thread did last.
+    Kind amx reads rows where they are, amx_copy gathers them first.
     """
 
     names = ARGUMENTS
@@ -102,32 +101,19 @@ class AmxEmitter(KernelEmitter):
         self.epilogue = _Holding(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.total = a.taps * a.steps
         self.panel_weights = self.total * (TILE * self.width)
-        self.long = self.total.test("ugt", _LONG, "%long")
-        self.nowhere = w.at(self.scratch, _NOWHERE, "%nowhere")
-        first = w.at(self.scratch, _SUMS, "%sums")
-        self.sums = [first, w.at(first, a.rows * self.width, "%sums1")]
-        self.copy = w.at(self.scratch, scratch_bytes(spec), "%copy")
+        self.long = self.total.test("ugt", _LONG)
+        self.nowhere, self.copy = self.scratch + _NOWHERE, self.scratch + scratch_bytes(spec)
+        first = self.scratch + _SUMS
+        self.sums = [first, first + a.rows * self.width]
 
     def text(self) -> str:
         w = self.w
         self._configure()
-        w.jump("claim")
-        w.label("claim")
-        done = w.turn("%done", w.value("i64", 0), "entry", "%done1", "worked")
-        before = w.turn("%before", w.value("i64", -1), "entry", "%place", "worked")
-        tile = w.let("i64", "atomicrmw add ptr %next, i64 1 monotonic", "%tile")
-        w.branch(tile.test("ult", self.a.tiles), "work", "exit")
-        w.label("exit")
+        with w.tiles(self.a.tiles, [w.value("i64", -1)]) as tile:
+            tile.next(self._place(tile.index, tile.carried[0]))
+            with w.loop(self.first_panel, self.end_panel, 1) as turn:
+                self._panel(turn.index)
         w.run("llvm.x86.tilerelease")
-        w.do(f"ret i64 {done}")
-        w.label("work")
-        done.plus(1, "%done1")
-        self._place(tile, before)
-        with w.loop(self.first_panel, self.end_panel, 1) as turn:
-            self._panel(turn.index)
-        w.jump("worked")
-        w.label("worked")
-        w.jump("claim")
         return self.finished()
 
     def _configure(self) -> None:
@@ -144,12 +130,12 @@ class AmxEmitter(KernelEmitter):
             (self.scratch + (48 + tile)).store(count)
         w.run("llvm.x86.ldtilecfg", self.scratch)
 
-    def _place(self, tile: Value, before: Value) -> None:
-        """Find the tile's image, chunk and panels. Copy the chunk unless the thread did so for the tile before."""
+    def _place(self, tile: Value, before: Value) -> Value:
+        """Find the tile's image, chunk and panels. Copy the chunk unless it is that of the thread's tile before. Returns its number
+        among those of all images."""
         w, a = self.w, self.a
-        share = tile % a.shares
-        place = w.let("i64", f"udiv i64 {tile}, {a.shares}", "%place")
-        chunk, image = place % a.chunks, place // a.chunks
+        place, share = divmod(tile, a.shares)
+        image, chunk = divmod(place, a.chunks)
         self.first, self.end = chunk.part(a.chunk, a.blocks)
         self.first_panel, self.end_panel = share.part(a.share, a.panels)
         self.x = a.x + image * a.x_image
@@ -157,6 +143,7 @@ class AmxEmitter(KernelEmitter):
         if self.copies:
             with w.when(place.test("ne", before)):
                 self._copy(a.gather + chunk * (a.gathered * 4))
+        return place
 
     def _copy(self, table: Value) -> None:
         """Copy the rows of a chunk, 64 bytes at a time. Only bytes that exist are read."""
@@ -190,7 +177,7 @@ class AmxEmitter(KernelEmitter):
             block, last = turn.index, len(self.groups) - 1
             more = block.test("ult", self.end)
             places = a.places + block * (a.taps * (4 * self.high))
-            for begins in w.either(more, "begin", "stop", "begun"):
+            for begins in w.either(more):
                 if begins:
                     self._step(0, self._rows(places), self.weights[0], last)
                 else:
@@ -273,6 +260,6 @@ class AmxEmitter(KernelEmitter):
                 number = (numbers + 4 * i).load("i32", 4)
                 inside = self.y_panel + number.sext("i64") * self.a.y_row
                 places.append(number.test("slt", 0).select(self.nowhere, inside))
-            for whole in w.either(self.epilogue.full, "store_whole", "store_cut", "stored"):
+            for whole in w.either(self.epilogue.full):
                 for values, place in zip(done, places, strict=True):
                     self.epilogue.store(values, place, whole)

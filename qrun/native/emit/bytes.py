@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.flow import Flow, Writer
+from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE
 from qrun.native.emit.values import ZERO, Value
@@ -81,7 +81,7 @@ class Bytes:
              or float32, and of half of the lanes of such a quarter as float64.
     """
 
-    def __init__(self, w: Writer, isa: Isa, lanes: int = 0) -> None:
+    def __init__(self, w: Flow, isa: Isa, lanes: int = 0) -> None:
         self.w, self.isa = w, isa
         self.lanes = n = lanes or isa.lanes
         self.width = 4 * n

@@ -15,7 +15,6 @@ The loops are tiles, blocks, taps and k; the sums stay in registers through the 
 from __future__ import annotations
 
 from qrun.native.emit.dot import activations, dot, int32s, weights
-from qrun.native.emit.flow import Carry
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import WIDE
@@ -52,14 +51,12 @@ class DenseEmitter(KernelEmitter):
     """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
 
     names = ARGUMENTS
-    named = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         w, a = self.w, self.a
         self.kind = int32s(isa)
         self.bytes = 4 * isa.lanes
-        self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
         self.panel_weights = a.taps * a.depth * (spec.unroll * spec.vectors * self.bytes)
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
@@ -80,53 +77,48 @@ class DenseEmitter(KernelEmitter):
         y = a.y + image * a.y_image + group * a.y_group
         y = y + place * (channels * (4 if spec.out in WIDE else 1))
         self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
-        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
-            offsets = a.offsets + m * (a.taps * (4 * spec.rows))
-            row = (m * spec.rows).least(a.last_row)
+        with w.loop(first, end, 1, once=True) as block:
+            offsets = a.offsets + block.index * (a.taps * (4 * spec.rows))
+            row = (block.index * spec.rows).least(a.last_row)
             start = self._starts(bias, a.rows + group * a.rows_group + row * 4)
             fetch = []
             if spec.prefetch:
                 turns = a.taps * a.depth
-                done = (m - first) * turns * (64 * spec.prefetch)
+                done = (block.index - first) * turns * (64 * spec.prefetch)
                 fetch = [matrix + self.panel_weights + done]
             sums = self._taps(x, offsets, matrix, start, fetch)
             self.epilogue.store_block(sums, constants, y + row * a.y_row, a.y_row)
 
-    def _starts(self, bias: Value, rows: Value) -> dict[tuple[int, int], Value]:
+    def _starts(self, bias: Value, rows: Value) -> list[Value]:
         """What the sums of a block start from. rows: where the value is that is added to all of the first row."""
         columns = [(bias + j * self.bytes).load(self.kind, 16) for j in range(self.spec.vectors)]
         if self.spec.operands != "rows":
-            return {(i, j): columns[j] for i, j in self.cells}
+            return columns * self.spec.rows
         added = [(rows + 4 * i).load("i32", 4).splat(self.isa.lanes) for i in range(self.spec.rows)]
-        return {(i, j): columns[j] + added[i] for i, j in self.cells}
+        return [column + more for more in added for column in columns]
 
     def _taps(
-        self, x: Value, offsets: Value, matrix: Value, start: dict[tuple[int, int], Value], fetch: list[Value]
+        self, x: Value, offsets: Value, matrix: Value, start: list[Value], fetch: list[Value]
     ) -> list[list[Value]]:
         """A block's sums, from what they start with. fetch: what to ask the memory for, if anything."""
-        w, a, spec, zero = self.w, self.a, self.spec, self.w.value("i64", 0)
-        carried = [Carry("%t", zero, "%t1", 1), Carry("%o", offsets, "%o1", 4 * spec.rows), Carry("%b", matrix, "%b1")]
-        carried += [Carry(f"%tap_{i}_{j}", start[i, j], f"%next_{i}_{j}") for i, j in self.cells]
-        carried += [Carry("%f", place, "%f1") for place in fetch]
-        with w.repeat("tap", "finish", "%more_taps", a.taps, carried) as (_, place, matrix, *held):
+        w, a, spec = self.w, self.a, self.spec
+        with w.loop(0, a.taps, 1, [offsets, matrix, *fetch, *start], once=True) as tap:
+            place, *held = tap.carried
             rows = [row_at(x, place + 4 * i, a.padding) for i in range(spec.rows)]
-            carried = [
-                Carry("%k0", zero, "%k1", 1),
-                Carry("%bk", matrix, "%b1", spec.unroll * spec.vectors * self.bytes),
-            ]
-            carried += [Carry("%fk", place, "%f1") for place in held[len(self.cells) :]]
-            sums = dict(zip(self.cells, held, strict=False))
-            carried += [Carry(f"%acc_{i}_{j}", total, f"%next_{i}_{j}") for (i, j), total in sums.items()]
-            with w.repeat("k", "tap_end", "%more_k", a.depth, carried) as (k, matrix, *held):
-                for place in held[: len(fetch)]:
-                    self._prefetch(place)
-                step = k * (4 * spec.unroll)
-                sums = dict(zip(self.cells, held[len(fetch) :], strict=True))
-                self._products([row + step for row in rows], matrix, sums)
-        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
+            with w.loop(0, a.depth, 1, held, once=True) as k:
+                matrix, *fetch = k.carried[: -len(start)]
+                for line in range(spec.prefetch):
+                    w.prefetch(fetch[0] + 64 * line)
+                step = k.index * (4 * spec.unroll)
+                sums = self._products([row + step for row in rows], matrix, k.carried[-len(start) :])
+                fetch = [place + 64 * spec.prefetch for place in fetch]
+                k.next(matrix + spec.unroll * spec.vectors * self.bytes, *fetch, *sums)
+            tap.next(place + 4 * spec.rows, *k.carried)
+        sums = tap.carried[-len(start) :]
+        return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
-    def _products(self, rows: list[Value], matrix: Value, sums: dict[tuple[int, int], Value]) -> None:
-        """Add the products of one turn of the loop to the sums."""
+    def _products(self, rows: list[Value], matrix: Value, sums: list[Value]) -> list[Value]:
+        """These sums with the products of one turn of the loop."""
         spec, isa, vectors = self.spec, self.isa, range(self.spec.vectors)
         held: dict[Value, Value] = {}
         for u in range(spec.unroll):
@@ -134,8 +126,9 @@ class DenseEmitter(KernelEmitter):
             for i, row in enumerate(rows):
                 x = activations(isa, self._broadcast(row, u, held))
                 for j in vectors:
-                    name = f"%next_{i}_{j}" if u == spec.unroll - 1 else ""
-                    sums[i, j] = dot(isa, sums[i, j], x, panel[j], name)
+                    place = i * spec.vectors + j
+                    sums[place] = dot(isa, sums[place], x, panel[j])
+        return sums
 
     def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:
         """A row's four activations of k-step u in every lane.
@@ -153,9 +146,3 @@ class DenseEmitter(KernelEmitter):
     def _flipped(self, packed: Value) -> Value:
         """int8 activations as uint8, or uint8 ones as int8: what the dot product takes."""
         return packed if self.flip is None else packed ^ self.flip
-
-    def _prefetch(self, place: Value) -> None:
-        """Prefetch a share of the next panel's weights."""
-        for line in range(self.spec.prefetch):
-            self.w.prefetch(place + 64 * line)
-        self.w.at(place, 64 * self.spec.prefetch, "%f1")

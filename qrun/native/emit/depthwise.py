@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from qrun.native.emit.bytes import unpacking
 from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
-from qrun.native.emit.flow import Carry
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import WIDE, taps_per_turn
@@ -19,16 +18,12 @@ ARGUMENTS = names("""
 """As for the dense kernel, but a tile is a run of blocks with all panels; `last_channel` is where the last panel
 starts: panels overlap rather than run over, unless there are fewer channels than one vector (then `mask` cuts it)."""
 
-Sums = dict[tuple[int, int], Value]
-"""Sums by pixel and vector of channels."""
-
 
 @emitter("depthwise")
 class DepthwiseEmitter(KernelEmitter):
     """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share what is read."""
 
     names = ARGUMENTS
-    named = True
     step = 1
     """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
 
@@ -38,7 +33,6 @@ class DepthwiseEmitter(KernelEmitter):
         self.units = spec.rows // spec.unroll
         self.kind = int32s(isa)
         self.bytes = 4 * isa.lanes
-        self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
         self.turn_weights = spec.unroll * spec.vectors * self.bytes
         self.panel_weights = a.taps // self.step * self.turn_weights
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
@@ -52,11 +46,11 @@ class DepthwiseEmitter(KernelEmitter):
         first, end = chunk.part(a.chunk, a.blocks)
         x = a.x + image * a.x_image
         y = a.y + image * a.y_image
-        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
-            offsets = a.offsets + m * (a.taps * (4 * self.units))
-            row = y + (m * spec.rows).least(a.last_row) * a.y_row
-            panels = [Carry("%p", w.value("i64", 0), "%p1", 1)]
-            with w.repeat("panel", "panel_end", "%more_panels", a.panels, panels) as (p,):
+        with w.loop(first, end, 1, once=True) as block:
+            offsets = a.offsets + block.index * (a.taps * (4 * self.units))
+            row = y + (block.index * spec.rows).least(a.last_row) * a.y_row
+            with w.loop(0, a.panels, 1, once=True) as turn:
+                p = turn.index
                 channel = (p * lanes).least(a.last_channel)
                 panel = a.weights + p * self.panel_weights
                 constants = a.constants + p * self.epilogue.panel_bytes()
@@ -68,27 +62,24 @@ class DepthwiseEmitter(KernelEmitter):
 
     def _taps(self, x: Value, offsets: Value, panel: Value, start: list[Value]) -> list[list[Value]]:
         """The sums of a block and a panel over all taps. start: what the sums of each pixel start from."""
-        spec = self.spec
-        carried = [
-            Carry("%t", self.w.value("i64", 0), "%t1", self.step),
-            Carry("%o", offsets, "%o1", 4 * self.units * self.step),
-            Carry("%b", panel, "%b1", self.turn_weights),
-            *(Carry(f"%acc_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells),
-        ]
-        with self.w.repeat("tap", "finish", "%more_taps", self.a.taps, carried) as (_, here, place, *held):
-            sums = dict(zip(self.cells, held, strict=True))
+        spec, a = self.spec, self.a
+        with self.w.loop(0, a.taps, self.step, [offsets, panel, *start * spec.rows], once=True) as tap:
+            here, place, *sums = tap.carried
             weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
             for unit in range(self.units):
-                rows = (row_at(x, here + 4 * (tap * self.units + unit), self.a.padding) for tap in range(self.step))
+                rows = (row_at(x, here + 4 * (n * self.units + unit), a.padding) for n in range(self.step))
                 self._multiply(unit, rows, weights, sums)
-        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
+            tap.next(here + 4 * self.units * self.step, place + self.turn_weights, *sums)
+        sums = tap.carried[2:]
+        return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
-    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
-        """Add the products of a unit's pixels to the sums; rows: where they have their channels, tap by tap."""
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
+        """Add the products of a unit's pixels to the sums, [rows][vectors]; rows: where they have their channels, tap by tap."""
         n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
             x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)
-            sums[unit, j] = multiply_add(self.isa, sums[unit, j], x, weight, f"%next_{unit}_{j}")
+            place = unit * self.spec.vectors + j
+            sums[place] = multiply_add(self.isa, sums[place], x, weight)
 
 
 @emitter("interleaved")
@@ -107,19 +98,18 @@ class InterleavedEmitter(DepthwiseEmitter):
         self.step = taps_per_turn(isa)
         super().__init__(spec, isa)
 
-    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
         taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
             flip = self.w.value("i8", -128).splat(self.bytes)
             taps = [tap ^ flip for tap in taps]
         for j, x in enumerate(self._quads(taps) if self.step == 4 else self._pairs(taps)):
             for pixel in range(self.spec.unroll):
-                i, weight = unit * self.spec.unroll + pixel, weights[4 * pixel + j]
-                name = f"%next_{i}_{j}"
+                place, weight = 4 * (unit * self.spec.unroll + pixel) + j, weights[4 * pixel + j]
                 if self.step == 4:
-                    sums[i, j] = dot(self.isa, sums[i, j], (x,), (weight,), name)
+                    sums[place] = dot(self.isa, sums[place], (x,), (weight,))
                 else:
-                    sums[i, j] = multiply_add(self.isa, sums[i, j], x, weight, name)
+                    sums[place] = multiply_add(self.isa, sums[place], x, weight)
 
     def _quads(self, taps: list[Value]) -> Iterator[Value]:
         """Bytes of four taps, interleaved."""

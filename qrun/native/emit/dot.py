@@ -50,28 +50,28 @@ def weights(isa: Isa, packed: Value) -> Bytes4:
     return (words << 8).ashr(8), words.ashr(8)
 
 
-def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4, name: str = "") -> Value:
+def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4) -> Value:
     """acc plus the sum of the four products in each lane."""
     if isa.dot in _VNNI:
-        return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0], name=name)
+        return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0])
     if isa.dot in _WHOLE:
-        return _neon(isa, acc, x[0], weight[0], name)
+        return _neon(isa, acc, x[0], weight[0])
     even, odd = (pairs(isa, a, b) for a, b in zip(x, weight, strict=True))
-    return acc.plus(even + odd, name)
+    return acc + (even + odd)
 
 
-def _neon(isa: Isa, acc: Value, x: Value, weight: Value, name: str) -> Value:
+def _neon(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
     w, kind = acc.w, acc.kind
     a, b = (value.bitcast("<16 x i8>") for value in (x, weight))
     if isa.dot != "smull":
         pair = (a, b) if isa.dot == "usdot" else (b, a)
-        return w.call(kind, f"{_NEON}{isa.dot}.v4i32.v16i8", acc, *pair, name=name)
+        return w.call(kind, f"{_NEON}{isa.dot}.v4i32.v16i8", acc, *pair)
     sums = []
     for first in (0, 8):
         left, right = (value.shuffled(range(first, first + 8)) for value in (a, b))
         product = w.call("<8 x i16>", f"{_NEON}smull.v8i16", left, right)
         sums.append(w.call(kind, f"{_NEON}saddlp.v4i32.v8i16", product))
-    return acc.plus(w.call(kind, f"{_NEON}addp.v4i32", *sums), name)
+    return acc + w.call(kind, f"{_NEON}addp.v4i32", *sums)
 
 
 def pairs(isa: Isa, a: Value, b: Value) -> Value:
@@ -84,11 +84,11 @@ def pairs(isa: Isa, a: Value, b: Value) -> Value:
     return even + odd
 
 
-def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value, name: str = "") -> Value:
+def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
     """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended."""
     if isa.dot in _MAC16:
-        return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight, name=name)
+        return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight)
     if isa.dot in _WHOLE:
         low = (value.trunc("i16") for value in (x, weight))
-        return acc.plus(acc.w.call(acc.kind, f"{_NEON}smull.v4i32", *low), name)
-    return acc.plus(pairs(isa, x.bitcast(int16s(isa)), weight.bitcast(int16s(isa))), name)
+        return acc + acc.w.call(acc.kind, f"{_NEON}smull.v4i32", *low)
+    return acc + pairs(isa, x.bitcast(int16s(isa)), weight.bitcast(int16s(isa)))

@@ -184,7 +184,8 @@ class _QuickBlock(_Block):
 
         with k.steps.rounding(number):
             if step.function in ROUGH:
-                made, unsure = k.w.instead(*self._rough(number, x), precise)
+                rough = self._rough(number, x)
+                made, unsure = k.w.instead(rough, rough[1].any(), precise)
             else:
                 made, unsure = precise()
         self.doubtful = self.doubtful | unsure

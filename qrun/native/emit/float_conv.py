@@ -95,11 +95,10 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         self.doubts.end()
 
     def whole_or_cut(self) -> Iterator[bool]:
-        self.w.blocks += 1
-        name = f"panel{self.w.blocks}"
+        (after,) = self.w.labels("after")
         yield not self.cut
-        self.w.jump(name)
-        self.w.label(name)
+        self.w.jump(after)
+        self.w.label(after)
 
     def _measure(self, span: Value) -> None:
         """What the panel's channels may be off in a tile, infinity where nothing finite bounds it; and what their sums begin with."""

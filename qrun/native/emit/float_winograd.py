@@ -172,7 +172,7 @@ class FloatWinogradEmitter(RoundingEmitter):
             left = self.scratch + element.index * a.plane + row * a.pitch + start * 8
             sums = self._sums(left, self.right + element.index * self.right_plane, size)
             held = self.sums + (element.index * self.strips + strip.index) * self.strip_bytes
-            for opens in w.either(start.test("eq", 0), *(f"{name}_block" for name in ("first", "later", "after"))):
+            for opens in w.either(start.test("eq", 0)):
                 places = [held + 8 * self.lanes * place for place in range(len(sums))]
                 for place, new in zip(places, sums, strict=True):
                     place.store(new if opens else new + place.load(self.kind, 8), 8)
@@ -223,10 +223,6 @@ class FloatWinogradEmitter(RoundingEmitter):
         """Of a patch with infinities or NaN, which may have come from other results' pixels, all sums are made again."""
         w, mask = self.w, self.mask(vector)
 
-        def again() -> tuple[Value, Value]:
-            whole, *_ = self.added(row, vector, mask, None)
-            return whole, odd
-
         odd = reach.test("uge", math.inf)
-        total, odd = w.instead(total, odd, again)
+        (total,) = w.instead([total], odd.any(), lambda: self.added(row, vector, mask, None)[:1])
         super().settle(row, vector, total, odd.select(math.inf, reach))

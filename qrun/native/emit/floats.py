@@ -188,18 +188,14 @@ class FloatProductEmitter(PanelEmitter):
 
     def _strip(self, row: Value, number: Value) -> None:
         """Add a block of k to the sums of a strip, which is the tile's rows from this one on; round them after the last."""
-        w = self.w
-        sums = self.strip_sums(row)
+        own = self.strip_sums(row)
         slot = self.sums + number * self.a.slot
-        w.blocks += 1
-        n, before = w.blocks, w.here
-        w.branch(self.opens, f"added{n}", f"add{n}")
-        w.label(f"add{n}")
-        more = [new + (slot + 8 * self.lanes * place).load(self.kind, 8) for place, new in enumerate(sums)]
-        w.jump(f"added{n}")
-        w.label(f"added{n}")
-        sums = [w.phi((new, before), (both, f"add{n}")) for new, both in zip(sums, more, strict=True)]
-        for last in w.either(self.ends, f"round{n}", f"keep{n}", f"made{n}"):
+
+        def added() -> list[Value]:
+            return [new + (slot + 8 * self.lanes * place).load(self.kind, 8) for place, new in enumerate(own)]
+
+        sums = self.w.instead(own, ~self.opens, added)
+        for last in self.w.either(self.ends):
             if last:
                 self.round_strip(row, slot, sums)
             else:

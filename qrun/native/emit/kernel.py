@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from qrun.declare.registry import Registry
-from qrun.native.emit.flow import Flow, Writer
+from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.narrow import FORMATS, rounded
 from qrun.native.emit.spec import KernelSpec, names
@@ -17,7 +17,7 @@ from qrun.native.emit.values import Value
 class Arguments:
     """The words of the argument struct, each an attribute: pointers, i64, and i32 where the name ends in '!'."""
 
-    def __init__(self, w: Writer, names: Sequence[str]) -> None:
+    def __init__(self, w: Flow, names: Sequence[str]) -> None:
         self._loaded: dict[str, Value] = {}
         struct = w.value("ptr", "%args")
         for place, name in enumerate(names):
@@ -35,13 +35,11 @@ class KernelEmitter:
     """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
-    named: whether the loop over tiles is `Flow.named_tiles`. frozen: what `Flow.frozen` is.
-    feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
+    frozen: what `Flow.frozen` is. feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
     """
 
     names: tuple[str, ...]
     own_memory = False
-    named = False
     frozen = False
     feature = ""
 
@@ -60,12 +58,13 @@ class KernelEmitter:
 
     def text(self) -> str:
         """The LLVM IR of the kernel."""
-        with (self.w.named_tiles if self.named else self.w.tiles)(self.a.tiles) as tile:
-            self.tile(tile)
+        with self.w.tiles(self.a.tiles) as turn:
+            self.tile(turn.index)
         return self.finished()
 
     def finished(self) -> str:
-        """The LLVM IR of the kernel, made of what is written so far."""
+        """The LLVM IR of the kernel, made of what is written so far, which ends behind the tiles."""
+        self.w.do(f"ret i64 {self.w.done}")
         more = ", ptr noalias %scratch" if self.own_memory else ""
         features = ",".join(f for f in (self.isa.features, f"+{self.feature}") if f)
         also = f' "target-features"="{features}"' if self.feature else ""

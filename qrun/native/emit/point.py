@@ -134,7 +134,7 @@ class RowsEmitter(KernelEmitter):
         if not masks(self.spec.vectors):
             pointer.store(value)
             return
-        for whole in self.w.either(self.whole, "store_whole", "store_cut", "stored"):
+        for whole in self.w.either(self.whole):
             if whole:
                 pointer.store(value)
             else:

@@ -129,15 +129,8 @@ class DynamicQuantizerEmitter(_Elements):
             raised.append(guess + self.magic)
             far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
             doubts.append(doubts[-1] | far if doubts else far)
-        doubtful = doubts[-1].any()
-        before = w.here
-        w.branch(doubtful, "divide", "sure")
-        w.label("divide")
-        divided = [self._divided(x) for x in values]
-        w.jump("sure")
-        w.label("sure")
-        chosen = [w.phi((a, before), (b, "divide")) for a, b in zip(raised, divided, strict=True)]
-        return [self._shifted(value) for value in chosen]
+        made = w.instead(raised, doubts[-1].any(), lambda: [*map(self._divided, values)])
+        return [*map(self._shifted, made)]
 
     def _divided(self, x: Value) -> Value:
         """x / scale rounded to an integer, in the low bits of a float."""

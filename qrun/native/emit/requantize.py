@@ -8,7 +8,7 @@ Saturation is exact because every form delivers the rounded value itself, far fr
 from __future__ import annotations
 
 from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
-from qrun.native.emit.flow import Writer
+from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
 from qrun.native.emit.types import every
@@ -26,7 +26,7 @@ class Requantizer:
     full, lanes_on: an i1, whether the panel's last vector is whole; which of its lanes exist.
     """
 
-    def __init__(self, w: Writer, isa: Isa, form: str, out: str, vectors: int, zero_point: Value, mask: Value) -> None:
+    def __init__(self, w: Flow, isa: Isa, form: str, out: str, vectors: int, zero_point: Value, mask: Value) -> None:
         self.w, self.isa, self.form, self.out, self.vectors = w, isa, form, out, vectors
         self.zero_point, self.mask, self.by_lanes = zero_point, mask, False
         if form in ("y32", "x32", "ort"):
@@ -128,15 +128,14 @@ class Requantizer:
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
-        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on.
-
-        Ends in the label store_end; the last panel's cut vector is stored through the mask.
+        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on. The last panel's cut vector is stored
+        through the mask.
         """
         if self.isa.dot == "madd256" and self.vectors <= 2 and self.out not in WIDE and self.form != "table":
             done = self._packed32([self.row(acc, held) for acc in block])
         else:
             done = [self.finish(self.row(acc, held)) for acc in block]
-        for whole in self.w.either(self.full, "store_whole", "store_cut", "store_end"):
+        for whole in self.w.either(self.full):
             target = first
             for i, row in enumerate(done):
                 target = target + step if i else target

@@ -107,9 +107,7 @@ class RoundingEmitter(KernelEmitter):
 
     def whole_or_cut(self) -> Iterator[bool]:
         """The body for panels whose columns all exist, with True, and for the last one."""
-        self.w.blocks += 1
-        n = self.w.blocks
-        return self.w.either(self.left.test("sge", self.width), f"whole{n}", f"cut{n}", f"joined{n}")
+        return self.w.either(self.left.test("sge", self.width))
 
     def strip_reaches(self, row: Value) -> list[Value]:
         """What each of a strip's sums of products may be off, or more: [rows][vectors]."""

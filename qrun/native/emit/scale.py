@@ -69,20 +69,17 @@ class ScaleEmitter(KernelEmitter):
         return (acc.sitofp("float") * self._factor(factors, 0) + self._factor(factors, 1)).bitcast("i32")
 
     def _real(self, acc: Value, factors: Value) -> Value:
-        w, number = self.w, acc.sitofp("double")
+        number = acc.sitofp("double")
         factor, reach, bias = (self._factor(factors, field) for field in (0, 1, 3))
         product = number * factor
         total = product + bias
         low, high = (op(total, reach).single().bitcast("i32") for op in (sub, add))
-        doubtful = low.test("ne", high).any()
-        before = w.here
-        w.branch(doubtful, "exact", "rounded")
-        w.label("exact")
-        exact = rounded_once(number, factor, self._factor(factors, 2), product, total, bias)
-        w.jump("rounded")
-        after = w.here
-        w.label("rounded")
-        return w.phi((low, before), (exact, after))
+
+        def exact() -> list[Value]:
+            return [rounded_once(number, factor, self._factor(factors, 2), product, total, bias)]
+
+        (made,) = self.w.instead([low], low.test("ne", high).any(), exact)
+        return made
 
 
 @emitter("factors")

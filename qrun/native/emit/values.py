@@ -76,10 +76,6 @@ class Value:
         """The instruction `name` of this and another value of its type."""
         return self.w.let(self.kind, f"{name} {self.kind} {self.name}, {self.like(other).name}")
 
-    def plus(self, other: Operand, name: str) -> Value:
-        """The sum, under a name of its own."""
-        return self.w.let(self.kind, f"add {self.kind} {self}, {self.like(other)}", name)
-
     def _arithmetic(self, name: str, other: Operand) -> Value:
         return self.op(f"f{name}" if self.real else name, other)
 
@@ -121,10 +117,10 @@ class Value:
     def __abs__(self) -> Value:
         return self.intrinsic("fabs")
 
-    def test(self, how: str, other: Operand, name: str = "") -> Value:
+    def test(self, how: str, other: Operand) -> Value:
         """The comparison `how`, in the words of icmp or fcmp: an i1 in each lane."""
         compare = "fcmp" if self.real else "icmp"
-        return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}", name)
+        return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}")
 
     def select(self, yes: Operand, no: Operand) -> Value:
         """`yes` where this i1 is true, else `no`, in each lane. At least one of the two is a Value."""
@@ -259,13 +255,12 @@ class Instructions:
     def do(self, line: str) -> None:
         self.lines.append(f"  {line}")
 
-    def let(self, kind: str, expression: str, name: str = "") -> Value:
+    def let(self, kind: str, expression: str) -> Value:
         """A value of this type, made by an instruction."""
-        if not name:
-            self.count += 1
-            name = f"%v{self.count}"
-        self.lines.append(f"  {name} = {expression}")
-        return Value(self, kind, name)
+        self.count += 1
+        made = Value(self, kind, f"%v{self.count}")
+        self.do(f"{made} = {expression}")
+        return made
 
     def value(self, kind: str, what: float | str) -> Value:
         """A constant, in every lane of a vector type, or the value of this name."""
@@ -279,9 +274,9 @@ class Instructions:
         """A vector of zeros."""
         return Value(self, kind, ZERO)
 
-    def call(self, result: str, function: str, *operands: Value | Typed, name: str = "") -> Value:
+    def call(self, result: str, function: str, *operands: Value | Typed) -> Value:
         """The result of an intrinsic."""
-        return self.let(result, self._call(result, function, operands), name)
+        return self.let(result, self._call(result, function, operands))
 
     def run(self, function: str, *operands: Value | Typed) -> None:
         """Call an intrinsic that has no result."""
@@ -292,8 +287,6 @@ class Instructions:
         self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in typed)})")
         return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
 
-    def at(self, pointer: Value, offset: Operand, name: str = "") -> Value:
+    def at(self, pointer: Value, offset: Operand) -> Value:
         """The pointer plus a number of bytes."""
-        if offset == 0 and not name:
-            return pointer
-        return self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}", name)
+        return pointer if offset == 0 else self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}")

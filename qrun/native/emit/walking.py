@@ -191,9 +191,7 @@ class WalkEmitter(KernelEmitter):
         at = (walk + AT).load("i64", 8)
         with w.loop(self.first, self.first + self.count, 1) as row:
             length = (a.lengths + row.index * 4).load("i32", 4).sext("i64")
-            w.blocks += 1
-            n = w.blocks
-            for runs in w.either(at.test("slt", length), f"runs{n}", f"ended{n}", f"row{n}"):
+            for runs in w.either(at.test("slt", length)):
                 if runs and not resets and self.cell in HALVES:
                     with self._units() as place:
                         self._begun(walk, row.index, place * 4)
