@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
-from qrun.checking.rules import LEVELS, RULES, Finding, once
+from qrun.checking.rules import LEVELS, RULES, Finding, once, order
 from qrun.checking.vectorfolders import vector_folders
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay
 from qrun.comparing.differences import Tolerance
@@ -167,14 +167,10 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     found = [f for f in once(found) if f.rule in settings.selected]
     if "QR505" in settings.selected:
         found += not_replayed(vectors, found)
-    found.sort(key=_order)
+    found.sort(key=order)
     for vector in vectors:
         vector.result = vector.feeds = None
     return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256)
-
-
-def _order(finding: Finding) -> tuple[int, int, str]:
-    return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
 
 
 def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:

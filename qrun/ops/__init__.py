@@ -15,12 +15,12 @@ from qrun.ops._quantized import (
     bias,
     expansion,
     facts,
-    input_name,
     operands,
     parameter_axis,
     quantized_operators,
     quantizers,
     real_operator,
+    written,
 )
 
 __all__ = ["REGISTRY", "Arith", "Body", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
@@ -33,12 +33,12 @@ __all__ += [
     "bias",
     "expansion",
     "facts",
-    "input_name",
     "operands",
     "parameter_axis",
     "quantized_operators",
     "quantizers",
     "real_operator",
+    "written",
 ]
 
 

@@ -7,7 +7,7 @@ input ``<tensor>``, in any case; those of no input are the output's. Inputs that
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,11 @@ def _listed() -> Mapping[tuple[str, str], frozenset[str]]:
     return found
 
 
+def written(operators: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Operators as users write them: ``Relu``, ``com.microsoft::QGemm``."""
+    return tuple(f"{domain}::{op_type}" if domain else op_type for domain, op_type in operators)
+
+
 def quantized_index() -> str:
     """What quantized.txt is to have: a line for each operator with scales or zero points, and their granularities."""
     lines = []
@@ -145,7 +150,7 @@ def quantized_index() -> str:
         known = facts(domain, op_type)
         if known and known.quantized:
             own = sorted({row[3] for row in known.quantized})
-            lines.append(" ".join([f"{domain}::{op_type}" if domain else op_type, *own]) + "\n")
+            lines.append(" ".join([*written([(domain, op_type)]), *own]) + "\n")
     return "".join(lines)
 
 
@@ -163,16 +168,6 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     return known.real.op_type, operands, scales.get(-1)
 
 
-def input_name(node: Node, place: int) -> str:
-    """The specification's name of an input of a quantized operator, else ``input N``."""
-    known = facts(node.domain, node.op_type)
-    if known is None:
-        return f"input {place}"
-    if place < len(known.names):
-        return known.names[place]
-    return _repeated(known, place) if known.repeats else str(place)
-
-
 def _repeated(known: Facts, place: int) -> str:
     number, which = divmod(place - len(known.names), len(_GROUP))
     return f"{_GROUP[which]}[{number}]"
@@ -188,9 +183,9 @@ def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tup
     known = facts(domain, op_type) if (domain, op_type) in _listed() else None  # others need not be imported
     if known is None:
         return ()
-    found = []
+    found, made = [], Slot("output", 0, outputs[0]) if outputs else None
     for tensor, scale, zero_point, form in known.quantized:
-        owner = _output(outputs) if tensor < 0 else _slot(inputs, known, tensor)
+        owner = made if tensor < 0 else _slot(inputs, known, tensor)
         if owner:
             found.append(
                 Quantizer(owner, _slot(inputs, known, scale), _slot(inputs, known, zero_point), form, tensor < 0)
@@ -240,10 +235,6 @@ def bias(node: Node) -> Bias | None:
     place, weight, form = known.bias
     slot, owner = _slot(node.inputs, known, place), _slot(node.inputs, known, weight)
     return Bias(slot, owner, form, known.integer_bias) if slot and owner else None
-
-
-def _output(outputs: Sequence[str]) -> Slot | None:
-    return Slot("output", 0, outputs[0]) if outputs else None
 
 
 def _slot(inputs: Sequence[str], known: Facts, place: int) -> Slot | None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Keeper = Callable[[str, Callable[[], Any]], Any]
 """(name, make) to the plain values that `make` makes of a model, or made in an earlier process."""
 _counted: list[int] = []
-_ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 def check(
@@ -35,18 +34,20 @@ def check(
     """
     from qrun.ir import Model
 
-    loaded = model if isinstance(model, Model) else _loaded(model)
+    if not isinstance(model, Model):
+        from qrun.ir.load import load  # imports protobuf
+
+        model = load(model)
     if keeper is None or feeds is not None:
-        found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
+        found = [finding for rule in RULES.values() for finding in rule.find(model, result, feeds)]
     else:
-        found = list(_found(loaded, result, keeper))
-    return sorted(once(found), key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))
+        found = list(_found(model, result, keeper))
+    return sorted(once(found), key=order)
 
 
-def _loaded(model: str | Path | bytes | onnx.ModelProto) -> Model:
-    from qrun.ir.load import load  # imports protobuf
-
-    return load(model)
+def order(finding: Finding) -> tuple[int, int, str]:
+    """By which findings are sorted: worst first, then in graph order."""
+    return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
 
 
 def _found(model: Model, result: RunResult | None, keeper: Keeper) -> Iterator[Finding]:
@@ -94,4 +95,4 @@ def _of_all(group: Sequence[Finding]) -> Finding:
     return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
 
 
-__all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule", "rule_count"]
+__all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "order", "rule", "rule_count"]

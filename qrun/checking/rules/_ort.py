@@ -18,6 +18,8 @@ from qrun.ops import find
 NEWEST_OPSET = 26
 NEWEST_IR = 13
 """What this version of onnxruntime reads; it refuses newer ones."""
+PUBLISHED_IR = 14
+"""The last version that onnx.proto of onnx 1.23 has."""
 
 _OPEN = 2**31
 

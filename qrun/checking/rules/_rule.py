@@ -119,9 +119,9 @@ def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
     """What lists the operators with scales or zero points (of these granularities), as users write them."""
 
     def listed() -> tuple[str, ...]:
-        from qrun.ops import quantized_operators
+        from qrun.ops import quantized_operators, written
 
-        return tuple(f"{domain}::{op_type}" if domain else op_type for domain, op_type in quantized_operators(*forms))
+        return written(quantized_operators(*forms))
 
     return listed
 

@@ -208,15 +208,10 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
     return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
 
 
-def has_parameters(domain: str, op_type: str) -> bool:
-    """Whether the operator has scales, zero points or a bias that belongs to a weight."""
-    return (domain, op_type) == ("", "Conv") or facts(domain, op_type) is not None
-
-
 def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
     """The nodes whose inputs may be scales, zero points or a quantized bias, and those of `more` operators of ai.onnx."""
-    found = _by_operator(model)
-    return nodes(model, [op for op in found if has_parameters(*op) or (not op[0] and op[1] in more)])
+    of_onnx = {("", op_type) for op_type in ("Conv", *more)}
+    return nodes(model, [op for op in _by_operator(model) if op in of_onnx or facts(*op) is not None])
 
 
 @once_per_model

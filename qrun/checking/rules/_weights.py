@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, number, parametrized
+from qrun.checking.rules._words import TOLERANCE
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, Slot, bias, quantizers
@@ -258,15 +259,12 @@ def _of_float(scope: Scope, node: Node) -> StoredBias | None:
     return StoredBias(scope, node, Slot("B" if node.op_type == "Conv" else "C", 2, behind.tensor), value, unit)
 
 
-_TOLERANCE = 1e-5
-
-
 def differs(one: Array, other: Array, bias: Array) -> int | None:
     """Where two scales of a bias differ, at a value that is not 0."""
     flat = bias.reshape(-1)
     if any(s.size not in (1, flat.size) for s in (one, other)) or not np.all(one > 0) or not np.all(np.isfinite(one)):
         return None
     with np.errstate(all="ignore"):
-        off = np.abs(one - other) > _TOLERANCE * one
+        off = np.abs(one - other) > TOLERANCE * one
     places = np.flatnonzero(np.broadcast_to(off, flat.shape) & (flat != 0))
     return int(places[0]) if places.size else None

@@ -9,6 +9,7 @@ from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
 from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
+from qrun.ops import written
 
 CONVS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "Conv"): (0, 1),
@@ -33,8 +34,7 @@ _KEEPING = (
 )
 """Operators whose output has the channels of their first input, as pools do."""
 _HOPS = 8
-OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*CONVS, *POOLS))
-CONV_NAMES = tuple(f"{domain}::{name}" if domain else name for domain, name in CONVS)
+OPERATORS, CONV_NAMES = written((*CONVS, *POOLS)), written(CONVS)
 
 
 @frozen

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from qrun.checking.rules._observed import seen
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._sums import LIMIT, saturating, unsafe_pairs, worst_sums
+from qrun.checking.rules._weights import PRODUCTS
+from qrun.checking.rules._words import several
 from qrun.ir import Array, Model
 
 if TYPE_CHECKING:
     from qrun.running.session import RunResult
-
-from collections.abc import Mapping
-
-from qrun.checking.rules._weights import PRODUCTS
-from qrun.checking.rules._words import several
 
 
 @rule(

@@ -158,7 +158,7 @@ def _scales(one: Handed) -> tuple[str, str, str] | None:
     if abs(ratio.reshape(-1)[worst] - 1) <= tolerance(*pair):
         return None
     name, x, y = _named("scale", made, worst), float(made.reshape(-1)[worst]), float(read.reshape(-1)[worst])
-    effect = f"the values are multiplied by {_times(y / x)}"
+    effect = f"the values are multiplied by {digits(y / x, 1) if 0.999 < y / x < 1.001 else f'{y / x:.3g}'}"
     return f"{name} {digits(x, y)}", f"{name} {digits(y, x)}", effect
 
 
@@ -205,8 +205,10 @@ def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
     if not slots or any(expected_shape(scope, node, q, slot) for slot in slots):
         return None
     scale = _stored(scope, q.scale)
-    if scale is not None and not (scale.dtype.kind not in "Oc" and _positive(scale)):
-        return None
+    if scale is not None:
+        real = scale.astype(np.float64) if scale.dtype.kind not in "Oc" else np.zeros(1)
+        if not np.all(np.isfinite(real) & (real > 0)):
+            return None
     return End(scope, node, q, scale, _zero(scope, q))
 
 
@@ -223,11 +225,6 @@ def _zero(scope: Scope, q: Quantizer) -> Array | None:
 def _stored(scope: Scope, slot: Slot | None) -> Array | None:
     value = scope.value(slot.tensor) if slot else None
     return value if value is not None and value.size else None
-
-
-def _positive(scale: Array) -> bool:
-    real = scale.astype(np.float64)
-    return bool(np.all(np.isfinite(real) & (real > 0)))
 
 
 def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array] | None:
@@ -254,7 +251,3 @@ def _named(name: str, values: Array, place: int) -> str:
     """``scale``, or ``scale[5]`` if there are several."""
     index = np.unravel_index(place, values.shape)
     return f"{name}[{','.join(str(int(i)) for i in index)}]" if values.size > 1 else name
-
-
-def _times(ratio: float) -> str:
-    return digits(ratio, 1) if 0.999 < ratio < 1.001 else f"{ratio:.3g}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from qrun.checking.rules._forms import expected_shape
 from qrun.checking.rules._kernels import there_are, without_kernel
-from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, runtime
+from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, PUBLISHED_IR, runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, ints, known, nodes
 from qrun.checking.rules._window import CONVS, auto_pad
@@ -15,8 +15,6 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text, type_name
 from qrun.ops import quantizers
-
-PUBLISHED_IR = 14
 
 
 @rule(

@@ -11,6 +11,7 @@ from qrun.checking.rules._window import CONVS
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
+from qrun.ops import written
 
 PRODUCTS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "MatMul"): (0, 1),
@@ -36,7 +37,7 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
     "error",
     spec="https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md",
     fix="check the layout of the tensors; qrun inspect MODEL --nodes shows the shapes",
-    applies=tuple(f"{d}::{n}" if d else n for d, n in _PLACES),
+    applies=written(_PLACES),
     stops=True,
 )
 def shape_mismatch(model: Model) -> Iterator[Finding]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.checking.rules._ort import runtime
+from qrun.checking.rules._ort import PUBLISHED_IR, runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import nodes
 from qrun.checking.rules._words import listed
 from qrun.ir import Model
 from qrun.ir.schema import ASSUMED, MS
 
-NEWEST_IR = 14
-"""The last version that onnx.proto of onnx 1.23 has."""
 OPSETS_SINCE = 3
 """The version that brought opset_import."""
 
@@ -44,15 +42,15 @@ def ir_version(model: Model) -> Iterator[Finding]:
         }
     """
     got = model.ir_version
-    if OPSETS_SINCE <= got <= NEWEST_IR:
+    if OPSETS_SINCE <= got <= PUBLISHED_IR:
         return
     yield Finding(
         f"ir_version is {got}" if got else "the file states no ir_version",
-        expected=f"{OPSETS_SINCE} to {NEWEST_IR}",
+        expected=f"{OPSETS_SINCE} to {PUBLISHED_IR}",
         got=str(got) if got else "nothing, or 0",
         why="ONNX IR: ir_version must be present; opset_import came with version 3."
         if got < OPSETS_SINCE
-        else f"onnx.proto knows versions up to {NEWEST_IR}.",
+        else f"onnx.proto knows versions up to {PUBLISHED_IR}.",
     )
 
 
