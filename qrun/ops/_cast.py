@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import is_narrow, type_name
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import DTYPES, is_narrow, type_name
 from qrun.ops._context import Context, first_place, refuse
 from qrun.ops._float import narrow as round_float
 from qrun.ops._quantize import narrow as round_narrow
@@ -23,6 +24,23 @@ _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _FLOATS = frozenset(np.dtype(t) for t in (np.float16, np.float32, np.float64))
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
 _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE)
+
+
+def output_types(op_type: str, ctx: Context) -> tuple[int, frozenset[np.dtype[Any]] | None]:
+    """The version of an operator of ai.onnx that a node has, and the element types that its output may have there."""
+    known = schema("", op_type, min(ctx.version, OPSETS[-1]))
+    return (known.version, known.outputs[0].types) if known else (ctx.version, None)
+
+
+def type_of(number: int, op_type: str, param: str, message: str, ctx: Context) -> np.dtype[Any]:
+    """The element type of this number, which the operator's output may have; refuses another. message: {} is the version."""
+    version, types = output_types(op_type, ctx)
+    allowed, dtype = types or frozenset(DTYPES.values()), DTYPES.get(number)
+    if dtype is None or dtype not in allowed:
+        expected = ", ".join(f"{each} {type_name(t)}" for each, t in DTYPES.items() if t in allowed)
+        got = f"{number} {type_name(dtype)}" if dtype else number
+        raise refuse(message.format(version), param, expected, got, code="QR203")
+    return dtype
 
 
 def convert(x: Array, dtype: np.dtype[Any], saturate: bool, round_mode: str, ctx: Context) -> Array:

@@ -6,8 +6,8 @@ import numpy as np
 
 from qrun.errors import OperatorError
 from qrun.ir import Array
-from qrun.ops._context import Arith, Context, refuse
-from qrun.ops._quantize import store
+from qrun.ops._context import Arith, refuse
+from qrun.ops._quantize import BLOCK
 
 _F32 = np.float32
 _NO_ZERO_POINT = "DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN."
@@ -44,9 +44,19 @@ def quantized(x: Array, arith: Arith = "exact") -> tuple[Array, Array, Array]:
     """What DynamicQuantizeLinear makes of x, float32: codes (uint8), scale and zero point, as above."""
     scale, zero = dynamic_parameters(x, arith)
     codes = np.empty(x.shape, np.uint8)
+    source, target = np.ascontiguousarray(x).reshape(-1), codes.reshape(-1)
+    buffer = np.empty(min(BLOCK, x.size), np.float32)
+    bottom, top = -float(zero), 255 - float(zero)
     with np.errstate(all="ignore"):
-        quotient = np.asarray(x / scale)
-        store(np.rint(quotient, out=quotient), zero, codes, Context(observing=False))
+        for first in range(0, x.size, BLOCK):
+            q = buffer[: min(BLOCK, x.size - first)]
+            np.divide(source[first : first + BLOCK], scale, out=q)
+            np.rint(q, out=q)
+            np.clip(q, bottom, top, out=q)
+            if np.isnan(q.max()):
+                q[np.isnan(q)] = bottom
+            np.subtract(q, bottom, out=q)
+            np.copyto(target[first : first + BLOCK], q, casting="unsafe")
     return codes, scale, zero
 
 

@@ -47,7 +47,9 @@ class Routes:
     shares: Array
 
 
-def expert_macs(inputs: Sequence[Shape], attributes: Mapping[str, Any], places: tuple[int, int]) -> int:
+def expert_macs(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any], places: tuple[int, int]
+) -> int:
     """Multiply-adds of the chosen experts; places: of the weights of fc1 and fc3, whose first two axes count what is made."""
     fc1, fc3 = (inputs[place] if place < len(inputs) else () for place in places)
     tokens, width = int(np.prod(inputs[0][:-1], dtype=np.int64)), inputs[0][-1]
@@ -113,28 +115,22 @@ def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Rout
     return Routes(experts, np.where(kept, shares, np.zeros((), shares.dtype)))
 
 
-def mixed(rows: Array, routes: Routes, width: int, expert: Callable[[int, Array], Array], ctx: Context) -> Array:
-    """[tokens,width]: what the experts of each token make of it, times their shares, added as real numbers, rounded once."""
-    tokens, k = routes.experts.shape
+def mixture(
+    rows: Array, routes: Routes, project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
+) -> Array:
+    """[tokens,width]: what the experts of each token make of it, times their shares, added as real numbers, rounded once.
+
+    An expert is fc2 of the activation of fc1, times fc3 where there is a gate.
+    """
+    (tokens, k), width = routes.experts.shape, rows.shape[1]
     ctx.claim((tokens, k, width), rows.itemsize + 16, "what the experts make")
     made = np.zeros((tokens, k, width), rows.dtype)
     for number in np.unique(routes.experts[routes.shares != 0]).tolist():
         token, place = np.nonzero((routes.experts == number) & (routes.shares != 0))
-        made[token, place] = expert(number, rows[token])
+        own = rows[token]
+        third = project(3, number, own) if gate else None
+        made[token, place] = project(2, number, activated(project(1, number, own), third, attributes, ctx))
     return rounded_products(routes.shares[:, None], made, rows.dtype)[:, 0]
-
-
-def expert_of(
-    project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
-) -> Callable[[int, Array], Array]:
-    """An expert: fc2 of the activation of fc1, times fc3 where there is a gate."""
-
-    def made(number: int, rows: Array) -> Array:
-        first = project(1, number, rows)
-        third = project(3, number, rows) if gate else None
-        return project(2, number, activated(first, third, attributes, ctx))
-
-    return made
 
 
 def activated(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:

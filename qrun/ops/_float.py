@@ -11,6 +11,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._matmul import matmul
 from qrun.ops._op import Array, Context, Shape, misfit, refuse
+from qrun.ops._rounding import odd_single
 from qrun.shapes import broadcast_shapes
 
 State = tuple[Array, ...]
@@ -47,14 +48,7 @@ def narrow(x: Any, dtype: np.dtype[Any]) -> Array:
     """float64 values rounded once to a floating-point type: nearest, ties to even, overflow to infinity."""
     wide = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
-        if dtype != _BFLOAT16:
-            return wide.astype(dtype, copy=False)
-        single = wide.astype(np.float32)
-        back = single.astype(np.float64)
-        bits = np.array(single).view(np.uint32)
-        bits -= np.abs(back) > np.abs(wide)
-        bits |= (back != wide) & (wide == wide)
-        return bits.view(np.float32).astype(dtype)
+        return wide.astype(dtype, copy=False) if dtype != _BFLOAT16 else odd_single(wide).astype(dtype)
 
 
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:

@@ -88,10 +88,26 @@ def gelu_by_tanh(x: Array) -> Array:
     return unary(lambda v: v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))), x)
 
 
+def logistic(x: Array) -> Array:
+    """1 / (1 + exp(-x)) of float64, without overflow."""
+    with np.errstate(all="ignore"):
+        e = np.exp(-np.abs(x))
+        return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
+
+
 def swish(x: Array, alpha: float) -> Array:
     """x / (1 + exp(-alpha * x)), alpha as float32 holds it."""
     slope = single(alpha)
     return unary(lambda v: v / (1.0 + np.exp(-slope * v)), x)
+
+
+def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:
+    """1 / (scale * sum over k of terms[k] * exp(k * step)) rounded to nearest, ties to even. estimate: of it, near a tie."""
+    from fractions import Fraction
+
+    below = round(estimate - 0.5)
+    side = exp_sum_exceeds(terms, step, 1 / (Fraction(2 * below + 1, 2) * Fraction(scale)))
+    return below + (below % 2 if not side else (side < 0) == (scale > 0))
 
 
 def exp_sum_exceeds(counts: Mapping[int, int], step: float, bound: Fraction) -> int:

@@ -199,12 +199,12 @@ def integer_matmul(
     return wrap32(acc, bound, ctx)
 
 
-def claim_product(a: Array, b: Array, ctx: Context) -> tuple[Array, Array]:
+def claim_product(a: Array, b: Array, ctx: Context, itemsize: int = 8) -> tuple[Array, Array]:
     """Claim the accumulator of a checked product; the operands, 1-D ones as a row and a column."""
     left = a[None, :] if a.ndim == 1 else a
     right = b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    ctx.claim((*lead, left.shape[-2], right.shape[-1]), 8, "accumulator")
+    ctx.claim((*lead, left.shape[-2], right.shape[-1]), itemsize, "accumulator")
     return left, right
 
 

@@ -11,6 +11,7 @@ from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, misfit, one_of, refuse
+from qrun.ops._functions import logistic
 
 ML = "ai.onnx.ml"
 NUMBERS = "float double int64 int32"
@@ -67,13 +68,6 @@ def transformed(scores: Array, post_transform: str) -> Array:
         parts = np.where(zero, scores * np.exp(-top), parts)
         total = np.where(zero, 0.0, parts).sum(axis=1, keepdims=True)
         return np.asarray(np.where(total == 0, parts, parts / np.where(total == 0, 1.0, total)))
-
-
-def logistic(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow."""
-    with np.errstate(all="ignore"):
-        e = np.exp(-np.abs(x))
-        return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
 
 
 def one_of_two(scores: Array, post_transform: str) -> Array:

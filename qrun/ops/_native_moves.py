@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
+from qrun.ops._float import axis_in
 from qrun.ops._native import (
     Inputs,
     LoweringContext,
@@ -118,6 +120,18 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
         return _possible(lambda order: plain if order == "plain" else loose)
 
     return moving_kernel(site, operation)
+
+
+def named_elements(site: LoweringContext) -> NamedRows:
+    """The elements of the first input that the second names along ``axis``. Declined where it names less than whole lines."""
+    from qrun.native.kernels.indexed import NamedRows
+
+    data, indices = site.inputs[:2]
+    place = axis_in(site.attributes["axis"], data.ndim)
+    before, (length, *after) = data.shape[:place], data.shape[place:]
+    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
+        raise declined("its indices are not as many as data along the other axes")
+    return NamedRows((length,), math.prod(before), True, math.prod(after), 1)
 
 
 def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import SMALL, shape_text, type_name
 from qrun.ops._context import Context, Given, first_place, refuse
-from qrun.ops._rounding import DoubleDouble, Floats, nearest, scale_pair, two_product
+from qrun.ops._rounding import DoubleDouble, Floats, nearest, odd_single, scale_pair, two_product
 
 BLOCK = 1 << 16
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
@@ -261,21 +261,10 @@ def narrow(values: Array, dtype: np.dtype[Any], saturate: bool = True) -> Array:
     bits right (Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using
     rounding to odd"), and then looked up. Source: ONNX operators, Cast-28 (tables); docs/technical/float4.md.
     """
-    single = _odd_single(values) if values.dtype == np.float64 else np.asarray(values, np.float32)
+    single = odd_single(values) if values.dtype == np.float64 else np.asarray(values, np.float32)
     bits = single.view(np.uint32)
     odd = (bits & np.uint32(0xFFFF)) != 0
     return np.asarray(_table(dtype, saturate or dtype in SMALL)[(bits >> np.uint32(16)) | odd])
-
-
-def _odd_single(values: Array) -> Array:
-    """float64 to float32: inexact values go to the neighbour whose last bit is 1."""
-    with np.errstate(all="ignore"):
-        single = values.astype(np.float32)
-        inexact = single != values
-        bits = single.view(np.uint32)
-        bits = bits - (inexact & (np.abs(single) > np.abs(values)))
-        odd = (bits | (inexact & ~np.isnan(values))).view(np.float32)
-    return np.asarray(odd)
 
 
 @cache

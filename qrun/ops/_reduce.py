@@ -68,6 +68,12 @@ def mean_over(x: Array, axes: Sequence[int]) -> Array:
     return np.asarray(sum_over(x, tuple(axes), True) / np.float64(math.prod(x.shape[a] for a in axes)))
 
 
+def inverse_rms(x: Array, axes: Sequence[int], epsilon: float) -> Array:
+    """1 / sqrt(mean of squares + epsilon), in float64."""
+    with np.errstate(all="ignore"):
+        return np.asarray(1.0 / np.sqrt(mean_over(np.square(widen(x)), axes) + single(epsilon)))
+
+
 def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
     """y * weights[0] + weights[1], in place, rounded to the type."""
     with np.errstate(all="ignore"):

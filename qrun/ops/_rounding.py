@@ -106,6 +106,16 @@ def odd(number: DoubleDouble) -> Floats:
     return np.asarray(hi.reshape(np.shape(number.hi)))
 
 
+def odd_single(values: Array) -> Array:
+    """float64 to float32, rounded to odd: inexact values go to the neighbour whose last bit is 1."""
+    with np.errstate(all="ignore"):
+        single = values.astype(np.float32)
+        inexact = single != values
+        bits = single.view(np.uint32)
+        bits = bits - (inexact & (np.abs(single) > np.abs(values)))
+        return np.asarray((bits | (inexact & ~np.isnan(values))).view(np.float32))
+
+
 def fma32(a: Any, b: Any, c: Any) -> Array:
     """float32(a * b + c) with one rounding, of float32 operands."""
     with np.errstate(all="ignore"):

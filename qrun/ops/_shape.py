@@ -40,6 +40,11 @@ def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None
         raise misfit(f"{name} has {len(values)} numbers", name, f"{wanted} numbers", shape_text(tuple(values)), why=why)
 
 
+def same_but(a: Shape, b: Shape, axis: int) -> bool:
+    """Whether two shapes are equal, but for their lengths along one axis."""
+    return len(a) == len(b) and a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
+
+
 def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
     """The shape, if an array may have it: at most 64 axes, fewer than 2**63 bytes."""
     dims = tuple(int(n) for n in shape)

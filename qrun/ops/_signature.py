@@ -24,6 +24,8 @@ from qrun.ir.types import BY_ONNX_NAME
 T = TypeVar("T")
 Types = Mapping[str, tuple[str, str]]
 """Type variables, each with the ONNX types that it may stand for and the tensors that have it."""
+FLOATS = "float float16 bfloat16"
+"""The floating-point types of most operators of com.microsoft."""
 
 
 class InputRecord:

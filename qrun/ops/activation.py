@@ -96,12 +96,7 @@ def _between(x: Array, low: Array, high: Array) -> Array:
 @op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
     """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64."""
-
-    def stable(x: Array) -> Array:
-        e = np.exp(-np.abs(x))
-        return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
-
-    return unary(stable, X)
+    return unary(_functions.logistic, X)
 
 
 @op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))

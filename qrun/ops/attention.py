@@ -33,12 +33,11 @@ _PADDED = 24
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
     q, k, v = inputs[:3]
+    past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
     if len(q) == 3:
-        past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
         kv = attributes.get("kv_num_heads") or 1
         keys, width = k[1] + past, q[2] + v[2] // kv * (attributes.get("q_num_heads") or 1)
         return q[0] * q[1] * keys * width
-    past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
     return q[0] * q[1] * q[2] * (k[2] + past) * (q[3] + v[3])
 
 

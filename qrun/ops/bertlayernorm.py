@@ -9,7 +9,6 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
-from qrun.ops._float import single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import (
     Array,
@@ -24,16 +23,15 @@ from qrun.ops._op import (
     with_shape,
 )
 from qrun.ops._quantize import note_scale, same_type, scalar
-from qrun.ops._reduce import sum_over
-from qrun.ops._signature import InputRecord
+from qrun.ops._reduce import inverse_rms
+from qrun.ops._signature import FLOATS, InputRecord
 from qrun.shapes import broadcasts_to
 
-_TYPES = "float float16 bfloat16"
 _EPSILON = 9.999999960041972e-13
 Made = tuple[Array, Array, Array, Array]
 
 
-@contrib_op("SkipLayerNormalization", types={"T": (_TYPES, "input skip gamma beta bias")})
+@contrib_op("SkipLayerNormalization", types={"T": (FLOATS, "input skip gamma beta bias")})
 def skip_layer_normalization(
     input: Array,
     skip: Array,
@@ -71,7 +69,7 @@ def _kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
     return nodes_kernel(site, nodes, {"sum": 3} if site.ctx.wants(3) else None)
 
 
-@contrib_op("SkipSimplifiedLayerNormalization", types={"T": (_TYPES, "input skip gamma bias")})
+@contrib_op("SkipSimplifiedLayerNormalization", types={"T": (FLOATS, "input skip gamma bias")})
 def skip_simplified_layer_normalization(
     input: Array,
     skip: Array,
@@ -92,7 +90,7 @@ def skip_simplified_layer_normalization(
         raise refuse("there is no mean", "mean", "output 1 left out: squares are not centred", "output 1")
     made = run_nodes(_nodes(bias, "RMSNormalization", (2,), 3, epsilon), (input, skip, gamma, bias), ctx)
     none = np.empty(0, np.float32)
-    inverse = _inverse(made["sum"], epsilon) if ctx.wants(2) else none
+    inverse = inverse_rms(made["sum"], (input.ndim - 1,), epsilon).astype(np.float32) if ctx.wants(2) else none
     return made[""], none, inverse, made["sum"]
 
 
@@ -101,12 +99,6 @@ def _lower_simplified(site: LoweringContext) -> NativeKernel:
     x, skip, gamma, bias = site.inputs
     _check(x, skip, gamma=gamma, bias=bias)
     return _kernel(site, _nodes(bias, "RMSNormalization", (2,), 3, site.attributes["epsilon"]))
-
-
-def _inverse(x: Array, epsilon: float) -> Array:
-    with np.errstate(all="ignore"):
-        mean = sum_over(np.square(widen(x)), (x.ndim - 1,), True) / np.float64(x.shape[-1])
-        return np.asarray(1.0 / np.sqrt(mean + single(epsilon))).astype(np.float32)
 
 
 def _nodes(
@@ -233,7 +225,7 @@ def _numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
 
 def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:
     """Refuse embeddings that are no matrices, or of several widths."""
-    names = ("word_embedding", "position_embedding", "segment_embedding")
+    names = _TABLES[:3]
     if tables[0].ndim != 2:
         raise bad_shape(names[0], "[words,n]", tables[0])
     width = tables[0].shape[1]

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
-from qrun.ops._cast import ROUND_MODES, convert
+from qrun.ops._cast import ROUND_MODES, convert, type_of
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._native import FLOAT, EveryType, LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_copies import view_kernel
 from qrun.ops._native_float32 import function_kernel
 from qrun.ops._native_narrow import NARROW, narrowing_kernel
-from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops._op import Array, Context, one_of, op
 
 
 @op("Cast", since=6, form="pointwise")
@@ -33,17 +32,7 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
 
     Refuses a type that this version of Cast does not have, and strings that are not numbers or exceed 64 bits.
     """
-    known = schema("", "Cast", min(ctx.version, OPSETS[-1]))
-    allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
-    dtype = DTYPES.get(to)
-    if dtype is None or dtype not in allowed:
-        raise refuse(
-            f"Cast-{known.version if known else ctx.version} does not cast to type {to}",
-            "to",
-            ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
-            f"{to} {type_name(dtype)}" if dtype else to,
-            code="QR203",
-        )
+    dtype = type_of(to, "Cast", "to", f"Cast-{{}} does not cast to type {to}", ctx)
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
 
 

@@ -12,7 +12,7 @@ from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import concat_kernel
 from qrun.ops._op import Array, Context, misfit, op, refuse
-from qrun.ops._shape import claim, ints
+from qrun.ops._shape import claim, ints, same_but
 
 
 @op("Concat", since=4)
@@ -31,10 +31,7 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
     first = inputs[0]
     place = axis_in(axis, first.ndim)
     for number, x in enumerate(inputs[1:], 2):
-        fits = x.ndim == first.ndim and all(
-            a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != place
-        )
-        if not fits or x.dtype != first.dtype:
+        if not same_but(x.shape, first.shape, place) or x.dtype != first.dtype:
             wanted = [*first.shape]
             if wanted and x.ndim == first.ndim:
                 wanted[place] = x.shape[place]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir.schema import OPSETS, schema
-from qrun.ir.types import DTYPES, type_name
+from qrun.ir.types import type_name
+from qrun.ops._cast import type_of
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
@@ -119,17 +119,9 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
 
     Raises OperatorError for another rank than 2 and for a type that this version of EyeLike does not have.
     """
-    known = schema("", "EyeLike", min(ctx.version, OPSETS[-1]))
-    allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
-    kind = input.dtype if dtype is None else DTYPES.get(dtype)
-    if kind is None or kind not in allowed:
-        raise refuse(
-            "the element type does not exist here",
-            "dtype",
-            ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
-            f"{dtype} {type_name(kind)}" if kind else dtype,
-            code="QR203",
-        )
+    kind = input.dtype
+    if dtype is not None:
+        kind = type_of(dtype, "EyeLike", "dtype", "the element type does not exist here", ctx)
     if input.ndim != 2:
         raise misfit("input is not a matrix", "input", "rank 2", input)
     rows, columns = claim(ctx, input.shape, kind, "input")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, is_narrow, type_name
+from qrun.ops._cast import output_types
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
@@ -136,8 +136,7 @@ def _table(dtype: np.dtype[Any]) -> Array:
 
 def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dtype[Any]:
     given = DTYPES.get(output_dtype) if output_dtype else scale
-    known = schema("", _OP, min(ctx.version, OPSETS[-1]))
-    allowed = known.outputs[0].types if known else None
+    _, allowed = output_types(_OP, ctx)
     if given is None or (allowed is not None and given not in allowed):
         missing = not output_dtype
         raise refuse(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qrun.ops._complete import KnownScale
-from qrun.ops._dynamic import dynamic_parameters
+from qrun.ops._dynamic import quantized
 from qrun.ops._native import LoweringContext, NativeKernel, declined, staged_kernel
 from qrun.ops._native_floats import quantizing
 from qrun.ops._op import Array, Context, op
-from qrun.ops._quantize import BLOCK, note_scale
+from qrun.ops._quantize import note_scale
 
 
 @op("DynamicQuantizeLinear", since=11)
@@ -27,23 +25,9 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Ar
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
     """
     ctx.claim(x.shape)
-    scale, zero = dynamic_parameters(x, ctx.arith)
-    note_scale(ctx, scale, "y_scale")
-    y = np.empty(x.shape, np.uint8)
-    source, target = np.ascontiguousarray(x).reshape(-1), y.reshape(-1)
-    buffer = np.empty(min(BLOCK, x.size), np.float32)
-    bottom, top = -float(zero), 255 - float(zero)
-    with np.errstate(all="ignore"):
-        for first in range(0, x.size, BLOCK):
-            q = buffer[: min(BLOCK, x.size - first)]
-            np.divide(source[first : first + BLOCK], scale, out=q)
-            np.rint(q, out=q)
-            np.clip(q, bottom, top, out=q)
-            if np.isnan(q.max()):
-                q[np.isnan(q)] = bottom
-            np.subtract(q, bottom, out=q)
-            np.copyto(target[first : first + BLOCK], q, casting="unsafe")
-    return y, scale, zero
+    made = quantized(x, ctx.arith)
+    note_scale(ctx, made[1], "y_scale")
+    return made
 
 
 @dynamic_quantize_linear.native

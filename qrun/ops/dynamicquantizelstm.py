@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
@@ -13,10 +12,27 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
 from qrun.ops._op import Array, Context, contrib_op, refuse
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._recurrent import Product, RecurrentAttributes, checked, lstm_step, recurrent_macs, walk_lstm
+from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked, lstm_step, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
+from qrun.ops._signature import InputRecord
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
+
+
+@frozen
+class QuantizedLstmInputs(InputRecord):
+    X: Array
+    W: Array
+    R: Array
+    B: Array | None
+    sequence_lens: Array | None
+    initial_h: Array | None
+    initial_c: Array | None
+    P: Array | None
+    W_scale: Array
+    W_zero_point: Array
+    R_scale: Array
+    R_zero_point: Array
 
 
 @contrib_op(
@@ -29,18 +45,7 @@ _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
     },
 )
 def dynamic_quantize_lstm(
-    X: Array,
-    W: Array,
-    R: Array,
-    B: Array | None,
-    sequence_lens: Array | None,
-    initial_h: Array | None,
-    initial_c: Array | None,
-    P: Array | None,
-    W_scale: Array,
-    W_zero_point: Array,
-    R_scale: Array,
-    R_zero_point: Array,
+    given: QuantizedLstmInputs,
     *,
     activations_: tuple[str, ...] | None = None,
     attributes: RecurrentAttributes,
@@ -61,32 +66,26 @@ def dynamic_quantize_lstm(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
-    weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
-    states = [("initial_h", initial_h), ("initial_c", initial_c)]
-    sequences = checked(X, weights, sequence_lens, states, 4, attributes, 0, ctx)
-    _check_parameters(W, R, (W_scale, W_zero_point, R_scale, R_zero_point), ctx)
+    sequences = _check(given, attributes, ctx)
     gates = attributes.gates(activations_, _DEFAULTS)
 
     def products_of(number: int) -> tuple[Product, Product]:
-        inputs = _product(W[number], W_scale[number], W_zero_point[number], ctx)
-        return inputs, _product(R[number], R_scale[number], R_zero_point[number], ctx)
+        inputs = _product(given.W[number], given.W_scale[number], given.W_zero_point[number], ctx)
+        return inputs, _product(given.R[number], given.R_scale[number], given.R_zero_point[number], ctx)
 
-    return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
+    return walk_lstm(sequences, gates, products_of, (given.B, given.P), bool(input_forget), ctx)
 
 
 @dynamic_quantize_lstm.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    x, w, r, b, lengths, h, c, p, *parameters = site.inputs
-    given, attributes = site.attributes, RecurrentAttributes.of(site.attributes)
-    weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", b, (-4,)), ("P", p, (-5,))]
-    states = [("initial_h", h), ("initial_c", c)]
-    sequences = checked(x, weights, lengths, states, 4, attributes, 0, site.ctx)
-    _check_parameters(w, r, parameters, site.ctx)
-    gates = attributes.gates(given["activations_"], _DEFAULTS)
-    for present, what in ((p is not None, "peepholes"), (given["input_forget"], "input_forget")):
+    given, attributes = site.given(QuantizedLstmInputs), RecurrentAttributes.of(site.attributes)
+    sequences = _check(given, attributes, site.ctx)
+    gates = attributes.gates(site.attributes["activations_"], _DEFAULTS)
+    forgets = site.attributes["input_forget"]
+    for present, what in ((given.P is not None, "peepholes"), (forgets, "input_forget")):
         if present:
             raise declined(f"no native cells with {what}")
-    if lengths is not None:
+    if given.sequence_lens is not None:
         raise declined("sequences that end apart are quantized apart")
     if site.ctx.arith != "exact":
         raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
@@ -95,11 +94,16 @@ def _lower(site: LoweringContext) -> NativeKernel:
     return quantized_lstm_kernel(site, sequences, lstm_cell(step))
 
 
-def _check_parameters(w: Array, r: Array, parameters: Sequence[Array], ctx: Context) -> None:
-    """parameters: scale and zero point of W, and of R."""
-    names = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
-    for name, array, (tensor, of) in zip(names, parameters, ((w, "W"), (w, "W"), (r, "R"), (r, "R")), strict=True):
-        _check_parameter(name, array, tensor, of, ctx)
+def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Context) -> Sequences:
+    """Refuse what does not fit, claim the results, and observe scales."""
+    w, r = given.W, given.R
+    weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", given.B, (-4,)), ("P", given.P, (-5,))]
+    states = [("initial_h", given.initial_h), ("initial_c", given.initial_c)]
+    sequences = checked(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
+    for of, tensor in (("W", w), ("R", r)):
+        for name in (f"{of}_scale", f"{of}_zero_point"):
+            _check_parameter(name, getattr(given, name), tensor, of, ctx)
+    return sequences
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:

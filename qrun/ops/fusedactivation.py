@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qrun.ir.types import shape_text
@@ -13,19 +14,11 @@ from qrun.ops._matmul import GemmAttributes, gemm_macs
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, contrib_op, misfit, refuse
 
-_OF_GEMM: dict[str, tuple[str, ...]] = {
-    "Relu": (),
-    "LeakyRelu": ("alpha",),
-    "Sigmoid": (),
-    "Tanh": (),
-    "Elu": ("alpha",),
-    "Celu": ("alpha",),
-    "Selu": ("alpha", "gamma"),
-    "HardSigmoid": ("alpha", "beta"),
-    "Softplus": (),
-    "Softsign": (),
-    "ThresholdedRelu": ("alpha",),
-}
+_OF_GEMM = (
+    *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Celu", "Selu", "HardSigmoid", "Softplus", "Softsign"),
+    "ThresholdedRelu",
+)
+"""Activations by name; those of alpha, beta and gamma that their operators have are given."""
 _NAMES = ("alpha", "beta", "gamma")
 _OF_CONV: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -35,7 +28,7 @@ _OF_CONV: dict[str, tuple[str, ...]] = {
     "HardSigmoid": ("alpha", "beta"),
     "Clip": ("min_", "max_"),
 }
-"""Activations by name, with the attributes of the operator of ai.onnx that are given in order."""
+"""Activations by name, with the attributes of their operators that are given, in order."""
 
 
 @contrib_op("FusedGemm", types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")}, cost=gemm_macs)
@@ -67,9 +60,12 @@ def _gemm_nodes(product: GemmAttributes, name: str, values: Mapping[str, Any], a
     if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
         expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
         raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
-    after = {key: values[key] for key in _OF_GEMM.get(name, ()) if values[key] is not None}
     gemm = InnerNode("Gemm", (0, 1, 2), product.named(), "product" if name else "")
-    return [gemm, InnerNode(name, ("product",), after)] if name else [gemm]
+    if not name:
+        return [gemm]
+    known = InnerNode(name, ()).definition.attributes
+    after = {key: value for key, value in values.items() if value is not None and key in known}
+    return [gemm, InnerNode(name, ("product",), after)]
 
 
 @fused_gemm.native
@@ -128,8 +124,7 @@ def _conv_nodes(
         after = dict(zip(names, params, strict=True))
         nodes.append(InnerNode(name, (nodes[-1].output,), after, version=6 if name == "Clip" else 24))
         return nodes
-    last = nodes[-1]
-    return [*nodes[:-1], InnerNode(last.op_type, last.inputs, last.attributes)]
+    return [*nodes[:-1], replace(nodes[-1], output="")]
 
 
 @fused_conv.native

@@ -8,12 +8,12 @@ from qrun.ops._body import InnerNode, node, nodes_kernel
 from qrun.ops._float import narrow, rounded, single, widen
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_shape, contrib_op, misfit, one_of, with_shape
+from qrun.ops._signature import FLOATS
 
-_FLOATS = "float float16 bfloat16"
 _ACTIVATIONS = ("silu", "swish", "sigmoid")
 
 
-@contrib_op("ScaledSiLU", types={"T": (_FLOATS, "X"), "M": (_FLOATS, "scale")})
+@contrib_op("ScaledSiLU", types={"T": (FLOATS, "X"), "M": (FLOATS, "scale")})
 def scaled_silu(X: Array, scale: Array | None = None, *, alpha: float = 1.0, ctx: Context) -> Array:
     """Z * Sigmoid(Z) with Z = scale * X, or alpha * X without a scale: Z, its Sigmoid and the product, each rounded to X's type.
 
@@ -27,7 +27,7 @@ def scaled_silu(X: Array, scale: Array | None = None, *, alpha: float = 1.0, ctx
     return np.asarray(node("Mul", [scaled, node("Sigmoid", [scaled], ctx)], ctx))
 
 
-@contrib_op("GatedAdd", types={"T": (_FLOATS, "X Y gate")})
+@contrib_op("GatedAdd", types={"T": (FLOATS, "X Y gate")})
 def gated_add(X: Array, Y: Array, gate: Array, *, ctx: Context) -> Array:
     """X + Y * gate, as the nodes Mul and Add: X and Y [...,C], gate [...,1]. Raises OperatorError for other shapes."""
     _check_gate(X, Y, gate)
@@ -48,7 +48,7 @@ def _check_gate(x: Array, y: Array, gate: Array) -> None:
     with_shape(gate, "gate", (*x.shape[:-1], 1))
 
 
-@contrib_op("GatedRMSNorm", types={"T": (_FLOATS, "X scale gate")})
+@contrib_op("GatedRMSNorm", types={"T": (FLOATS, "X scale gate")})
 def gated_rms_norm(
     X: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5, ctx: Context
 ) -> Array:

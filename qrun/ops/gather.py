@@ -64,17 +64,11 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
 
 @gather_elements.native
 def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops._native_moves import gathered_kernel
+    from qrun.ops._native_moves import gathered_kernel, named_elements
 
     data, indices = site.inputs
     claim(site.ctx, indices.shape, data.dtype, "indices")
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
-    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
-        raise declined("its indices are not as many as data along the other axes")
-    places = NamedRows((length,), math.prod(before), True, math.prod(after), 1)
-    return gathered_kernel(site, places, indices.shape)
+    return gathered_kernel(site, named_elements(site), indices.shape)
 
 
 @op("GatherND", since=11, form="moves")

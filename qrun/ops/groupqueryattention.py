@@ -15,9 +15,9 @@ from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_m
 from qrun.ops._native import LoweringContext, NativeKernel, declined, require_type
 from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
 from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
+from qrun.ops._signature import FLOATS
 from qrun.shapes import broadcasts_to
 
-_TYPES = "float float16 bfloat16"
 _TOTAL, _SINK, _SCORES = 6, 11, 3
 """Numbers of the inputs total_sequence_length and head_sink, and of the output output_qk."""
 
@@ -33,7 +33,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     cost=_macs,
     types={
         "T": (
-            _TYPES,
+            FLOATS,
             "query key value past_key past_value cos_cache sin_cache attention_bias head_sink q_norm_weight k_norm_weight",
         ),
         "M": ("int32", "seqlens_k total_sequence_length"),

@@ -15,7 +15,7 @@ from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, misfit, one_of, op, require
-from qrun.ops._reduce import affine, mean_over, standardized, sum_over
+from qrun.ops._reduce import affine, inverse_rms, mean_over, standardized, sum_over
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"
@@ -147,9 +147,7 @@ def simplified_layer_normalization(
     kind = _stash(stash_type)
     y: Array = rms_normalization(X, scale, axis=axis, epsilon=epsilon, ctx=ctx)
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
-    with np.errstate(all="ignore"):
-        inverse = 1.0 / np.sqrt(mean_over(np.square(widen(X)), axes) + single(epsilon))
-    return y, narrow(inverse, kind)
+    return y, narrow(inverse_rms(X, axes, epsilon), kind)
 
 
 @op("MeanVarianceNormalization", since=9)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from qrun.ir.types import FLOAT8, SMALL, shape_text
 from qrun.ops._blockweights import unpack
 from qrun.ops._float import axis_in, narrow
-from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
-from qrun.ops._op import Array, Context, Shape, contrib_op, first_place, misfit, refuse, require
+from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
+from qrun.ops._op import Array, Context, contrib_op, first_place, misfit, refuse, require
 from qrun.ops._quantize import same_type
+from qrun.ops._signature import FLOATS
 from qrun.ops._sums import rounded_products
-from qrun.shapes import broadcast_shapes
 
-_FLOATS = "float float16 bfloat16"
 _CODES = "int4 uint4 uint8 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float4e2m1"
 _FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 _NF4 = (
@@ -29,7 +27,7 @@ _MAPS = {0: np.array([*_FP4, *(-v for v in _FP4)], np.float32), 1: np.array(_NF4
 
 @contrib_op(
     "GatherBlockQuantized",
-    types={"T1": (_CODES, "data zero_points"), "Tind": ("int32 int64", "indices"), "T2": (_FLOATS, "scales")},
+    types={"T1": (_CODES, "data zero_points"), "Tind": ("int32 int64", "indices"), "T2": (FLOATS, "scales")},
 )
 def gather_block_quantized(
     data: Array,
@@ -125,11 +123,7 @@ def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, floatin
         raise refuse("scales do not fit data", "scales", shape_text(wanted), scales, code="QR301")
 
 
-def _bnb4_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return int(np.prod(inputs[0], dtype=np.int64)) * (outputs[0][-1] if outputs[0] else 1)
-
-
-@contrib_op("MatMulBnb4", cost=_bnb4_macs, types={"T1": (_FLOATS, "A absmax"), "T2": ("uint8", "B")})
+@contrib_op("MatMulBnb4", cost=matmul_macs, types={"T1": (FLOATS, "A absmax"), "T2": ("uint8", "B")})
 def matmul_bnb4(
     A: Array,
     B: Array,
@@ -182,11 +176,7 @@ def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
     """
     check_matmul(A, B, ("A", "B"))
     left, right = claim_product(A, B, ctx)
-    made = np.matmul(left.astype(np.int64), right.astype(np.int64)) if left.size and right.size else None
-    if made is None:
-        made = np.zeros(
-            (*broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1]), np.int64
-        )
+    made = matmul(left.astype(np.int64), right.astype(np.int64))
     kind = np.uint32 if A.dtype == B.dtype == np.uint16 else np.int32
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
     outside = (made < low) | (made > high)

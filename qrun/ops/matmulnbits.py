@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
+from qrun.ops._matmul import matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._native_products import exact_sums, matmul_kernel
 from qrun.ops._op import Array, Context, Shape, contrib_op, misfit, one_of, refuse, require
 from qrun.ops._quantize import note_scale
+from qrun.ops._signature import FLOATS
 
 _BITS = (2, 4, 8)
 
 
-def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return int(np.prod(outputs[0], dtype=np.int64)) * int(attributes["K"])
-
-
 @contrib_op(
     "MatMulNBits",
-    cost=_macs,
+    cost=matmul_macs,
     types={
-        "T1": ("float float16 bfloat16", "A scales bias"),
+        "T1": (FLOATS, "A scales bias"),
         "T2": ("uint8", "B"),
         "T3": ("uint8 float float16 bfloat16", "zero_points"),
         "T4": ("int32", "g_idx"),

@@ -1,4 +1,4 @@
-"""Features of ai.onnx.ml: Scaler, Normalizer, Binarizer, Imputer, LabelEncoder, OneHotEncoder, ArrayFeatureExtractor, FeatureVectorizer."""
+"""Features of ai.onnx.ml: Scaler, Normalizer, Binarizer, Imputer, LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor, FeatureVectorizer."""
 
 from __future__ import annotations
 
@@ -99,12 +99,39 @@ def label_encoder_1(
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
-    names, text = list(classes_strings or ()), X.dtype == np.dtype(object)
-    places = list(range(len(names)))
-    default: Any = default_int64 if text else default_string
-    keys, values = (names, places) if text else (places, names)
-    codes = ctx.memo.once(("codes", text), lambda: _Codes.of(keys, values, default))
-    return codes.of_elements(X, np.dtype(np.int64 if text else object), ctx)
+    words = classes_strings or ()
+    return _translated(X, words, range(len(words)), (default_int64, default_string), ctx)
+
+
+@op("CategoryMapper", since=1, domain=ML, types={"T1": ("string int64", "X")})
+def category_mapper(
+    X: Array,
+    *,
+    cats_int64s: tuple[int, ...] | None = None,
+    cats_strings: tuple[str, ...] | None = None,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+    ctx: Context,
+) -> Array:
+    """The number of cats_int64s for a text that stands in the same place of cats_strings, or the text for a number.
+
+    The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
+    """
+    numbers, words = cats_int64s or (), cats_strings or ()
+    if len(numbers) != len(words):
+        got = f"{len(numbers)} and {len(words)}"
+        raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
+    return _translated(X, words, numbers, (default_int64, default_string), ctx)
+
+
+def _translated(
+    x: Array, words: Sequence[str], numbers: Sequence[int], defaults: tuple[int, str], ctx: Context
+) -> Array:
+    """The number beside each text, or the text beside each number; a default where there is none."""
+    text = x.dtype == np.dtype(object)
+    keys, values = (words, numbers) if text else (numbers, words)
+    codes = ctx.memo.once(("codes", text), lambda: _Codes.of(keys, values, defaults[not text]))
+    return codes.of_elements(x, np.dtype(np.int64 if text else object), ctx)
 
 
 @op("LabelEncoder", since=2, domain=ML, types={"T": (_KINDS, "X")})

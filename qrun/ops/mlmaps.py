@@ -1,4 +1,4 @@
-"""Maps of ai.onnx.ml: ZipMap, DictVectorizer and CastMap; and CategoryMapper."""
+"""Maps of ai.onnx.ml: ZipMap, DictVectorizer and CastMap."""
 
 from __future__ import annotations
 
@@ -125,31 +125,3 @@ def _map(value: Array) -> tuple[Array, Array]:
         raise refuse("X is no map", "X", "a map", type_name(value.dtype), code="QR203")
     keys, values = value.elements
     return keys, values
-
-
-@op("CategoryMapper", since=1, domain=ML, types={"T1": ("string int64", "X")})
-def category_mapper(
-    X: Array,
-    *,
-    cats_int64s: tuple[int, ...] | None = None,
-    cats_strings: tuple[str, ...] | None = None,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    ctx: Context,
-) -> Array:
-    """The number of cats_int64s for a text that stands in the same place of cats_strings, or the text for a number.
-
-    The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
-    """
-    numbers, words = cats_int64s or (), cats_strings or ()
-    if len(numbers) != len(words):
-        got = f"{len(numbers)} and {len(words)}"
-        raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
-    text = X.dtype == _TEXT
-    ctx.claim(X.shape, 8)
-    pairs = (words, numbers) if text else (numbers, words)
-    found: dict[Any, Any] = ctx.memo.once(("found", text), lambda: dict(zip(*pairs, strict=True)))
-    default: Any = default_int64 if text else default_string
-    made = np.empty(X.size, np.int64 if text else object)
-    made[:] = [found.get(value, default) for value in X.reshape(-1).tolist()]
-    return made.reshape(X.shape)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, logistic, rows_of, single_results, transformed
+from qrun.ops._functions import logistic
+from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, rows_of, single_results, transformed
 from qrun.ops._op import Array, Context, one_of, op, require, require_count
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")

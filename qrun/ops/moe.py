@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -13,29 +12,23 @@ from qrun.ops._experts import (
     check_biases,
     chosen,
     expert_macs,
-    expert_of,
     gated,
-    mixed,
+    mixture,
     normalized,
     projected,
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, with_shape
-
-_FLOATS = "float float16 bfloat16"
-
-
-def _moe_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return expert_macs(inputs, attributes, (2, 6))
+from qrun.ops._op import Array, Context, bad_shape, contrib_op, with_shape
+from qrun.ops._signature import FLOATS
 
 
 @contrib_op(
     "MoE",
-    cost=_moe_macs,
+    cost=partial(expert_macs, places=(2, 6)),
     types={
         "T": (
-            _FLOATS,
+            FLOATS,
             "input router_probs fc1_experts_weights fc1_experts_bias fc2_experts_weights fc2_experts_bias"
             " fc3_experts_weights fc3_experts_bias",
         )
@@ -88,5 +81,5 @@ def moe(
     own = chosen(router_probs, attributes.k)
     shares = np.take_along_axis(np.asarray(node("Softmax", [router_probs], ctx)), own, 1)
     shares = normalized(shares, ctx) if attributes.normalize_routing_weights else shares
-    y = mixed(rows, routes_of(own, shares, 0.0, ctx), width, expert_of(project, attributes, gate, ctx), ctx)
+    y = mixture(rows, routes_of(own, shares, 0.0, ctx), project, attributes, gate, ctx)
     return y.reshape(input.shape)

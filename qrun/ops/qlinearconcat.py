@@ -11,6 +11,7 @@ from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import Array, Context, Real, bad_shape, contrib_op, refuse
 from qrun.ops._quantize import scalar
+from qrun.ops._shape import same_but
 
 _NAME = "QLinearConcat"
 
@@ -90,11 +91,8 @@ def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
 
 
 def _check_shapes(tensors: list[Array], axis: int) -> int:
-    rank = tensors[0].ndim
-    place = axis_in(axis, rank)
+    place = axis_in(axis, tensors[0].ndim)
     for i, x in enumerate(tensors):
-        if x.ndim != rank or any(
-            a != b for k, (a, b) in enumerate(zip(x.shape, tensors[0].shape, strict=True)) if k != place
-        ):
+        if not same_but(x.shape, tensors[0].shape, place):
             raise bad_shape(f"inputs[{3 * i}]", f"that of inputs[0], {list(tensors[0].shape)}, but for axis {place}", x)
     return place

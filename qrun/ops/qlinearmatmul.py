@@ -25,7 +25,6 @@ from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import narrow, note_scale, requantize, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.ops._signature import InputRecord
-from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"
 _CENTRED = 255
@@ -163,12 +162,8 @@ def _lower_wide(site: LoweringContext) -> NativeKernel:
 
 
 def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context) -> Array:
-    left = a.astype(np.float64) - a_zero.astype(np.float64)
-    right = b.astype(np.float64) - b_zero.astype(np.float64)
-    left = left[None, :] if a.ndim == 1 else left
-    right = right[:, None] if b.ndim == 1 else right
-    lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    ctx.claim((*lead, left.shape[-2], right.shape[-1]), 48, "accumulator")
+    left, right = claim_product(a, b, ctx, 48)
+    left, right = (x.astype(np.float64) - zero.astype(np.float64) for x, zero in ((left, a_zero), (right, b_zero)))
     with np.errstate(all="ignore"):
         return matmul(left, right)
 

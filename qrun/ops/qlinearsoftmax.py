@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
 from qrun.ops._float import axis_in
-from qrun.ops._functions import exp_sum_exceeds
+from qrun.ops._functions import nearest_share
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, quiet
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
@@ -115,21 +115,9 @@ def _exact(rows: Array, xs: float, ys: Array) -> Rounded:
                 key = np.concatenate([distance, counts, [np.rint(estimate[i, at] - 0.5)]]).tobytes()
                 if key not in known:
                     terms = dict(zip(distance.tolist(), counts.tolist(), strict=True))
-                    known[key] = _nearest(terms, xs, float(estimate[i, at]), float(ys))
+                    known[key] = nearest_share(terms, xs, float(ys), float(estimate[i, at]))
                 rounded[i, codes[i] == code] = known[key]
     return np.asarray(rounded)
-
-
-def _nearest(terms: dict[int, int], xs: float, estimate: float, ys: float) -> int:
-    """RNE(1 / (ys * sum of terms[k] * exp(k * xs))), given an estimate near a tie."""
-    from fractions import Fraction
-
-    below = round(estimate - 0.5)
-    tie = Fraction(2 * below + 1, 2)
-    side = exp_sum_exceeds(terms, xs, 1 / (tie * Fraction(ys)))
-    if not side:
-        return below + below % 2
-    return below + ((side < 0) == (ys > 0))
 
 
 def _ort(rows: Array, xs: float, ys: Array) -> Rounded:

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
-from qrun.ops._functions import exp_sum_exceeds
+from qrun.ops._functions import nearest_share
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._rounding import REACH, decide, fma32, two_product
@@ -66,24 +66,9 @@ def _sigmoid_exact(centre: Array, xs: Array, ys: Array) -> Rounded:
         doubtful = np.abs(np.abs(estimate - rounded) - 0.5) <= _DOUBT
         doubtful &= np.abs(rounded) <= REACH
     for i in np.nonzero(doubtful)[0]:
-        rounded[i] = _nearest(int(centre[i]), float(xs), float(estimate[i]), float(ys))
+        terms = {0: 1, -int(centre[i]): 1} if centre[i] else {0: 2}
+        rounded[i] = nearest_share(terms, float(xs), float(ys), float(estimate[i]))
     return np.asarray(rounded)
-
-
-def _nearest(centre: int, xs: float, estimate: float, ys: float) -> int:
-    """RNE(1 / (1 + exp(-centre * xs)) / ys), given an estimate near a tie."""
-    from fractions import Fraction
-
-    below = round(estimate - 0.5)
-    tie = Fraction(2 * below + 1, 2) * Fraction(ys)
-    if not 0 < tie < 1:
-        above = tie <= 0
-    else:
-        side = exp_sum_exceeds({-centre: 1}, xs, 1 / tie - 1)
-        if not side:
-            return below + below % 2
-        above = side < 0
-    return below + (above == (ys > 0))
 
 
 def _sigmoid_ort(centre: Array, xs: Array, ys: Array) -> Rounded:

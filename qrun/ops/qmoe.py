@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,15 @@ from qrun.ops._experts import (
     check_biases,
     chosen,
     expert_macs,
-    expert_of,
     gated,
-    mixed,
+    mixture,
     normalized,
     routes_of,
     tokens_of,
 )
-from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, one_of, refuse, require, with_shape
-from qrun.ops._signature import InputRecord
+from qrun.ops._op import Array, Context, bad_shape, contrib_op, misfit, one_of, refuse, require, with_shape
+from qrun.ops._signature import FLOATS, InputRecord
 
-_FLOATS = "float float16 bfloat16"
 _BITS = (2, 4, 8)
 _NO_SHARE = 1e-8
 """onnxruntime leaves out experts of shares up to this, in MoE those up to 0."""
@@ -37,10 +36,6 @@ _OF_OTHER_TYPES = (
     "fc1_act_block_scale",
     "fc2_act_block_scale",
 )
-
-
-def _qmoe_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    return expert_macs(inputs, attributes, (2, 8))
 
 
 @frozen
@@ -70,15 +65,15 @@ class CodedExperts(InputRecord):
 
 @contrib_op(
     "QMoE",
-    cost=_qmoe_macs,
+    cost=partial(expert_macs, places=(2, 8)),
     types={
-        "T": (_FLOATS, "input router_probs fc1_experts_bias fc2_experts_bias fc3_experts_bias router_weights"),
+        "T": (FLOATS, "input router_probs fc1_experts_bias fc2_experts_bias fc3_experts_bias router_weights"),
         "T1": (
             "uint8",
             "fc1_experts_weights fc2_experts_weights fc3_experts_weights"
             " fc1_zero_points fc2_zero_points fc3_zero_points",
         ),
-        "T2": (_FLOATS, "fc1_scales fc2_scales fc3_scales fc1_act_block_scale fc2_act_block_scale"),
+        "T2": (FLOATS, "fc1_scales fc2_scales fc3_scales fc1_act_block_scale fc2_act_block_scale"),
         "T4": ("float", "fc1_global_scale fc2_global_scale fc1_act_scale fc2_act_scale"),
     },
 )
@@ -130,8 +125,7 @@ def qmoe(
 
     own = chosen(given.router_probs, attributes.k)
     routes = routes_of(own, _shares(given, own, attributes, ctx), _NO_SHARE, ctx)
-    y = mixed(rows, routes, rows.shape[1], expert_of(project, attributes, gate, ctx), ctx)
-    return y.reshape(given.input.shape)
+    return mixture(rows, routes, project, attributes, gate, ctx).reshape(given.input.shape)
 
 
 def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, ctx: Context) -> Array:

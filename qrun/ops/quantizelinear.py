@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
+from qrun.ops._cast import output_types
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
 from qrun.ops._native import LoweringContext, NativeKernel, require_type
 from qrun.ops._native_quantize import quantize_kernel
@@ -143,8 +143,7 @@ ms_quantize_linear.native(_lower)
 def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype[Any]:
     """The type of y: the zero point's, else output_dtype, else uint8; refuses both when they differ."""
     given = DTYPES.get(output_dtype)
-    known = schema("", _OP, min(ctx.version, OPSETS[-1]))
-    allowed = known.outputs[0].types if known else None
+    _, allowed = output_types(_OP, ctx)
     if output_dtype and (given is None or (allowed is not None and given not in allowed)):
         raise refuse(
             f"output_dtype {output_dtype} is not a type that QuantizeLinear writes",

@@ -122,13 +122,9 @@ def multinomial(
                 f"row {number} has no probabilities", "input", expected, f"{float(greatest)!r} as the greatest"
             )
         sums = np.cumsum(np.exp(row - greatest))
-        chosen[number] = np.minimum(np.searchsorted(sums, drawn[number] * sums[-1], side="right"), _last(sums))
+        last = np.searchsorted(sums, sums[-1], side="left")  # that has a probability
+        chosen[number] = np.minimum(np.searchsorted(sums, drawn[number] * sums[-1], side="right"), last)
     return chosen
-
-
-def _last(sums: Array) -> int:
-    """The last class that has a probability."""
-    return int(np.searchsorted(sums, sums[-1], side="left"))
 
 
 def _normal(

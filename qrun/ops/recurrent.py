@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ops._activations import Activation, Gates
+from qrun.ops._activations import Gates
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
 from qrun.ops._op import Array, Context, op
@@ -202,8 +201,9 @@ def rnn(
 
     def step_of(number: int) -> tuple[Share, Step]:
         inputs, recurrent = (products(weight[number], sequences.dtype) for weight in (given.W, given.R))
-        step = partial(_rnn_step, recurrent, gates.of(number)[0])
-        return share(inputs, given.B, number, sequences.hidden, sequences.dtype), step
+        function = gates.of(number)[0]
+        shared = share(inputs, given.B, number, sequences.hidden, sequences.dtype)
+        return shared, lambda x, states: (function(recurrent(states[0], x)),)
 
     with np.errstate(all="ignore"):
         return walk(sequences, step_of)
@@ -215,7 +215,3 @@ def _lower_rnn(site: LoweringContext) -> NativeKernel:
     sequences = _sequences(site.given(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"][: sequences.directions], _RNN)
     return recurrent_kernel(site, sequences, "rnn", _RNN, rnn_cell(gates.of(0)))
-
-
-def _rnn_step(recurrent: Product, function: Activation, x: Array, states: Sequence[Array]) -> Sequence[Array]:
-    return (function(recurrent(states[0], x)),)

@@ -7,8 +7,7 @@ import numpy as np
 from qrun.ops._attention import positive, split_heads
 from qrun.ops._decoder import angles, rotary_width, rotated
 from qrun.ops._op import Array, Context, bad_shape, contrib_op, op, refuse, with_shape
-
-_TYPES = "float float16 bfloat16"
+from qrun.ops._signature import FLOATS
 
 
 @op("RotaryEmbedding", since=23)
@@ -46,7 +45,7 @@ def rotary_embedding(
     return _as(rotated(x, cos, sin, width, bool(interleaved), ctx), X)
 
 
-@contrib_op("RotaryEmbedding", types={"T": (_TYPES, "input cos_cache sin_cache"), "M": ("int64", "position_ids")})
+@contrib_op("RotaryEmbedding", types={"T": (FLOATS, "input cos_cache sin_cache"), "M": ("int64", "position_ids")})
 def rotary_embedding_1(
     input: Array,
     position_ids: Array,

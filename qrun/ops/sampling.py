@@ -11,6 +11,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, single, widen
 from qrun.ops._op import Array, Context, bad_attribute, check_range, misfit, one_of, op, refuse, require
+from qrun.ops._resample import cubic
 from qrun.ops._shape import claim, ints
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -55,27 +56,24 @@ def grid_sample(
 
 
 def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_mode: str, ctx: Context) -> Array:
-    rank, name = X.ndim - 2, mode
+    rank = X.ndim - 2
     if rank < 1 or grid.ndim != X.ndim or grid.shape[0] != X.shape[0] or grid.shape[-1] != rank:
         expected = (
             f"[{X.shape[0] if X.ndim else 'N'},{'out,' * max(rank, 1)}{max(rank, 1)}] for X {shape_text(X.shape)}"
         )
         raise misfit("grid does not fit X", "grid", expected, grid)
-    if name not in ("linear", "nearest", "cubic") or (name == "cubic" and rank != 2):
+    if mode not in ("linear", "nearest", "cubic") or (mode == "cubic" and rank != 2):
         raise bad_attribute("mode", "linear, nearest, or cubic for two spatial axes", mode)
     one_of("padding_mode", padding_mode, ("zeros", "border", "reflection"))
-    if X.dtype == object or X.dtype.kind == "c" or X.dtype == bool:
-        name = "nearest" if name == "nearest" else _refused(X)
+    if mode != "nearest" and (X.dtype == object or X.dtype.kind == "c" or X.dtype == bool):
+        what = "elements of this type have nothing between them"
+        raise refuse(what, "mode", "nearest", str(X.dtype), code="QR204")
     shape = (*X.shape[:2], *grid.shape[1:-1])
     claim(ctx, shape, np.dtype(np.float64), "grid")
     if not all(X.shape[2:]):
         raise misfit("X has no elements to sample", "X", "spatial axes of 1 or more", X)
     places = _places(grid, X.shape[2:], bool(align_corners))
-    return _sampled(X, places, name, padding_mode, bool(align_corners), shape)
-
-
-def _refused(x: Array) -> str:
-    raise refuse("elements of this type have nothing between them", "mode", "nearest", str(x.dtype), code="QR204")
+    return _sampled(X, places, mode, padding_mode, bool(align_corners), shape)
 
 
 def _places(grid: Array, size: tuple[int, ...], align: bool) -> list[Array]:
@@ -97,7 +95,8 @@ def _sampled(x: Array, places: list[Array], mode: str, padding: str, align: bool
         places = [_inside(p, n, padding, align) for p, n in zip(places, size, strict=True)]
     reach = range(2) if mode == "linear" else range(-1, 3)
     starts = [np.floor(p) for p in places]
-    shares = [(_linear if mode == "linear" else _cubic)(p - s) for p, s in zip(places, starts, strict=True)]
+    parts = [p - s for p, s in zip(places, starts, strict=True)]
+    shares = [[1 - t, t] if mode == "linear" else [cubic(t - o, _CUBIC) for o in reach] for t in parts]
     total = np.zeros(shape)
     with np.errstate(all="ignore"):
         for offsets in itertools.product(range(len(reach)), repeat=len(size)):
@@ -105,20 +104,6 @@ def _sampled(x: Array, places: list[Array], mode: str, padding: str, align: bool
             at = [s + reach[o] for s, o in zip(starts, offsets, strict=True)]
             total += np.asarray(weight)[:, None] * widen(_picked(x, at, padding, align))
     return total.astype(x.dtype) if is_integer(x.dtype) else narrow(total, x.dtype)
-
-
-def _linear(t: Array) -> list[Array]:
-    return [1 - t, t]
-
-
-def _cubic(t: Array) -> list[Array]:
-    def near(d: Array) -> Array:
-        return ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
-
-    def far(d: Array) -> Array:
-        return ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
 def _inside(place: Array, size: int, padding: str, align: bool) -> Array:

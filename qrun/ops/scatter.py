@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._float import axis_in, narrow, widen
+from qrun.ops._float import narrow, widen
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import element_places, slice_places
@@ -74,16 +74,11 @@ def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, re
 @scatter_elements.native
 @EveryType
 def _lower_scatter_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops._native_moves import scattered_kernel
+    from qrun.ops._native_moves import named_elements, scattered_kernel
 
-    data, indices, updates = site.inputs
-    place = axis_in(site.attributes["axis"], data.ndim)
-    before, (length, *after) = data.shape[:place], data.shape[place:]
-    if indices.shape != (*before, *indices.shape[place : place + 1], *after):
-        raise declined("its indices are not as many as data along the other axes")
-    how = _native_reduction(site, updates.shape == indices.shape)
-    return scattered_kernel(site, NamedRows((length,), math.prod(before), True, math.prod(after), 1), how)
+    _, indices, updates = site.inputs
+    places = named_elements(site)
+    return scattered_kernel(site, places, _native_reduction(site, updates.shape == indices.shape))
 
 
 @scatter_nd.native

@@ -13,8 +13,8 @@ from qrun.ops._body import node
 from qrun.ops._matmul import float_matmul
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
 from qrun.ops._quantize import same_type, scalar
+from qrun.ops._signature import FLOATS
 
-_TYPES = "float float16 bfloat16"
 _FILTER = -10000.0
 """What is added to the scores of keys that a mask hides, unless an attribute says else."""
 _NAME = "QAttention"
@@ -30,7 +30,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     "Attention",
     cost=_macs,
     types={
-        "T": ("float float16 bfloat16", "input weights bias past attention_bias"),
+        "T": (FLOATS, "input weights bias past attention_bias"),
         "M": ("int32", "mask_index past_sequence_length"),
     },
 )
@@ -194,7 +194,7 @@ def _cross_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: M
     "MultiHeadAttention",
     cost=_cross_macs,
     types={
-        "T": (_TYPES, "query key value bias attention_bias past_key past_value"),
+        "T": (FLOATS, "query key value bias attention_bias past_key past_value"),
         "M": ("int32", "key_padding_mask past_sequence_length cache_indirection"),
     },
 )

@@ -11,7 +11,7 @@ from qrun.ir.compound import Compound, absent, sequence
 from qrun.ir.types import DTYPES, OPTIONAL, SEQUENCE, shape_text, type_name
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
-from qrun.ops._shape import claim
+from qrun.ops._shape import claim, same_but
 
 _FLOAT = 1
 _VIEW = 256
@@ -92,11 +92,7 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
     first = elements[0]
     place = axis_in(axis, first.ndim + new_axis)
     for number, element in enumerate(elements):
-        fits = element.ndim == first.ndim and all(
-            a == b or (at == place and not new_axis)
-            for at, (a, b) in enumerate(zip(element.shape, first.shape, strict=True))
-        )
-        if not fits:
+        if element.shape != first.shape and (new_axis or not same_but(element.shape, first.shape, place)):
             expected = f"{shape_text(first.shape)}, as the first" + (f", but for axis {place}" if not new_axis else "")
             what = f"element {number} does not fit the first"
             raise misfit(what, "input_sequence", expected, element)

@@ -9,7 +9,8 @@ import numpy as np
 
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import narrow
-from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, logistic, one_of_two, rows_of, single_results, transformed
+from qrun.ops._functions import logistic
+from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, one_of_two, rows_of, single_results, transformed
 from qrun.ops._native import (
     Inputs,
     LoweringContext,
