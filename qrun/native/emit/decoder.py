@@ -111,7 +111,7 @@ class PresentEmitter(KernelEmitter):
             x, y = place.test("slt", kept).select(old, new), a.y + row * a.size * 4
             filled = place.test("slt", kept + a.places)
             with w.when(filled):
-                for at, count in w.runs(w.value("i64", 0), a.size, (self.spec.rows, 1)):
+                for at, count in w.runs(0, a.size, (self.spec.rows, 1)):
                     (y + at * 4).store((x + at * 4).load(f"<{count} x float>", 4), 4)
             with w.when(~filled):
                 _fill(self, y, w.value("i64", 0), a.size, 0.0)

@@ -7,98 +7,31 @@ else 0.
 
 from __future__ import annotations
 
-from qrun.native.emit.spec import (
-    COUNT_AT,
-    DOUBT,
-    DOUBTFUL_AT,
-    DOUBTS_AT,
-    END_AT,
-    ENTRY,
-    FIRST_AT,
-    MEMORY_AT,
-    PLACE,
-    PLACES_AT,
-    PLAN,
-    SCRATCH_AT,
-    STATE_AT,
-)
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.spec import DOUBT, ENTRY, PLACE, PLAN
+from qrun.native.emit.values import Value
 
-_UNDECIDED = f"""
-define internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts) {{
-entry:
-  br label %look
-look:
-  %d = phi i64 [0, %entry], [%d1, %decided]
-  %left = icmp ult i64 %d, %doubts
-  br i1 %left, label %ask, label %exit
-ask:
-  %d.p = getelementptr i64, ptr %doubtful, i64 %d
-  %row = load i64, ptr %d.p, align 8
-  %offset = mul i64 %row, {ENTRY}
-  %e = getelementptr i8, ptr %plan, i64 %offset
-  %args.p = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %args.p, align 8
-  %mark.p = getelementptr i8, ptr %args, i64 {DOUBT}
-  %mark = load i64, ptr %mark.p, align 8
-  %undecided = icmp ne i64 %mark, 0
-  br i1 %undecided, label %exit, label %decided
-decided:
-  %d1 = add i64 %d, 1
-  br label %look
-exit:
-  %found = phi i1 [0, %look], [1, %ask]
-  ret i1 %found
-}}
-"""
-_DIRECT = f"""
-define i64 @direct(ptr %told) {{
-entry:
-  %state.p = getelementptr i8, ptr %told, i64 {STATE_AT}
-  %state = load ptr, ptr %state.p, align 8
-  %first.p = getelementptr i8, ptr %told, i64 {FIRST_AT}
-  %first = load i64, ptr %first.p, align 8
-  %end.p = getelementptr i8, ptr %told, i64 {END_AT}
-  %end = load i64, ptr %end.p, align 8
-  %scratch.p = getelementptr i8, ptr %told, i64 {SCRATCH_AT}
-  %scratch = load ptr, ptr %scratch.p, align 8
-  %places.p = getelementptr i8, ptr %told, i64 {PLACES_AT}
-  %places = load ptr, ptr %places.p, align 8
-  %inside.p = getelementptr i8, ptr %told, i64 {MEMORY_AT}
-  %inside = load i64, ptr %inside.p, align 8
-  %count.p = getelementptr i8, ptr %told, i64 {COUNT_AT}
-  %count = load i64, ptr %count.p, align 8
-  br label %look
-look:
-  %i = phi i64 [0, %entry], [%i1, %set]
-  %more = icmp ult i64 %i, %count
-  br i1 %more, label %set, label %run
-set:
-  %place = mul i64 %i, {PLACE}
-  %from.p = getelementptr i8, ptr %places, i64 %place
-  %to.p = getelementptr i8, ptr %from.p, i64 8
-  %offset.p = getelementptr i8, ptr %from.p, i64 16
-  %from = load ptr, ptr %from.p, align 8
-  %to = load ptr, ptr %to.p, align 8
-  %offset = load i64, ptr %offset.p, align 8
-  %array = load ptr, ptr %from, align 8
-  %memory.p = getelementptr i8, ptr %array, i64 %inside
-  %memory = load i64, ptr %memory.p, align 8
-  %address = add i64 %memory, %offset
-  store i64 %address, ptr %to, align 8
-  %i1 = add i64 %i, 1
-  br label %look
-run:
-  %led = call i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)
-  %plan.p = getelementptr i8, ptr %state, i64 {PLAN}
-  %plan = load ptr, ptr %plan.p, align 8
-  %doubtful.p = getelementptr i8, ptr %told, i64 {DOUBTFUL_AT}
-  %doubtful = load ptr, ptr %doubtful.p, align 8
-  %doubts.p = getelementptr i8, ptr %told, i64 {DOUBTS_AT}
-  %doubts = load i64, ptr %doubts.p, align 8
-  %undecided = call i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)
-  %told.of = zext i1 %undecided to i64
-  ret i64 %told.of
-}}
-"""
-DIRECT = _UNDECIDED + _DIRECT
-"""LLVM IR."""
+_TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
+"""The types of the words from spec.STATE_AT to spec.DOUBTS_AT."""
+
+
+def undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
+    """Whether one of the calls with these numbers left a result undecided."""
+    with w.loop(0, doubts, 1, [w.value("i1", "false")]) as turn:
+        call = (doubtful + turn.index * 8).load("i64", 8)
+        args = (plan + call * ENTRY + 8).load("ptr", 8)
+        turn.next(turn.carried[0] | (args + DOUBT).load("i64", 8).test("ne", 0))
+    return turn.carried[0]
+
+
+def direct(w: Flow, told: Value) -> Value:
+    words = [(told + 8 * place).load(kind, 8) for place, kind in enumerate(_TOLD)]
+    state, first, end, scratch, inside, places, count, doubtful, doubts = words
+    with w.loop(0, count, 1) as turn:
+        place = places + turn.index * PLACE
+        array, word = ((place + n).load("ptr", 8) for n in (0, 8))
+        memory = (array.load("ptr", 8) + inside).load("i64", 8)
+        word.store(memory + (place + 16).load("i64", 8), 8)
+    w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
+    plan = (state + PLAN).load("ptr", 8)
+    return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")

@@ -76,7 +76,7 @@ class PanelEmitter(RoundingEmitter):
     def _pack_ordered(self, source: Value) -> None:
         """A panel whose lengths are known."""
         w, vectors = self.w, self.spec.vectors
-        for k, count in w.runs(w.value("i64", 0), self.steps, (UNROLL, 1)):
+        for k, count in w.runs(0, self.steps, (UNROLL, 1)):
             first = source + k * (4 * self.width)
             for place in range(0, vectors * count * self.lanes, self.lanes):
                 x = self.numbers_at(first + 4 * place, None)

@@ -34,7 +34,7 @@ class FloatStreamEmitter(FloatProductEmitter):
             self._widen(row.index)
         with w.loop(0, (end - first) * self._slot, 8 * self.lanes) as place:
             (self.sums + place.index).store(w.zero(self.kind), 8)
-        for k, count in w.runs(w.value("i64", 0), a.depth, (self.spec.unroll, 1)):
+        for k, count in w.runs(0, a.depth, (self.spec.unroll, 1)):
             with w.loop(first, end, 1) as panel:
                 self.take_panel(panel.index, panel.index - first)
                 self._add(k, count, self.sums + (panel.index - first) * self._slot)

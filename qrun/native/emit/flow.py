@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -112,7 +112,7 @@ class Flow(Instructions):
         with self.loop(*number.part(size, end), 1) as turn:
             yield turn.index
 
-    def runs(self, first: Value, end: Value, counts: Iterable[int]) -> Iterator[tuple[Value, int]]:
+    def runs(self, first: Operand, end: Value, counts: Iterable[int]) -> Iterator[tuple[Value, int]]:
         """The body for runs of range(first, end), signed: the first index and the number of each.
 
         One loop for each of `counts`, the last of which is 1: those before leave to it what they cannot fill.
@@ -160,7 +160,7 @@ class Flow(Instructions):
         The counter decides only who does a tile, not what others see of memory: monotonic is enough.
         """
         head, (self.done, *values) = self.head("claim", [self.value("i64", 0), *carried])
-        turn = Turn(self.let("i64", "atomicrmw add ptr %next, i64 1 monotonic"), values)
+        turn = Turn(self.atomic("add", self.value("ptr", "%next"), 1, "monotonic"), values)
         self.branch(turn.index.test("ult", count), "work", "exit")
         self.label("work")
         yield turn
@@ -176,8 +176,9 @@ class Flow(Instructions):
         The counter's upper half counts those that have ended: adding to it is a release, reading it an acquire.
         pause: what a thread does that waits.
         """
+        counter = self.value("ptr", "%next")
         head, (self.done,) = self.head("look", [self.value("i64", 0)])
-        seen = self.let("i64", "load atomic i64, ptr %next acquire, align 8")
+        seen = self.atomic_load(counter, "acquire")
         tile = seen & (_ENDED - 1)
         self.branch(tile.test("ult", count), "open", "exit")
         self.label("open")
@@ -187,21 +188,46 @@ class Flow(Instructions):
         self.back(head, [self.done])
         self.jump("look")
         self.label("claim")
-        took = self.let("{ i64, i1 }", f"cmpxchg ptr %next, i64 {seen}, i64 {seen + 1} acquire monotonic")
+        took = self.let("{ i64, i1 }", f"cmpxchg ptr {counter}, i64 {seen}, i64 {seen + 1} acquire monotonic")
         self.back(head, [self.done])
         self.branch(self.let("i1", f"extractvalue {took.kind} {took}, 1"), "work", "look")
         self.label("work")
         yield tile
-        self.let("i64", f"atomicrmw add ptr %next, i64 {_ENDED} release")
+        self.atomic("add", counter, _ENDED, "release")
         self.back(head, [self.done + 1])
         self.jump("look")
         self.label("exit")
 
+    def atomic(self, what: str, pointer: Value, number: Operand, order: str) -> Value:
+        """An i64 changed by `atomicrmw` in one step. Returns what it was before."""
+        return self.let("i64", f"atomicrmw {what} ptr {pointer}, i64 {number} {order}")
+
+    def atomic_load(self, pointer: Value, order: str) -> Value:
+        return self.let("i64", f"load atomic i64, ptr {pointer} {order}, align 8")
+
+    def atomic_store(self, number: Operand, pointer: Value, order: str) -> None:
+        self.do(f"store atomic i64 {number}, ptr {pointer} {order}, align 8")
+
     def undecided(self, mark: Value | int = UNDECIDED) -> None:
         """Say that a result is not decided, and why. Who reads it does so after the run."""
-        self.do(f"atomicrmw umax ptr {self.value('ptr', '%args') + DOUBT}, i64 {mark} monotonic, align 8")
+        self.atomic("umax", self.value("ptr", "%args") + DOUBT, mark, "monotonic")
 
     def prefetch(self, pointer: Value, near: bool = False) -> None:
         """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the end of
         the array are harmless."""
         self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "3" if near else "2"), ("i32", "1"))
+
+
+def functions(written: Mapping[str, Callable[..., Value | None]]) -> str:
+    """The LLVM IR of a module. written: by the head of each function, such as ``i64 @lead(ptr %state, i64 %first)``, what writes
+    its body: it is given a Flow and the function's parameters, and returns what the function does."""
+    declared, lines = set[str](), list[str]()
+    for head, write in written.items():
+        w = Flow()
+        w.label("entry")
+        parameters = head.partition("(")[2].rstrip(")").split(", ")
+        made = write(w, *(w.value(*parameter.split()) for parameter in parameters))
+        w.do(f"ret {made.kind} {made}" if made else "ret void")
+        declared |= w.declared
+        lines += [f"define {head} {{", *w.lines, "}", ""]
+    return "\n".join([*sorted(declared), "", *lines])

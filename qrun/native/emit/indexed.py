@@ -148,7 +148,7 @@ class ScatteredEmitter(GatheredEmitter):
         """Join so many elements of y with those of x."""
         kind = self.spec.operands[1]
         element, size = KINDS[kind]
-        for at, n in self.w.runs(self.w.value("i64", 0), count, (self.spec.rows, 1)):
+        for at, n in self.w.runs(0, count, (self.spec.rows, 1)):
             place = y + at * size
             new = (x + at * size).load(f"<{n} x {element}>", size)
             if form != "none":

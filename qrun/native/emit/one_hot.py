@@ -33,7 +33,7 @@ class OneHotEmitter(KernelEmitter):
         total = a.depth * a.inner
         with w.part(tile, a.chunk, a.rows) as row:
             y = a.y + row * total * spec.unroll
-            for at, n in w.runs(w.value("i64", 0), total, (spec.rows, 1)):
+            for at, n in w.runs(0, total, (spec.rows, 1)):
                 (y + at * spec.unroll).store(self.off.splat(n), spec.unroll)
             with w.loop(0, a.inner, 1) as turn:
                 index = self._index((row * a.inner + turn.index) * self.size)

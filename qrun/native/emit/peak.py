@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from operator import xor
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.flow import Flow, functions
 from qrun.native.emit.isa import Isa
+from qrun.native.emit.values import Value
 
 ACCUMULATORS, UNROLL = 12, 4
 LOADS = 8
@@ -49,99 +52,74 @@ INSTRUCTIONS = {
 
 def peak_text(isa: Isa) -> str:
     """LLVM IR of the loops: products(steps), floats(steps), reads(address, bytes, turns), tiles(steps, settings)."""
-    return "\n".join([_products(INSTRUCTIONS[isa.dot]), _floats(isa), _reads(isa), *([_tiles()] if isa.tiles else [])])
+    loops: dict[str, Callable[..., Value]] = {
+        "i64 @products(i64 %steps)": partial(_products, INSTRUCTIONS[isa.dot]),
+        "i64 @floats(i64 %steps)": partial(_floats, isa),
+        "i64 @reads(ptr %address, i64 %bytes, i64 %turns)": partial(_reads, isa),
+    }
+    return functions({**loops, "i64 @tiles(i64 %steps, ptr %settings)": _tiles} if isa.tiles else loops)
 
 
-def _products(instruction: Instruction) -> str:
+def _products(instruction: Instruction, w: Flow, steps: Value) -> Value:
     vector = f"<{instruction.lanes} x i32>"
-    pair = f"{{ {vector}, {vector} }}"
-    kind, assembly = instruction.kind, instruction.text.replace("\n", "\\0A")
+    pair, kind = f"{{ {vector}, {vector} }}", instruction.kind
+    assembly = instruction.text.replace("\n", "\\0A")
     call = f'call {pair} asm sideeffect "{assembly}", "=&{kind},=&{kind},{kind},{kind},0"'
-    ones = "<" + ", ".join(["i32 16843009"] * instruction.lanes) + ">"
+    ones = w.value(vector, 0x01010101)
 
-    def step(sums: str, made: str) -> list[str]:
-        return [
-            f"%p{made} = {call}({vector} {ones}, {vector} {ones}, {vector} {sums})",
-            f"%s{made} = extractvalue {pair} %p{made}, 0",
-        ]
+    def step(total: Value, number: int) -> Value:
+        made = w.let(pair, f"{call}({vector} {ones}, {vector} {ones}, {vector} {total})")
+        return w.let(vector, f"extractvalue {pair} {made}, 0")
 
-    return _loop("products", vector, step)
+    return _loop(w, vector, steps, step)
 
 
-def _floats(isa: Isa) -> str:
+def _floats(isa: Isa, w: Flow, steps: Value) -> Value:
     """Multiply-adds with one rounding where the instruction set has them, else products and sums."""
-    vector = f"<{isa.lanes} x float>"
-    fma = f"llvm.fma.v{isa.lanes}f32"
+    factor = steps.sitofp("float").splat(isa.lanes)
+    others = [factor] if isa.fma else [factor + factor for _ in range(10)]
 
-    def step(sums: str, made: str) -> list[str]:
+    def step(total: Value, number: int) -> Value:
+        other = others[number % len(others)]
         if isa.fma:
-            return [f"%s{made} = call {vector} @{fma}({vector} %factor, {vector} %factor, {vector} {sums})"]
-        return [f"%p{made} = fmul {vector} %factor, %factor.{made[-1]}", f"%s{made} = fadd {vector} %p{made}, {sums}"]
+            return w.call(total.kind, f"llvm.fma.v{isa.lanes}f32", factor, other, total)
+        return factor * other + total
 
-    first = [
-        "%number = sitofp i64 %steps to float",
-        f"%one = insertelement {vector} zeroinitializer, float %number, i64 0",
-        f"%factor = shufflevector {vector} %one, {vector} %one, <{isa.lanes} x i32> zeroinitializer",
-        *(f"%factor.{n} = fadd {vector} %factor, %factor" for n in range(0 if isa.fma else 10)),
-    ]
-    declared = f"declare {vector} @{fma}({vector}, {vector}, {vector})\n" if isa.fma else ""
-    return declared + _loop("floats", vector, step, first)
+    return _loop(w, factor.kind, steps, step)
 
 
-def _loop(name: str, vector: str, step: Any, first: Sequence[str] = ()) -> str:
-    """LLVM IR of int64 name(int64 steps): a loop with independent accumulators, so that only throughput counts."""
-    lines = [f"define i64 @{name}(i64 %steps) {{", "entry:", *first, "br label %loop", "loop:"]
-    lines += ["%step = phi i64 [ 0, %entry ], [ %next, %loop ]"]
-    for j in range(ACCUMULATORS):
-        lines.append(f"%s0_{j} = phi {vector} [ zeroinitializer, %entry ], [ %s{UNROLL}_{j}, %loop ]")
-    for i in range(UNROLL):
-        for j in range(ACCUMULATORS):
-            lines += step(f"%s{i}_{j}", f"{i + 1}_{j}")
-    lines += ["%next = add i64 %step, 1", "%more = icmp ult i64 %next, %steps"]
-    lines += ["br i1 %more, label %loop, label %done", "done:"]
-    kept = [f"%s{UNROLL}_{j}" for j in range(ACCUMULATORS)]
-    lanes = f"<{vector[1:].split()[0]} x i32>"
-    lines += [f"%b{j} = bitcast {vector} {value} to {lanes}" for j, value in enumerate(kept)]
-    lines += _total([f"%b{j}" for j in range(len(kept))], lanes)
-    return "\n".join([*lines, "}"])
+def _loop(w: Flow, vector: str, steps: Value, step: Callable[[Value, int], Value]) -> Value:
+    """Steps of independent accumulators, so that only throughput counts; each has a number."""
+    with w.loop(0, steps, 1, [w.zero(vector)] * ACCUMULATORS, once=True) as turn:
+        sums = turn.carried
+        for _ in range(UNROLL):
+            sums = [step(total, number) for number, total in enumerate(sums)]
+        turn.next(*sums)
+    return _total([value.bitcast("i32") for value in turn.carried])
 
 
-def _total(values: Sequence[str], vector: str) -> list[str]:
-    """Lines that return a number for which all of these vectors are needed."""
-    lines, last = [], values[0]
-    for n, value in enumerate(values[1:]):
-        lines.append(f"%x{n} = xor {vector} {last}, {value}")
-        last = f"%x{n}"
-    return [*lines, f"%lane = extractelement {vector} {last}, i64 0", "%wide = sext i32 %lane to i64", "ret i64 %wide"]
+def _total(values: Sequence[Value]) -> Value:
+    """A number for which all of these vectors are needed."""
+    return reduce(xor, values).extract(0).sext("i64")
 
 
-def _reads(isa: Isa) -> str:
+def _reads(isa: Isa, w: Flow, address: Value, size: Value, turns: Value) -> Value:
     vector, width = f"<{isa.lanes} x i32>", isa.lanes * 4
-    lines = ["define i64 @reads(i64 %address, i64 %bytes, i64 %turns) {", "entry:"]
-    lines += ["%base = inttoptr i64 %address to ptr", "br label %turn", "turn:"]
-    lines += ["%t = phi i64 [ 0, %entry ], [ %t1, %turned ]"]
-    lines += [f"%o{j} = phi {vector} [ zeroinitializer, %entry ], [ %s{j}, %turned ]" for j in range(LOADS)]
-    lines += ["br label %read", "read:", "%at = phi i64 [ 0, %turn ], [ %next, %read ]"]
-    lines += [f"%a{j} = phi {vector} [ %o{j}, %turn ], [ %s{j}, %read ]" for j in range(LOADS)]
-    for j in range(LOADS):
-        lines += [f"%i{j} = add i64 %at, {j * width}", f"%p{j} = getelementptr i8, ptr %base, i64 %i{j}"]
-        lines += [f"%v{j} = load {vector}, ptr %p{j}, align 16", f"%s{j} = add {vector} %a{j}, %v{j}"]
-    lines += [f"%next = add i64 %at, {LOADS * width}", "%more = icmp ult i64 %next, %bytes"]
-    lines += ["br i1 %more, label %read, label %turned", "turned:", "%t1 = add i64 %t, 1"]
-    lines += ["%again = icmp ult i64 %t1, %turns", "br i1 %again, label %turn, label %done", "done:"]
-    return "\n".join([*lines, *_total([f"%s{j}" for j in range(LOADS)], vector), "}"])
+    with w.loop(0, turns, 1, [w.zero(vector)] * LOADS, once=True) as turn:
+        with w.loop(0, size, LOADS * width, turn.carried, once=True) as read:
+            here = address + read.index
+            read.next(*(total + (here + j * width).load(vector, 16) for j, total in enumerate(read.carried)))
+        turn.next(*read.carried)
+    return _total(turn.carried)
 
 
-def _tiles() -> str:
+def _tiles(w: Flow, steps: Value, settings: Value) -> Value:
     """A loop over AMX products: four tiles of sums, of two tiles of activations and two of weights, all zero."""
-    lines = ["define i64 @tiles(i64 %steps, i64 %settings) {", "entry:", "%config = inttoptr i64 %settings to ptr"]
-    lines += ["call void @llvm.x86.ldtilecfg(ptr %config)"]
-    lines += [f"call void @llvm.x86.tilezero(i8 {tile})" for tile in range(8)]
-    lines += ["br label %loop", "loop:", "%step = phi i64 [ 0, %entry ], [ %next, %loop ]"]
-    for sums in range(4):
-        lines.append(f"call void @llvm.x86.tdpbusd(i8 {sums}, i8 {4 + sums % 2}, i8 {6 + sums // 2})")
-    lines += ["%next = add i64 %step, 1", "%more = icmp ult i64 %next, %steps", "br i1 %more, label %loop, label %done"]
-    lines += ["done:", "call void @llvm.x86.tilerelease()", "ret i64 0", "}"]
-    lines += ["declare void @llvm.x86.ldtilecfg(ptr)", "declare void @llvm.x86.tilezero(i8)"]
-    lines += ["declare void @llvm.x86.tdpbusd(i8, i8, i8)", "declare void @llvm.x86.tilerelease()"]
-    return "\n".join(lines)
+    w.run("llvm.x86.ldtilecfg", settings)
+    for tile in range(8):
+        w.run("llvm.x86.tilezero", ("i8", str(tile)))
+    with w.loop(0, steps, 1, once=True):
+        for sums in range(4):
+            w.run("llvm.x86.tdpbusd", *(("i8", str(tile)) for tile in (sums, 4 + sums % 2, 6 + sums // 2)))
+    w.run("llvm.x86.tilerelease")
+    return w.value("i64", 0)

@@ -58,7 +58,7 @@ class ResampleEmitter(StridedEmitter):
         with w.loop(0, a.length, 1) as turn:
             own = self.scratch + turn.index * (a.pitch * 8)
             sources = [line + turn.index * a.x_row + first * self.size for line in lines]
-            for at, n in w.runs(w.value("i64", 0), end - first, (self.spec.rows, 1)):
+            for at, n in w.runs(0, end - first, (self.spec.rows, 1)):
                 terms = [
                     self._loaded(n, source + at * self.size) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
@@ -76,7 +76,7 @@ class ResampleEmitter(StridedEmitter):
             sources = [self.scratch + (a.at + step).load("i64", 8) for step in steps]
             weights = [(a.weights + step).load("double", 8) for step in steps]
             y = self.starts["y"] + turn.index * a.y_row + first * self.made
-            for at, n in w.runs(w.value("i64", 0), end - first, (self.spec.rows, 1)):
+            for at, n in w.runs(0, end - first, (self.spec.rows, 1)):
                 terms = [
                     (source + at * 8).load(f"<{n} x double>", 8) * weight.splat(n)
                     for source, weight in zip(sources, weights, strict=True)
@@ -85,7 +85,7 @@ class ResampleEmitter(StridedEmitter):
 
     def _neighbours(self) -> None:
         w, a = self.w, self.a
-        for at, n in w.runs(w.value("i64", 0), a.count, (self.spec.rows, 1)):
+        for at, n in w.runs(0, a.count, (self.spec.rows, 1)):
             terms = []
             for place in range(self.spec.unroll):
                 step = (a.count * place + at) * 8

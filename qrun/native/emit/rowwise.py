@@ -93,7 +93,7 @@ class RowwiseEmitter(KernelEmitter):
                 starts[number] = start + index * (a.strides + 8 * (number * OUTER + axis)).load("i64", 8)
         kinds = list(enumerate(self.spec.operands))
         same = [{n: steps.same(n, starts[n]) for n, kind in kinds if kind.isupper()} for steps in self.steps]
-        for at, count in w.runs(w.value("i64", 0), a.length, (self.n, 1)):
+        for at, count in w.runs(0, a.length, (self.n, 1)):
             steps = self.steps[count != self.n]
             for n, kind in (
                 kinds if count > 1 and self.spec.prefetch else ()

@@ -46,7 +46,11 @@ generation again after it has entered, and so does not take a later run for the 
 
 from __future__ import annotations
 
-from qrun.native.emit.direct import DIRECT
+from collections.abc import Callable
+from functools import partial
+
+from qrun.native.emit.direct import direct, undecided
+from qrun.native.emit.flow import Flow, Pause, functions
 from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.spec import (
     DONE,
@@ -64,226 +68,142 @@ from qrun.native.emit.spec import (
     TIMES,
     YIELD,
 )
-from qrun.native.emit.turns import TURNING
+from qrun.native.emit.turns import moved, repeat, tallied
+from qrun.native.emit.values import Value
 
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 _BRIEF, _GIVEN = 256, 16
 """Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts."""
-_WAIT = f"""
-define internal i64 @wait(ptr %yield, i64 %turn) {{
-entry:
-  <pause>
-  %long = icmp uge i64 %turn, {_BRIEF}
-  %can = icmp ne ptr %yield, null
-  %gives = and i1 %long, %can
-  br i1 %gives, label %give, label %stay
-give:
-  %done = call i32 %yield()
-  %later = add i64 %turn, {_GIVEN}
-  ret i64 %later
-stay:
-  %next = add i64 %turn, 1
-  ret i64 %next
-}}
-"""
-_SEGMENT = f"""
-define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield) {{
-entry:
-  br label %call
-call:
-  %i = phi i64 [%first, %entry], [%i1, %next]
-  %now = call i64 @<clock>()
-  %stamp = getelementptr {{ i64, i64 }}, ptr %times, i64 %i
-  store i64 %now, ptr %stamp, align 8
-  %worked.p = getelementptr i8, ptr %stamp, i64 8
-  store i64 %now, ptr %worked.p, align 8
-  %offset = mul i64 %i, {ENTRY}
-  %e = getelementptr i8, ptr %plan, i64 %offset
-  %alone.p = getelementptr i8, ptr %e, i64 40
-  %alone.all = load i64, ptr %alone.p, align 8
-  %alone = and i64 %alone.all, %heeded
-  %skips.bit = and i64 %alone, {SKIP}
-  %skips = icmp ne i64 %skips.bit, 0
-  br i1 %skips, label %told, label %run
-run:
-  %kernel = load ptr, ptr %e, align 8
-  %args.p = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %args.p, align 8
-  %counter = getelementptr i8, ptr %args, i64 {NEXT}
-  %guard.p = getelementptr i8, ptr %args, i64 {GUARD}
-  %guard = load ptr, ptr %guard.p, align 8
-  %free = icmp eq ptr %guard, null
-  br i1 %free, label %take, label %ask
-ask:
-  %byte = load i8, ptr %guard, align 1
-  %goes = icmp ne i8 %byte, 0
-  br i1 %goes, label %take, label %leave
-leave:
-  %leads = icmp eq i64 %heeded, 0
-  br i1 %leads, label %count, label %told
-count:
-  %tiles.p = getelementptr i8, ptr %e, i64 16
-  %tiles = load i64, ptr %tiles.p, align 8
-  %left.p = getelementptr i8, ptr %args, i64 {DONE}
-  %before = atomicrmw add ptr %left.p, i64 %tiles release
-  br label %told
-take:
-  %did = call i64 %kernel(ptr %args, ptr %counter, ptr %scratch)
-  %some = icmp ne i64 %did, 0
-  br i1 %some, label %tell, label %told
-tell:
-  %worked = call i64 @<clock>()
-  store i64 %worked, ptr %worked.p, align 8
-  %done.p = getelementptr i8, ptr %args, i64 {DONE}
-  %old = atomicrmw add ptr %done.p, i64 %did release
-  br label %told
-told:
-  %i1 = add i64 %i, 1
-  %mark.p = getelementptr i8, ptr %e, i64 24
-  %mark = load i64, ptr %mark.p, align 8
-  %passes = and i64 %alone, {PASS}
-  %waits = icmp eq i64 %passes, 0
-  %marked = icmp ne i64 %mark, 0
-  %barrier = and i1 %marked, %waits
-  br i1 %barrier, label %since, label %next
-since:
-  %since.p = getelementptr i8, ptr %e, i64 32
-  %from = load i64, ptr %since.p, align 8
-  br label %wait
-wait:
-  %j = phi i64 [%from, %since], [%j1, %waited]
-  %j.offset = mul i64 %j, {ENTRY}
-  %f = getelementptr i8, ptr %plan, i64 %j.offset
-  %f.args.p = getelementptr i8, ptr %f, i64 8
-  %f.args = load ptr, ptr %f.args.p, align 8
-  %f.done = getelementptr i8, ptr %f.args, i64 {DONE}
-  %f.tiles.p = getelementptr i8, ptr %f, i64 16
-  %f.tiles = load i64, ptr %f.tiles.p, align 8
-  br label %spin
-spin:
-  %turn = phi i64 [0, %wait], [%turn1, %again]
-  %sum = load atomic i64, ptr %f.done acquire, align 8
-  %all = icmp uge i64 %sum, %f.tiles
-  br i1 %all, label %waited, label %again
-again:
-  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
-  br label %spin
-waited:
-  %j1 = add i64 %j, 1
-  %more.j = icmp ult i64 %j1, %i1
-  br i1 %more.j, label %wait, label %next
-next:
-  %more = icmp ult i64 %i1, %end
-  br i1 %more, label %call, label %exit
-exit:
-  %last = call i64 @<clock>()
-  %last.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %end
-  store i64 %last, ptr %last.p, align 8
-  ret void
-}}
-"""
-_LEAD = f"""
-define i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch) {{
-entry:
-  %plan.p = getelementptr i8, ptr %state, i64 {PLAN}
-  %plan = load ptr, ptr %plan.p, align 8
-  %times.p = getelementptr i8, ptr %state, i64 {TIMES}
-  %times = load ptr, ptr %times.p, align 8
-  %last.p = getelementptr i8, ptr %state, i64 {GENERATION}
-  %last = load i64, ptr %last.p, align 8
-  %generation = add i64 %last, 1
-  store i64 %generation, ptr %last.p, align 8
-  br label %reset
-reset:
-  %i = phi i64 [%first, %entry], [%i1, %reset]
-  %offset = mul i64 %i, {ENTRY}
-  %e = getelementptr i8, ptr %plan, i64 %offset
-  %args.p = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %args.p, align 8
-  %next.p = getelementptr i8, ptr %args, i64 {NEXT}
-  store i64 0, ptr %next.p, align 8
-  %done.p = getelementptr i8, ptr %args, i64 {DONE}
-  store i64 0, ptr %done.p, align 8
-  %i1 = add i64 %i, 1
-  %more = icmp ult i64 %i1, %end
-  br i1 %more, label %reset, label %open
-open:
-  %open.p = getelementptr i8, ptr %state, i64 {OPEN}
-  %inside.p = getelementptr i8, ptr %state, i64 {INSIDE}
-  %range.p = getelementptr i8, ptr %state, i64 {RANGE}
-  %range1.p = getelementptr i8, ptr %state, i64 {RANGE + 8}
-  store i64 %first, ptr %range.p, align 8
-  store i64 %end, ptr %range1.p, align 8
-  store atomic i64 %generation, ptr %open.p seq_cst, align 8
-  %yield.p = getelementptr i8, ptr %state, i64 {YIELD}
-  %yield = load ptr, ptr %yield.p, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 0, ptr %yield)
-  store atomic i64 0, ptr %open.p seq_cst, align 8
-  br label %leave
-leave:
-  %turn = phi i64 [0, %open], [%turn1, %again]
-  %inside = load atomic i64, ptr %inside.p seq_cst, align 8
-  %empty = icmp eq i64 %inside, 0
-  br i1 %empty, label %exit, label %again
-again:
-  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
-  br label %leave
-exit:
-  ret i64 0
-}}
-"""
-_FOLLOW = f"""
-define i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch) {{
-entry:
-  %open.p = getelementptr i8, ptr %state, i64 {OPEN}
-  %inside.p = getelementptr i8, ptr %state, i64 {INSIDE}
-  %range.p = getelementptr i8, ptr %state, i64 {RANGE}
-  %range1.p = getelementptr i8, ptr %state, i64 {RANGE + 8}
-  %gone.p = getelementptr i8, ptr %state, i64 {GONE}
-  %yield.p = getelementptr i8, ptr %state, i64 {YIELD}
-  %yield = load ptr, ptr %yield.p, align 8
-  br label %look
-look:
-  %turn = phi i64 [0, %entry], [%turn1, %idle], [0, %out]
-  %last = phi i64 [0, %entry], [%last, %idle], [%seen, %out]
-  %g = load atomic i64, ptr %open.p seq_cst, align 8
-  %closed = icmp eq i64 %g, 0
-  %known = icmp eq i64 %g, %last
-  %nothing = or i1 %closed, %known
-  br i1 %nothing, label %wait, label %enter
-wait:
-  %turn1 = call i64 @wait(ptr %yield, i64 %turn)
-  %tired = icmp uge i64 %turn1, %patience
-  br i1 %tired, label %exit, label %idle
-idle:
-  br label %look
-enter:
-  %was = atomicrmw add ptr %inside.p, i64 1 seq_cst
-  %still = load atomic i64, ptr %open.p seq_cst, align 8
-  %same = icmp eq i64 %still, %g
-  br i1 %same, label %work, label %out
-work:
-  %first = load i64, ptr %range.p, align 8
-  %end = load i64, ptr %range1.p, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 {SKIP | PASS}, ptr %yield)
-  br label %out
-out:
-  %seen = phi i64 [%last, %enter], [%g, %work]
-  %left = atomicrmw sub ptr %inside.p, i64 1 seq_cst
-  br label %look
-exit:
-  %count = atomicrmw add ptr %gone.p, i64 1 seq_cst
-  ret i64 0
-}}
-"""
+
+
+def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
+    """Make a turn of a wait. Returns how many there were."""
+    name, operands = pause
+    w.run(name, *operands)
+
+    def given() -> list[Value]:
+        w.let("i32", f"call i32 {give_way}()")
+        return [turn + _GIVEN]
+
+    (turns,) = w.instead([turn + 1], turn.test("uge", _BRIEF) & give_way.test("ne", "null"), given)
+    return turns
+
+
+def _wait_until(w: Flow, ready: Callable[[], Value], give_way: Value) -> None:
+    """Wait until the i1 is true that `ready` writes."""
+    look, again, after = w.labels("look", "again", "after")
+    head, (turn,) = w.head(look, [w.value("i64", 0)])
+    w.branch(ready(), after, again)
+    w.label(again)
+    w.back(head, [w.let("i64", f"call i64 @wait(ptr {give_way}, i64 {turn})")])
+    w.jump(look)
+    w.label(after)
+
+
+def _segment(
+    clock: str,
+    w: Flow,
+    plan: Value,
+    first: Value,
+    end: Value,
+    times: Value,
+    scratch: Value,
+    heeded: Value,
+    give_way: Value,
+) -> None:
+    """heeded: the bits SKIP and PASS that this thread heeds: 0 for the leader."""
+    with w.loop(first, end, 1, once=True) as turn:
+        entry, stamp = plan + turn.index * ENTRY, times + turn.index * 16
+        came = w.call("i64", clock)
+        for place in (stamp, stamp + 8):
+            place.store(came, 8)
+        alone = (entry + 40).load("i64", 8) & heeded
+        with w.when((alone & SKIP).test("eq", 0)):
+            _call(clock, w, entry, stamp + 8, scratch, heeded)
+        marked = (entry + 24).load("i64", 8).test("ne", 0)
+        with w.when(marked & (alone & PASS).test("eq", 0)):
+            since = (entry + 32).load("i64", 8)
+            with w.loop(since, turn.index + 1, 1, once=True) as before:
+                other = plan + before.index * ENTRY
+                done, tiles = (other + 8).load("ptr", 8) + DONE, (other + 16).load("i64", 8)
+                _wait_until(w, lambda: w.atomic_load(done, "acquire").test("uge", tiles), give_way)
+    (times + end * 16).store(w.call("i64", clock), 8)
+
+
+def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heeded: Value) -> None:
+    """Do what is left of a call, unless its guard is 0. worked: where is noted when the thread ended its work on it."""
+    kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
+    guard = (args + GUARD).load("ptr", 8)
+    (goes,) = w.instead([w.value("i1", "true")], guard.test("ne", "null"), lambda: [guard.load("i8", 1).test("ne", 0)])
+    with w.when(goes):
+        did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + NEXT}, ptr {scratch})")
+        with w.when(did.test("ne", 0)):
+            worked.store(w.call("i64", clock), 8)
+            w.atomic("add", args + DONE, did, "release")
+    with w.when(~goes & heeded.test("eq", 0)):
+        w.atomic("add", args + DONE, (entry + 16).load("i64", 8), "release")
+
+
+def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
+    plan, times, give_way = ((state + place).load("ptr", 8) for place in (PLAN, TIMES, YIELD))
+    zero, generation = w.value("i64", 0), (state + GENERATION).load("i64", 8) + 1
+    (state + GENERATION).store(generation, 8)
+    with w.loop(first, end, 1, once=True) as turn:
+        args = (plan + turn.index * ENTRY + 8).load("ptr", 8)
+        for counter in (NEXT, DONE):
+            (args + counter).store(zero, 8)
+    for place, number in ((RANGE, first), (RANGE + 8, end)):
+        (state + place).store(number, 8)
+    w.atomic_store(generation, state + OPEN, "seq_cst")
+    segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 0, ptr {give_way}"
+    w.do(f"call void @segment({segment})")
+    w.atomic_store(zero, state + OPEN, "seq_cst")
+    _wait_until(w, lambda: w.atomic_load(state + INSIDE, "seq_cst").test("eq", 0), give_way)
+    return zero
+
+
+def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, scratch: Value) -> Value:
+    zero, one, give_way = w.value("i64", 0), w.value("i64", 1), (state + YIELD).load("ptr", 8)
+    head, (turn, last) = w.head("look", [zero, zero])
+    generation = w.atomic_load(state + OPEN, "seq_cst")
+    w.branch(generation.test("ne", 0) & generation.test("ne", last), "enter", "idle")
+    w.label("idle")
+    waited = w.let("i64", f"call i64 @wait(ptr {give_way}, i64 {turn})")
+    w.back(head, [waited, last])
+    w.branch(waited.test("uge", patience), "exit", "look")
+    w.label("enter")
+    w.atomic("add", state + INSIDE, one, "seq_cst")
+
+    def work() -> list[Value]:
+        first, end = ((state + place).load("i64", 8) for place in (RANGE, RANGE + 8))
+        segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {SKIP | PASS}, ptr {give_way}"
+        w.do(f"call void @segment({segment})")
+        return [generation]
+
+    still = w.atomic_load(state + OPEN, "seq_cst").test("eq", generation)
+    (seen,) = w.instead([last], still, work)
+    w.atomic("sub", state + INSIDE, one, "seq_cst")
+    w.back(head, [zero, seen])
+    w.jump("look")
+    w.label("exit")
+    w.atomic("add", state + GONE, one, "seq_cst")
+    return zero
 
 
 def runner_text(architecture: str) -> str:
     """LLVM IR of `lead`, `follow`, `repeat` and `direct`. The unit of the time stamps is the processor's; whoever reads them finds it."""
-    clock, (wait, operands) = _CLOCK[architecture], PAUSE[architecture]
-    kinds = ", ".join(kind for kind, _ in operands)
-    pause = f"call void @{wait}({', '.join(' '.join(operand) for operand in operands)})"
-    functions = (
-        (_WAIT + _SEGMENT + _LEAD + _FOLLOW + DIRECT + TURNING).replace("<clock>", clock).replace("<pause>", pause)
+    clock, segment = (
+        _CLOCK[architecture],
+        "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield",
     )
-    return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}({kinds})\n{functions}"
+    return functions({
+        "internal i64 @wait(ptr %yield, i64 %turn)": partial(_wait, PAUSE[architecture]),
+        f"internal void @segment({segment})": partial(_segment, clock),
+        "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": undecided,
+        "internal void @tallied(ptr %first, i64 %count)": tallied,
+        "void @moved(ptr %first, i64 %count)": moved,
+        "i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)": _lead,
+        "i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch)": _follow,
+        "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(repeat, clock),
+        "i64 @direct(ptr %told)": direct,
+    })  # fmt: skip
