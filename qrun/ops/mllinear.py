@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from qrun.declare.memo import Memo
+from qrun.ops._complete import ALWAYS
+from qrun.ops._float import widen
 from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, one_of_two, rows_of, single_results, transformed
+from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_products import matmul_kernel
 from qrun.ops._op import Array, Context, op, refuse
+from qrun.ops._sums import rounded_products
+
+SCORES = "scores"
 
 
 @op("LinearRegressor", since=1, domain=ML, types={"T": (NUMBERS, "X")})
@@ -20,9 +30,16 @@ def linear_regressor(
 ) -> Array:
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
-    In float64 and rounded once. Raises OperatorError for numbers of coefficients and intercepts that do not fit.
+    The sums of a float32 X are real values rounded once, as those of Gemm, others are added in float64 and rounded;
+    post_transform is made of these in float64 and rounded once. Raises OperatorError for numbers of coefficients and intercepts that do not fit.
     """
     return single_results(transformed(_scores(X, coefficients, intercepts, targets, ctx), post_transform), ctx)
+
+
+@linear_regressor.native
+def _lower_regressor(site: LoweringContext) -> NativeKernel:
+    stages = _score_stages(site, site.attributes["targets"], 0)
+    return staged_kernel(site, stages, [stages[0].operation], ALWAYS)
 
 
 @op("LinearClassifier", since=1, domain=ML, types={"T1": (NUMBERS, "X")})
@@ -41,15 +58,11 @@ def linear_classifier(
 
     Scores as in LinearRegressor, one row of coefficients for each class; of equal ones the first class. Two labels may have
     one row: the second class wins where its score s is above 0, and the scores are 1 - s and s, with LOGISTIC those of
-    logistic(s); no other post_transform is done then. multi_class changes nothing. In float64 and rounded once.
+    logistic(s); no other post_transform is done then. multi_class changes nothing.
     Raises OperatorError for labels and numbers that do not fit.
     """
     labels = labels_of(classlabels_strings, classlabels_ints, ctx.memo)
-    width = rows_of(X).shape[1]
-    rows = len(coefficients) // width if width else len(labels)
-    if rows not in (len(labels), 1) or (rows == 1 and len(labels) not in (1, 2)):
-        expected = f"{width * len(labels)}, one for each feature and class"
-        raise refuse("coefficients do not fit", "coefficients", expected, str(len(coefficients)), code="QR204")
+    rows = _rows(X, coefficients, len(labels))
     scores = _scores(X, coefficients, intercepts, rows, ctx)
     if rows == 1 and len(labels) == 2:
         places = (scores[:, 0] > 0).astype(np.int64)
@@ -61,16 +74,85 @@ def linear_classifier(
     return labels[places], single_results(made, ctx)
 
 
-def _scores(x: Array, coefficients: Floats | None, intercepts: Floats | None, rows: int, ctx: Context) -> Array:
-    weights = kept_singles("coefficients", coefficients, ctx.memo)
-    table, added = rows_of(x), kept_singles("intercepts", intercepts, ctx.memo)
-    if rows < 1 or weights.size != rows * table.shape[1]:
-        raise refuse(
-            "coefficients do not fit", "coefficients", str(rows * table.shape[1]), str(weights.size), code="QR204"
-        )
+@linear_classifier.native
+def _lower_classifier(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.forest import Winners
+
+    given, x = site.attributes, site.inputs[0]
+    labels = labels_of(given["classlabels_strings"], given["classlabels_ints"], site.memo)
+    rows = _rows(x, given["coefficients"], len(labels))
+    if labels.dtype != np.int64 or rows != len(labels):
+        raise declined("labels that are texts, or one row of coefficients for two classes")
+    stages = _score_stages(site, rows, 1)
+    if site.ctx.wants(0):
+        winners = Winners(site.engine, stages[0].operation.result, np.full(rows, -0.0), labels)
+        stages.insert(1, Stage(winners, (SCORES,), 0))
+    return staged_kernel(site, stages, [stages[0].operation], ALWAYS)
+
+
+def _rows(x: Array, coefficients: Floats, classes: int) -> int:
+    """How many rows of coefficients a classifier has; refuses what does not fit."""
+    width = rows_of(x).shape[1]
+    rows = len(coefficients) // width if width else classes
+    if rows not in (classes, 1) or (rows == 1 and classes not in (1, 2)):
+        expected = f"{width * classes}, one for each feature and class"
+        raise refuse("coefficients do not fit", "coefficients", expected, str(len(coefficients)), code="QR204")
+    return rows
+
+
+def _parameters(
+    width: int, coefficients: Floats | None, intercepts: Floats | None, rows: int, memo: Memo
+) -> tuple[Array, Array]:
+    """Coefficients [rows,width] and intercepts, float64; refuses other numbers of them."""
+    weights, added = kept_singles("coefficients", coefficients, memo), kept_singles("intercepts", intercepts, memo)
+    if rows < 1 or weights.size != rows * width:
+        raise refuse("coefficients do not fit", "coefficients", str(rows * width), str(weights.size), code="QR204")
     if added.size not in (0, rows):
         raise refuse("intercepts do not fit", "intercepts", str(rows), str(added.size), code="QR204")
+    return weights.reshape(rows, width), added
+
+
+def _scores(x: Array, coefficients: Floats | None, intercepts: Floats | None, rows: int, ctx: Context) -> Array:
+    table = rows_of(x)
+    weights, added = _parameters(table.shape[1], coefficients, intercepts, rows, ctx.memo)
     ctx.claim((len(table), rows), 16)
     with np.errstate(all="ignore"):
-        made = table @ weights.reshape(rows, -1).T
-        return np.asarray(made + added if added.size else made)
+        if x.dtype == FLOAT:
+            narrow = weights.astype(FLOAT).T
+            return widen(rounded_products(np.atleast_2d(x), narrow, FLOAT, addend=added if added.size else None))
+        made = table @ weights.T
+        return widen((made + added if added.size else made).astype(FLOAT))
+
+
+def _score_stages(site: LoweringContext, rows: int, place: int) -> list[Stage]:
+    """What makes the scores of checked labels, SCORES, and of these output number `place`."""
+    from qrun.native.kernels.copy import view
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.kernels.softmax import SoftmaxF32
+    from qrun.native.machine.operation import Operation
+
+    x, given, engine = site.inputs[0], site.attributes, site.engine
+    post = given["post_transform"]
+    width = rows_of(x).shape[1]
+    weights, added = _parameters(width, given["coefficients"], given["intercepts"], rows, site.memo)
+    transformed(np.zeros((0, 1)), post)
+    if x.dtype != FLOAT or x.ndim != 2 or not x.size:
+        raise declined("X is no table of float32 with elements")
+    operands = x, weights.astype(FLOAT).T, added.astype(FLOAT) if added.size else None
+    whole = replace(site, inputs=operands, fixed=(site.fixed[0], True, True))
+    product = matmul_kernel(whole, *operands).stages[0].operation
+    made = product.result
+
+    def reference(scores: Array) -> Array:
+        return transformed(widen(scores), post).astype(FLOAT)
+
+    end: Operation
+    if post == "NONE":
+        end = view(engine, made.shape, made.shape, made.dtype)
+    elif post == "LOGISTIC":
+        end = Elementwise(engine, "sigmoid", [made], (), reference)
+    elif post == "SOFTMAX":
+        end = SoftmaxF32(engine, made.shape, rows, reference)
+    else:
+        raise declined(f"no native {post}")
+    return [Stage(product, (0,), SCORES), *([Stage(end, (SCORES,), place)] if site.ctx.wants(place) else [])]

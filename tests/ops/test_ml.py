@@ -155,7 +155,7 @@ def test_linear_models(how: str) -> None:
         rows, table = 1 + seed % 3, x.astype(dtype)
         weights, added = (rng.normal(size=(rows, 3)) / 5).astype(F), rng.uniform(0.2, 0.7, rows).astype(F)
         scores = [
-            [math.fsum([*(float(a) * float(b) for a, b in zip(r, w, strict=True)), float(c)])
+            [float(F(math.fsum([*(float(a) * float(b) for a, b in zip(r, w, strict=True)), float(c)])))
              for w, c in zip(weights, added, strict=True)] for r in table
         ]  # fmt: skip
         attributes = {"coefficients": weights.reshape(-1).tolist(), "intercepts": added.tolist(), "post_transform": how}

@@ -1,5 +1,5 @@
 """Generated walks through trees: as many trees of one row at a time as a vector has lanes, then what their leaves say; and the
-classes that win.
+classes that win, of linear models too.
 
 Every node goes on where the row's feature is at most its threshold, and else to the node behind that one: planners write
 other comparisons so (kernels/forest.py). Leaves lead to themselves, so that all trees of a vector take as many steps.
@@ -78,7 +78,7 @@ class ForestEmitter(KernelEmitter):
 WINNERS = names("x* y* base* labels* classes rows chunk tiles")
 """One 8-byte word each.
 
-x        float64 [rows][classes]: sums of votes, to which those of base, float64 [classes], are added
+x        float64 (singles: float32) [rows][classes]: sums of votes, to which those of base, float64 [classes], are added
 labels   int64 [classes]
 chunk    rows of a tile
 """
@@ -86,15 +86,19 @@ chunk    rows of a tile
 
 @emitter("winners")
 class WinnersEmitter(KernelEmitter):
-    """form: ``scores`` (float32 [rows][classes]: the sums), or ``labels`` (int64 [rows]: that of the greatest of a row, of equals
-    the first, of which NaN is greater than all numbers)."""
+    """form: ``scores`` (float32 [rows][classes]: the sums), or ``labels`` and ``singles`` (int64 [rows]: that of the greatest of a
+    row, of equals the first, of which NaN is greater than all numbers)."""
 
     names = WINNERS
+
+    @property
+    def _kind(self) -> tuple[str, int]:
+        return ("float", 4) if self.spec.form == "singles" else ("double", 8)
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            x = a.x + row * (a.classes * 8)
+            x = a.x + row * (a.classes * self._kind[1])
             if self.spec.form == "scores":
                 with w.loop(0, a.classes, 1) as turn:
                     (a.y + (row * a.classes + turn.index) * 4).store(self._sum(x, turn.index).single(), 4)
@@ -108,4 +112,6 @@ class WinnersEmitter(KernelEmitter):
             (a.y + row * 8).store((a.labels + turn.carried[1] * 8).load("i64", 8), 8)
 
     def _sum(self, x: Value, at: Value) -> Value:
-        return (x + at * 8).load("double", 8) + (self.a.base + at * 8).load("double", 8)
+        kind, size = self._kind
+        value = (x + at * size).load(kind, size)
+        return (value.double() if size == 4 else value) + (self.a.base + at * 8).load("double", 8)

@@ -254,3 +254,45 @@ class InverseRmsEmitter(_Squares):
         value = self.inverse(x).splat(1)
         y.store(value.single(), 4)
         return rounds_apart(*(value * self.number(end).splat(1) for end in (LEAST, MOST))).any()
+
+
+class _Norms(RowwiseEmitter):
+    """x / norm of its row; a row whose norm is 0 stays."""
+
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        norms = [self.norm(x) for x in xs]
+        return [self._divided(*row) for row in zip(xs, norms, ys, strict=True)]
+
+    def norm(self, x: Value) -> Value:
+        raise NotImplementedError
+
+    def _divided(self, x: Value, norm: Value, y: Value) -> Value:
+        inverse = norm.test("une", 0.0).select("1.0" / norm, 1.0)
+        reach = inverse * self.number(REACH)
+        ends = {n: ((inverse - reach).splat(n), (inverse + reach).splat(n)) for n in (self.n, 1)}
+
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            value = self.loaded(n, x, index)
+            return value * ends[n][0], value * ends[n][1]
+
+        return self.stored(y, result)
+
+
+@emitter("l1_rows")
+class L1NormEmitter(_Norms):
+    """The norm is the sum of magnitudes."""
+
+    def norm(self, x: Value) -> Value:
+        return self.sum(lambda n, index: abs(self.loaded(n, x, index)))
+
+
+@emitter("l2_rows")
+class L2NormEmitter(_Norms):
+    """The norm is the root of the sum of squares."""
+
+    def norm(self, x: Value) -> Value:
+        def squared(n: int, index: Value) -> Value:
+            value = self.loaded(n, x, index)
+            return value * value
+
+        return self.sum(squared).sqrt()

@@ -82,7 +82,7 @@ class TreeWalk(Planned):
 
 
 class Winners(Planned):
-    """float64 sums of votes [N, classes], to which base, float64 [classes], is added: as float32; or, if labels are given, int64
+    """float64 sums of votes (or float32, for labels) [N, classes], to which base, float64 [classes], is added: as float32; or, if labels are given, int64
     [classes], to that of the greatest of each row, int64 [N]. Of equals it is the first, and NaN is greater than all numbers."""
 
     def __init__(self, engine: Engine, sums: Operand, base: Array, labels: Array | None = None) -> None:
@@ -93,6 +93,7 @@ class Winners(Planned):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         rows, classes = self.operands[0].shape
         form, out = ("scores", "f32") if self.labels is None else ("labels", "i64")
+        form = "singles" if self.operands[0].dtype == _FLOAT else form
         spec = KernelSpec("winners", self.engine.isa.name, 1, 1, 1, form, out, False)
         words = row_tiles(rows, 8 * classes, self.engine.threads) | {"classes": classes}
         held = {"base*": self.base, "labels*": np.zeros(1, np.int64) if self.labels is None else self.labels}

@@ -145,3 +145,16 @@ class InverseRms(_Squares):
     """1 / sqrt(mean of the squares + epsilon), of shape y_shape."""
 
     kind, reduces = "inverse_rms", True
+
+
+class LpNorm(FloatRows):
+    """x / norm of its row: the sum of magnitudes (p = 1), or the root of that of squares (2); a row whose norm is 0 stays."""
+
+    together = 4
+
+    def __init__(self, engine: Engine, shape: Sequence[int], p: int, reference: Callable[[Array], Array]) -> None:
+        self.kind = f"l{p}_rows"
+        super().__init__(engine, shape, shape[-1], reference)
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 80) * UNIT]), {}
