@@ -179,9 +179,9 @@ class OperatorError(RunError):
         self.param = param
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 4) -> str:
     """The first of these names, and how many more there are."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def absent(path: str) -> tuple[str, str]:

@@ -111,6 +111,14 @@ class Argument(click.Argument):
         self.about = about
 
 
+def _as_inputs(given: Sequence[str] | None, rest: Sequence[str]) -> str:
+    """Words that are too many as values of -i: of files, or of one that has spaces around its =."""
+    last = given[-1] if given else ""
+    if last and (last.endswith("=") or rest[0].startswith("=")):
+        return f"-i {last}{''.join(rest[: 2 if rest[0] == '=' else 1])}"
+    return " ".join(f"-i {word}" for word in rest)
+
+
 class Command(click.Command):
     """Help in the order: usage, one sentence, examples, arguments, options by heading."""
 
@@ -127,7 +135,7 @@ class Command(click.Command):
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             models = any(os.path.isdir(word) or word.endswith(".onnx") for word in rest)
-            hint = f" Did you mean {' '.join(f'-i {word}' for word in rest)}?" if "inputs" in ctx.params else ""
+            hint = f" Did you mean {_as_inputs(ctx.params['inputs'], rest)}?" if "inputs" in ctx.params else ""
             hint = f" Did you mean a call of its own, {ctx.command_path} {rest[0]}?" if models else hint
             ctx.fail(f"Got unexpected extra argument{'s' if len(rest) > 1 else ''} ({' '.join(rest)}).{hint}")
         return rest

@@ -20,7 +20,7 @@ from qrun.comparing.ranking_lists import Suggestion, suggest
 from qrun.comparing.sides import Values
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
+from qrun.errors import CallError, some
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, default_limit
@@ -174,7 +174,7 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
-        names = ", ".join(mine) or "none", ", ".join(theirs) or "none"
+        names = [some([*inputs], 12) or "none" for inputs in (mine, theirs)]
         fix = "compare a model with one that was made from it, or rename the inputs"
         raise mismatch("the two models have inputs of different names", where, *names, fix)
     for name, one in mine.items():

@@ -35,6 +35,14 @@ DAMAGE = (NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
 DAMAGE_MODULES = ("zipfile", "zlib", "_lzma", "_bz2")
 FLOAT8_E5M2 = ("<f1", "|f1")
 """What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
+_WRITTEN = {
+    "": "write it with np.save",
+    ".csv": "np.save('x.npy', np.loadtxt(FILE, np.float32, delimiter=','))",
+    ".txt": "np.save('x.npy', np.loadtxt(FILE, np.float32))",
+    ".onnx": "-i takes arrays; one model is given, two are compared: qrun compare A B",
+    ".json": "-i x=[1,2] takes the values themselves",
+}
+"""How an array is got out of other files, by suffix."""
 
 
 def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
@@ -183,7 +191,7 @@ def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None,
 def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
     magic = start + stream.read(8 - len(start))
     if magic[:6] != NPY[: len(magic)]:
-        raise bad_file(source, _looks(magic), "a .npy file", fix="write it with np.save")
+        raise bad_file(source, _looks(magic), "a .npy file", fix=_WRITTEN.get(Path(source).suffix, _WRITTEN[""]))
     if len(magic) < 8 or magic[6] not in (1, 2, 3):
         raise bad_file(
             source, f"version {magic[6]}" if len(magic) > 6 else f"{len(magic)} bytes", "a .npy file, version 1 to 3"

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
+from qrun.errors import CallError, some
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import is_compound, of_type, wrapped
@@ -74,16 +74,13 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
 
     names = [v.name for v in model.inputs]
     near = get_close_matches(name, names, 1, 0.6)
-    fixes = (
-        [f"did you mean -i {near[0]}={source or 'FILE'}?"]
-        if near
-        else [model.filled("qrun inspect MODEL lists the inputs")]
-    )
+    listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
+    fixes = [f"did you mean -i {near[0]}={source or 'FILE'}?"] if near else [model.filled(listing)]
     return CallError(
         "QR002",
-        f"the model has no input {name!r}",
+        f"the model has no input {name!r}" if name else "the model has no inputs",
         where=[model.label],
-        facts=[("inputs", ", ".join(names[:12]) or "none")],
+        facts=[("inputs", some(names, 12) or "none")],
         fixes=fixes,
         calls=[f"did you mean {near[0]!r}?"] if near else ["session.inputs lists the inputs"],
     )
@@ -93,13 +90,12 @@ def missing_input(
     model: Model, missing: list[TensorType], feeds: Mapping[str, Array], sources: Mapping[str, str]
 ) -> CallError:
     given = ", ".join(f"{name} ({sources[name]})" if name in sources else name for name in feeds)
-    names = ", ".join(v.name for v in missing)
     plural = f" and {len(missing) - 1} more were" if len(missing) > 1 else " was"
     return CallError(
         "QR001",
         f"input {missing[0].name!r}{plural} not given",
         where=[model.label, f"input {missing[0].name}, {missing[0]}"],
-        facts=[("given", given or "none"), ("missing", names)],
+        facts=[("given", given or "none"), ("missing", some([v.name for v in missing], 12))],
         fixes=[
             "add " + " ".join(f"-i {v.name}=FILE" for v in missing[:3]),
             "or --random to fill the missing ones with random data",

@@ -53,7 +53,11 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
             ("expected", "a list such as [[1,2],[3,4]]"),
             ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}"),
         ],
-        fixes=["close every bracket, and quote the list for the shell"] if ends else [],
+        fixes=["close every bracket, and quote the list for the shell"]
+        if ends
+        else ["""text is quoted, and the list for the shell: -i 'x=["a","b"]'"""]
+        if text[error.pos].isalpha()
+        else [],
     )
 
 

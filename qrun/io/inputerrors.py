@@ -30,10 +30,22 @@ def no_file(model: Model, name: str, spec: str) -> CallError:
 
 
 def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
-    """Of values in place of a file: the next input in graph order may be meant."""
+    """Of values in place of a file, and of ``=FILE``: the next input in graph order may be meant."""
     shown = spec if len(spec) <= 60 else f"{spec[:57]}..."
-    fixes = [f"did you mean -i '{value.name}={shown}'?"] if value else ["qrun inspect MODEL lists the inputs"]
+    fixes = (
+        [f"did you mean -i '{value.name}={shown.removeprefix('=')}'?"]
+        if value
+        else ["qrun inspect MODEL lists the inputs"]
+    )
     return CallError("QR005", f"-i {shown} does not say which input it is for", where=[model.label], fixes=fixes)
+
+
+def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallError:
+    """Of ``a=a.npy,b=b.npy``."""
+    for other in others:
+        rest = rest.replace(f",{other}=", f" -i {other}=")
+    fixes = [f"did you mean -i {name}={rest}?"]
+    return CallError("QR005", "-i takes one input; give it once for each", where=[model.label], fixes=fixes)
 
 
 def what_inside(folder: Path) -> str:

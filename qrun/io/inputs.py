@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from qrun.declare import Later
 from qrun.declare.frozen import changeable
-from qrun.errors import CallError
+from qrun.errors import CallError, some
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
@@ -91,7 +91,9 @@ class _Reader:
             self.named(name, rest)
         elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
             wrong, _, rest = spec.partition("=")
-            raise unknown_input(self.model, wrong, rest)
+            raise (
+                unknown_input(self.model, wrong, rest) if wrong else inputerrors.no_name(self.model, spec, self.free())
+            )
         else:
             self.path(spec)
 
@@ -104,6 +106,9 @@ class _Reader:
             self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
             self.give(name, array, inline.cut(rest))
             return
+        others = [other for other in self.known if f",{other}=" in rest]
+        if others and not os.path.exists(rest):
+            raise inputerrors.several(self.model, name, rest, others)
         found = self.load(rest, self.known[name])
         if isinstance(found, dict):
             if len(found) != 1:
@@ -116,9 +121,13 @@ class _Reader:
             raise arrays.bad_file(rest, f"{len(found)} arrays", "one array")
         self.give(name, found[0], "stdin" if rest == "-" else rest)
 
-    def path(self, spec: str) -> None:
+    def free(self) -> TensorType | None:
+        """The input that the next file without a name is for."""
         free = [v for v in self.model.inputs if v.name not in self.feeds.arrays][len(self.nameless) :]
-        value = free[0] if free else None
+        return free[0] if free else None
+
+    def path(self, spec: str) -> None:
+        value = self.free()
         if spec[:1] == "[" and not os.path.exists(spec):
             raise inputerrors.no_name(self.model, spec, value)
         found = self.load(spec, value)
@@ -204,14 +213,15 @@ class _Reader:
         free = [v.name for v in self.model.inputs if v.name not in self.feeds.arrays]
         if len(self.nameless) > len(free):
             array, source = self.nameless[len(free)]
-            taken = ", ".join(f"{n} ({s})" for n, s in self.feeds.sources.items())
-            facts = [
-                ("inputs", ", ".join(v.name for v in self.model.inputs) or "none"),
-                ("given", taken or f"{len(self.nameless)} arrays, of which {source} is one too many"),
-            ]
-            fixes = ["-i NAME=FILE says which input a file is for"]
+            taken = [f"{n} ({s})" for n, s in self.feeds.sources.items()] or [source for _, source in self.nameless]
+            names = some([v.name for v in self.model.inputs], 12)
+            fix = "-i NAME=FILE says which input a file is for" if names else "qrun MODEL runs it without"
             raise CallError(
-                "QR002", f"no input is left for {source}", where=[self.model.label], facts=facts, fixes=fixes
+                "QR002",
+                f"no input is left for {source}",
+                where=[self.model.label],
+                facts=[("inputs", names or "none"), ("given", some(taken, 12))],
+                fixes=[self.model.filled(fix)],
             )
         for name, (array, source) in zip(free, self.nameless, strict=False):
             self.give(name, array, source)

@@ -119,5 +119,8 @@ def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
         "QR001",
         f"input {value.name!r} has {what}: qrun cannot make random data for it",
         where=[model.label, f"input {value.name}, {value}"],
-        fixes=[f"-i {value.name}=FILE", f"--shape {value.name}:1x3x224x224 if only the sizes are missing"],
+        fixes=[
+            f"-i {value.name}=FILE",
+            *([f"--shape {value.name}:1x3x224x224 if only the sizes are missing"] if value.shape is None else []),
+        ],
     )

@@ -281,10 +281,11 @@ def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
         made = outputs.get(value.name)
         if made is not None and not of_type(made, value):
             declared = type_name(value.dtype) if value.kind == "tensor" else str(value)
+            makers = [f"node {n.index} {n.label} ({n.op}-{n.version})" for n in model.nodes if value.name in n.outputs]
             raise RunError(
                 "QR203",
                 f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {declared}",
-                where=[model.label, f"output {value.name}"],
+                where=[model.label, *makers, f"output {value.name}"],
                 facts=[("expected", str(value)), ("got", describe(made))],
                 fixes=["declare the output with the type that its node makes, or add a Cast"],
             )

@@ -156,7 +156,7 @@ def _refuse_unsupported(model: Model) -> None:
         return
     count = len(missing)
     facts = [
-        (op, f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0][1]}")
+        (op or "no op_type", f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0][1]}")
         for op, nodes in list(missing.items())[:4]
     ]
     if count > 4:

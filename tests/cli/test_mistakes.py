@@ -9,7 +9,7 @@ import onnx
 import pytest
 from helpers.cli import Ended, call, conv_model, npy, quantize_model, save, sum_model, value
 from helpers.models import make_model
-from onnx import TensorProto, external_data_helper, helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 
 def failed(code: int, rule: str, *words: str, model: str = "m.onnx", inputs: tuple[str, ...] = ()) -> Ended:
@@ -186,3 +186,67 @@ def test_memory_limit(folder: Path) -> None:
     assert ended.code == 5
     assert "QR010 memory-limit" in ended.err
     assert "allowed" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["-i", "image", "=", "x.npy"], "QR000", "did you mean -i image=x.npy?"),
+        (["-i", "image=", "x.npy"], "QR000", "did you mean -i image=x.npy?"),
+        (["-i", "image", "=x.npy"], "QR000", "did you mean -i image=x.npy?"),
+        (["x.npy", "y.npy"], "QR000", "did you mean -i x.npy -i y.npy?"),
+        (["-i", "=x.npy"], "QR005", "did you mean -i 'image=x.npy'?"),
+        (["-i", "image=[a,b]"], "QR005", "text is quoted"),
+        (["-i", "image=m.onnx"], "QR007", "qrun compare A B"),
+        (["-i", "image=t.csv"], "QR007", "np.loadtxt"),
+        (["-i", "image=t.json"], "QR007", "takes the values themselves"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_ways_to_name_a_file(folder: Path, words: list[str], code: str, expected: str) -> None:
+    for name in ("t.csv", "t.json"):
+        (folder / name).write_text("[1,2]\n")
+    ended = call("m.onnx", *words, "--json")
+    assert (ended.code, ended.json["error"]["code"]) == (2, code), ended.err
+    assert expected in " ".join(ended.err.split())
+
+
+def test_two_inputs_in_one_option(folder: Path) -> None:
+    save(sum_model(["a", "b"], TensorProto.INT64, ("N",)), folder / "m.onnx")
+    failed(2, "QR005", "-i takes one input", "did you mean -i a=x.npy -i b=y.npy?", inputs=("a=x.npy,b=y.npy",))
+
+
+def test_many_inputs_are_counted(folder: Path) -> None:
+    save(sum_model([f"in{n}" for n in range(40)], TensorProto.INT64, ("N",)), folder / "m.onnx")
+    failed(2, "QR001", "in12 and 27 more", inputs=("x.npy",))
+    failed(2, "QR002", "in11 and 28 more", inputs=("y=x.npy",))
+
+
+def test_a_model_without_inputs(folder: Path) -> None:
+    model = sum_model(["a"])
+    del model.graph.input[:]
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "a"))
+    save(model, folder / "m.onnx")
+    failed(2, "QR002", "no input is left for x.npy", "qrun m.onnx runs it without", inputs=("x.npy",))
+    ended = call("eval", "m.onnx", "-i", "x.npy", "--labels", "x.npy", "--json")
+    assert "the model has no inputs" in ended.err
+
+
+def test_text_has_no_random_data(folder: Path) -> None:
+    save(sum_model(["a"], TensorProto.STRING, (2,)), folder / "m.onnx")
+    ended = failed(2, "QR001", "has text", "-i a=FILE")
+    assert "--shape" not in ended.err
+
+
+def test_an_output_of_another_type_names_its_node(folder: Path) -> None:
+    model = sum_model()
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    save(model, folder / "m.onnx")
+    failed(5, "QR203", "node 0 add0 (Add-", "output ")
+
+
+def test_a_node_without_an_operator(folder: Path) -> None:
+    model = sum_model()
+    model.graph.node[0].op_type = ""
+    save(model, folder / "m.onnx")
+    failed(4, "QR201", "no op_type 1 node, first add0")
