@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle.products import products
 
 from helpers.native import Array, nearest32
 from qrun.native.kernels.float_tiles import LeftRows
@@ -74,11 +75,10 @@ def beside_ties(k: int, m: int, n: int, rng: np.random.Generator) -> tuple[Array
 def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
     """alpha * a @ b + addend of finite numbers, each element rounded once; 0 is +0."""
     made = np.empty((len(a), b.shape[1]), F)
-    for i, row in enumerate(a.tolist()):
-        for j, column in enumerate(b.T.tolist()):
-            total = sum((Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)), Fraction(0))
-            more = Fraction(float(np.broadcast_to(addend, made.shape)[i, j]))
-            value = total * Fraction(float(alpha)) + more
+    added, factor = np.broadcast_to(addend, made.shape).tolist(), Fraction(float(alpha))
+    for i, row in enumerate(products(a, b)):
+        for j, total in enumerate(row):
+            value = total * factor + Fraction(float(added[i][j]))
             made[i, j] = np.copysign(nearest32(value), -1 if value < 0 else 1)
     return made
 
