@@ -16,6 +16,9 @@ from qrun.running.crew import AHEAD, TRIES, crewed
 if TYPE_CHECKING:
     from distributed import Client
 
+ANSWERS = 10.0
+"""Seconds after which a Dask scheduler that has not answered is not there."""
+
 
 def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[Done]:
     """In this process."""
@@ -108,7 +111,7 @@ def _client(address: str) -> Client:
         if kind == "local":
             workers = int(count) if count else usable_cpus()
             return Client(LocalCluster(workers, processes=True, threads_per_worker=1, dashboard_address=None))
-        return Client(address, timeout=10)
+        return Client(address, timeout=ANSWERS)
     except (OSError, ValueError) as error:
         raise CallError(
             "QR005",
