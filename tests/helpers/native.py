@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -45,14 +45,19 @@ def needs_amx(test: Test) -> Test:
 
 
 def thin(
-    *values: Any, best: int = 1, other: int = 3, name: str = "value", products: bool = False
+    *values: Any,
+    best: int = 1,
+    other: int = 3,
+    name: str = "value",
+    products: bool = False,
+    sets: Sequence[str] = SETS,
 ) -> Callable[[Test], Test]:
     """Parametrize `isa` and `name` together: every value (or every `best`-th one) on the best instruction set, every
     `other`-th one on the others, half as many on emulated ones, starting elsewhere on each. products: amx does not count
-    as an other one."""
-    first = THOROUGH if products else THOROUGH[-1:]
+    as an other one. sets: which there are."""
+    first = [isa for isa in THOROUGH if isa in sets][0 if products else -1 :]
     cases = [(isa, v) for isa in first for v in values[::best]]
-    for i, isa in enumerate(isa for isa in SETS if isa not in first):
+    for i, isa in enumerate(isa for isa in sets if isa not in first):
         step = 2 * other if isa in EMULATED else other
         cases += [(isa, v) for v in values[(i + 1) % min(step, len(values)) :: step]]
     return lambda test: emulating(pytest.mark.parametrize(("isa", name), cases)(test))

@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, Array, assert_left, engine, thin
+from helpers.native import ISAS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 from onnx import TensorProto, helper
 
 from qrun.native.kernels.extremes import ARG_KINDS, Arg
@@ -52,7 +53,7 @@ def found(x: Array, axis: int, what: str) -> Array:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(16), name="seed", other=4)
+@thin_width(*range(16), name="seed", other=4)
 def test_places(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)

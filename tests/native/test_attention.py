@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, Array, every_isa
+from helpers.native import ISAS, OBJECTS, Array
 from helpers.placed import operations_of, schedules
 from helpers.sums import assert_bits, beside_ties
+from helpers.widths import every_width
 from onnx import ModelProto, helper
 
 import qrun
@@ -64,7 +65,7 @@ def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> list[Atte
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@every_isa
+@every_width
 def test_blocks_of_rows(isa: str, threads: int) -> None:
     """Several blocks, the last one overlapping; one; fewer rows than a register block; one row."""
     rng = np.random.default_rng(60)
@@ -80,7 +81,7 @@ def test_blocks_of_rows(isa: str, threads: int) -> None:
             assert made.blocks == (3 if rows == 130 else 1)
 
 
-@every_isa
+@every_width
 def test_masks_and_heads_that_lie_apart(isa: str) -> None:
     rng = np.random.default_rng(61)
     batch, rows, heads, k, columns, n = 2, 53, 3, 16, 1400, 8
@@ -92,7 +93,7 @@ def test_masks_and_heads_that_lie_apart(isa: str) -> None:
         assert made.blocks == 2
 
 
-@every_isa
+@every_width
 def test_sums_and_shares_in_doubt(isa: str) -> None:
     """Scores of which only the exact sum tells how they round; and rows of one share that is a tie nearly."""
     rng = np.random.default_rng(62)

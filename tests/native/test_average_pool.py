@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width, thin_width
 
 from qrun.native.errors import Undecided
 from qrun.native.kernels.pool import AveragePool, Taps, WindowRecheck
@@ -47,7 +48,7 @@ def planned(isa: str, x: Array, kernel: tuple[int, int], stride: int, pad: int, 
     return AveragePool(engine(isa, threads), x.shape, taps, divisors, lambda w, d: _window_means(w, d, win))
 
 
-@thin(*edges.CHANNELS, name="channels", other=4)
+@thin_width(*edges.CHANNELS, name="channels", other=4)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_windows(isa: str, channels: int, threads: int) -> None:
     rng = np.random.default_rng([channels, threads])
@@ -63,7 +64,7 @@ def test_windows(isa: str, channels: int, threads: int) -> None:
                 assert_equal(made, want, f"{kind} {channels} {columns}")
 
 
-@every_isa
+@every_width
 def test_what_float64_loses_goes_to_the_reference(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact sums do not, however many of their means are ties; a reference that fails leaves the run undecided."""
     rng, asked, make = np.random.default_rng(3), [], WindowRecheck.make

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import Array, engine, every_isa
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 from qrun.native.kernels.pixels import BatchNorm
 from qrun.ops.normalization import batch_normalization
@@ -24,7 +25,7 @@ def operands(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, l
     return x, [scale, bias, mean, rng.choice(np.array([0.5, 2.7, 0.0, 1e-9, -1.0], F), shape[1])]
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("threads", [1, 3])
 def test_sizes_and_gaps(isa: str, threads: int) -> None:
     rng = np.random.default_rng(threads)
@@ -43,7 +44,7 @@ def test_sizes_and_gaps(isa: str, threads: int) -> None:
                     assert_equal(made, want, f"{shape} {gaps}")
 
 
-@every_isa
+@every_width
 def test_every_step_rounds(isa: str) -> None:
     """Sums that cancel show whether the product was rounded before."""
     rng = np.random.default_rng(4)

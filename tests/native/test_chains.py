@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from helpers.float32 import F, function, numbers
 from helpers.models import make_model, typed
-from helpers.native import ISAS, Array, engine, every_isa
+from helpers.native import ISAS, Array, engine
 from helpers.placed import chains, run_placed, same_everywhere, same_runs, schedules
 from helpers.support import assert_equal
+from helpers.widths import every_width
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from qrun.native.emit.expression import FunctionStep
@@ -58,7 +59,7 @@ def network(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@every_isa
+@every_width
 def test_the_composed_gelu_is_one_kernel(isa: str, threads: int) -> None:
     rng = np.random.default_rng(30)
     model = network(GELU, {"x": ("N", "M", "K")}, NUMBERS)
@@ -121,7 +122,7 @@ def expression(isa: str, shape: tuple[int, ...], asked: list[Array], error: type
     return Expression(engine(isa), operands, "fff", steps, (), (Recheck(function("sigmoid")), Recheck(second)))
 
 
-@every_isa
+@every_width
 def test_rows_memory_and_what_is_asked_of_the_reference(isa: str) -> None:
     rng, half = np.random.default_rng(33), F(0.5)
     for shape in ((7,), (16,), (3, 40), (2, 1500), (1, 5000), (5, 3, 17)):
@@ -138,7 +139,7 @@ def test_rows_memory_and_what_is_asked_of_the_reference(isa: str) -> None:
         assert asked
 
 
-@every_isa
+@every_width
 def test_a_reference_that_fails(isa: str) -> None:
     x = np.full(40, 2.0**-21, F)
     for error, raised in ((ValueError, Undecided), (KeyboardInterrupt, KeyboardInterrupt)):
@@ -224,7 +225,7 @@ def test_random_chains(first: int) -> None:
             same_everywhere(*random_chain(np.random.default_rng(seed)), threads=1 + seed % 2)
 
 
-@every_isa
+@every_width
 def test_random_chains_on_every_instruction_set(isa: str) -> None:
     start = 1000 + 100 * len(isa)
     for seed in range(start, start + 6):
@@ -268,7 +269,7 @@ def row_model(rows: str, chain: list[Node], shapes: dict[str, Sequence[Any]], co
 
 
 @pytest.mark.parametrize("rows", ["LayerNormalization", "Softmax", "ReduceMean"])
-@every_isa
+@every_width
 def test_rows_are_made_where_they_are_read(isa: str, rows: str) -> None:
     rng = np.random.default_rng(37)
     chain: list[Node] = [("Mul", ["x", "factor"], "a"), ("Add", ["a", "z"], "b"), ("Add", ["shift", "b"], "v")]
@@ -310,7 +311,7 @@ def test_rows_that_are_not_made_where_they_are_read() -> None:
         assert len(schedule.calls) > 1
 
 
-@every_isa
+@every_width
 def test_rows_that_are_made_stay_within_their_memory(isa: str) -> None:
     """Those that are all equal are made by the reference, from the thread's memory."""
     rng = np.random.default_rng(39)

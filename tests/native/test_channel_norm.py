@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, Array, assert_left, every_isa
+from helpers.native import ISAS, OBJECTS, Array, assert_left
 from helpers.placed import same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model, run_ort
+from helpers.widths import every_width
 from onnx import helper
 
 import qrun
@@ -41,7 +42,7 @@ def case(shape: tuple[int, ...], groups: int, dtype: Any, group: bool) -> tuple[
     return node_model(name, [x, scale, bias], options, outputs=[dtype], constants=[1, 2])
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("group", [False, True])
 def test_results_are_those_of_the_reference(isa: str, group: bool) -> None:
     for shape, groups in SHAPES:

@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.native import Array, assert_left, engine, thin
+from helpers.native import Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 from native.test_elementwise import whole
 
 from qrun.ir.types import NUMBERS
@@ -47,7 +48,7 @@ def hard(dtype: np.dtype[Any], count: int = 300) -> Array:
         return np.concatenate([sizes, -sizes, around, -around, [np.nan]]).astype(dtype)
 
 
-@thin(*SOURCES, other=2, name="source")
+@thin_width(*SOURCES, other=2, name="source")
 def test_every_pair_of_types(isa: str, source: np.dtype[Any]) -> None:
     values = hard(source)
     for to in TARGETS:

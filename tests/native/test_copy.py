@@ -9,9 +9,10 @@ import onnx
 import pytest
 from helpers import edges
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, thin
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 from onnx import helper
 
 import qrun
@@ -33,7 +34,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Arr
     return rng.integers(0, 256, (*shape, itemsize)).astype(np.uint8).view(dtype).reshape(shape)
 
 
-@thin(*edges.ARRANGED, name="shape", other=4)
+@thin_width(*edges.ARRANGED, name="shape", other=4)
 def test_orders_are_exchanged_within_the_operands(isa: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(sum(shape))
     for dtype in SIZES if shape[-1] < 40 else SIZES[::2]:
@@ -62,7 +63,7 @@ def test_a_border_is_left_alone(isa: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(24), name="seed", other=5)
+@thin_width(*range(24), name="seed", other=5)
 def test_transposes_slices_and_pads(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)
@@ -100,7 +101,9 @@ def pad_by_hand(x: Array, fill: Array, begin: list[int], end: list[int]) -> Arra
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*[(g, n) for g in (1, 2, 3, 4, 5, 8, 12) for n in (1, 3, 15, 16, 17, 31, 32, 33, 68)], name="groups", other=6)
+@thin_width(
+    *[(g, n) for g in (1, 2, 3, 4, 5, 8, 12) for n in (1, 3, 15, 16, 17, 31, 32, 33, 68)], name="groups", other=6
+)
 def test_channel_shuffles(isa: str, groups: tuple[int, int], threads: int) -> None:
     g, n = groups
     rng = np.random.default_rng(g * n)

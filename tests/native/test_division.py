@@ -10,9 +10,10 @@ import onnx
 import pytest
 from helpers import edges
 from helpers.models import make_model
-from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.native import ISAS, OBJECTS, Array, engine
 from helpers.placed import chains, run_placed, same_everywhere, same_refusal, same_runs
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 from onnx import TensorProto, helper
 
 import qrun
@@ -67,7 +68,7 @@ def broadcasts(name: str, dtype: Any) -> list[tuple[Array, Array, Array]]:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", NODES)
-@every_isa
+@every_width
 def test_quotients_and_remainders(isa: str, name: str, dtype: Any) -> None:
     for number, (x, y, want) in enumerate(broadcasts(name, dtype)):
         own = engine(isa, 1 + number // 2 % 2)
@@ -78,7 +79,7 @@ def test_quotients_and_remainders(isa: str, name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@every_isa
+@every_width
 def test_the_nearest_quotients_to_integers(isa: str, dtype: Any) -> None:
     """Multiples of the divisor, and their neighbours: float64 must not reach the next integer."""
     rng, info = np.random.default_rng([52, dtype.itemsize]), np.iinfo(dtype)
@@ -92,7 +93,7 @@ def test_the_nearest_quotients_to_integers(isa: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@every_isa
+@every_width
 def test_a_divisor_that_is_0_leaves_the_run_undecided(isa: str, dtype: Any) -> None:
     for count in (1, 5, 40):
         for place in {0, count // 2, count - 1}:
@@ -171,7 +172,7 @@ def random_model(rng: np.random.Generator) -> tuple[onnx.ModelProto, dict[str, A
     return make_model(nodes, inputs, [helper.make_tensor_value_info(n, kind, None) for n in wanted], [], 18), feeds
 
 
-@every_isa
+@every_width
 def test_random_chains(isa: str) -> None:
     for seed in range(100 * len(isa), 100 * len(isa) + 16):
         model, feeds = random_model(np.random.default_rng(seed))

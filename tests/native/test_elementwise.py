@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float32 import UNARY, P, Q, function, numbers
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, nearest32
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, nearest32
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.emit import expression, tabled
@@ -68,7 +69,7 @@ def test_every_function_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", UNARY)
-@every_isa
+@every_width
 def test_functions(isa: str, name: str) -> None:
     rng = np.random.default_rng(sum(map(ord, name)))
     for count in (1, 3, 4, 8, 15, 16, 17, 40, 3000):
@@ -178,7 +179,7 @@ def test_the_pieces_of_erf_are_as_near_as_they_say() -> None:
     assert np.abs(made / want - 1).max() < 0.6 * ROUGH["erf"][1][True]
 
 
-@every_isa
+@every_width
 def test_results_that_the_short_series_of_erf_does_not_decide(isa: str) -> None:
     """Of so many some thousand are."""
     x = np.random.default_rng(40).normal(0, 1.5, 1 << 20).astype(F)
@@ -209,7 +210,7 @@ def test_results_are_the_correctly_rounded_real_values(isa: str, name: str) -> N
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@every_isa
+@every_width
 def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: str) -> None:
     rng, asked = np.random.default_rng(12), list[Array]()
 
@@ -237,7 +238,7 @@ def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: s
     assert len(asked) == (name != "tanh")
 
 
-@every_isa
+@every_width
 def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
     for error, raised in ((ValueError, Undecided), (MemoryError, Undecided), (KeyboardInterrupt, KeyboardInterrupt)):
 
@@ -329,7 +330,7 @@ def test_limits_that_are_zeros_or_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", BINARY)
-@every_isa
+@every_width
 def test_operands_that_broadcast(isa: str, name: str) -> None:
     rng = np.random.default_rng(13)
     for shapes in edges.BROADCASTS:
@@ -381,7 +382,7 @@ def test_every_logical_function_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), TYPED)
-@every_isa
+@every_width
 def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
     rng = np.random.default_rng(18)
     for shapes in edges.BROADCASTS:
@@ -396,7 +397,7 @@ def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float16, np.uint16, F, np.int32, np.float64, np.int64])
-@every_isa
+@every_width
 def test_choices(isa: str, dtype: Any) -> None:
     """Bit for bit, of whatever the bytes mean; a condition is true unless its byte is 0."""
     rng = np.random.default_rng(19)
@@ -420,7 +421,7 @@ def test_choices(isa: str, dtype: Any) -> None:
             assert np.ascontiguousarray(got).tobytes() == want.tobytes(), shapes
 
 
-@every_isa
+@every_width
 def test_negations(isa: str) -> None:
     for count in (1, 5, 16, 70):
         x = np.arange(count, dtype=np.uint8) % 3
@@ -445,7 +446,7 @@ def test_logical_nodes(threads: int) -> None:
         assert [event.backend for event in result.events] == ["native"], op_type
 
 
-@every_isa
+@every_width
 def test_rows_with_gaps(isa: str) -> None:
     rng = np.random.default_rng(14)
     x, y = (numbers(rng, 2 * 9 * 6).reshape(2, 9, 6) for _ in range(2))
@@ -463,7 +464,7 @@ def test_operands_that_broadcast_along_too_many_axes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.int8, np.bool_, F])
-@every_isa
+@every_width
 def test_casts(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(15)
     for count in (1, 5, 16, 50):
@@ -473,7 +474,7 @@ def test_casts(isa: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.5, 0.3, -2.5, 1, -1, 7, 4, -2, 1e4, -1e-3, 3e38])
-@every_isa
+@every_width
 def test_powers(isa: str, exponent: float) -> None:
     rng = np.random.default_rng(41)
 
@@ -488,7 +489,7 @@ def test_powers(isa: str, exponent: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-@every_isa
+@every_width
 def test_angles_of_many_turns(isa: str, name: str) -> None:
     """Next to multiples of a right angle, up to the one beyond which the reference knows the function."""
     asked: list[int] = []

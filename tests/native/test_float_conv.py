@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float_conv import alone, assert_placed, filled
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import Array, engine
 from helpers.placed import same_everywhere, same_runs
 from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact
 from helpers.support import node_model
+from helpers.widths import every_width, thin_width
 
 from qrun.native.errors import Declined
 from qrun.native.kernels import float_conv
@@ -37,7 +38,7 @@ def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array
     return *filled(kind, rng, x_shape, w_shape, w_shape[0]), geometry
 
 
-@thin(*range(len(edges.FLOAT_CONV)), name="number")
+@thin_width(*range(len(edges.FLOAT_CONV)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
     x, w, bias, geometry = case("normal", np.random.default_rng(number), number)
@@ -47,7 +48,7 @@ def test_geometries(isa: str, number: int, at_end: bool) -> None:
         assert_placed(isa, plan, x, wanted(x, w, given, geometry), at_end, room)
 
 
-@every_isa
+@every_width
 def test_a_bias_that_is_nan_gives_the_one_nan(isa: str) -> None:
     rng = np.random.default_rng(8)
     bias = np.array([0xFFC00000, 0x7FC12345, 0x7F800001, 0x3F800000], "u4").view(F)
@@ -58,7 +59,7 @@ def test_a_bias_that_is_nan_gives_the_one_nan(isa: str) -> None:
         assert_bits(alone(made(isa, x, w, bias, group=group), x), want, str(group))
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(1)
@@ -69,7 +70,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
             assert_bits(got, wanted(x, w, given, geometry), f"{kind} {edges.FLOAT_CONV[number]}")
 
 
-@every_isa
+@every_width
 def test_nothing_is_decided_by_the_ends_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     rng = np.random.default_rng(2)
@@ -81,7 +82,7 @@ def test_nothing_is_decided_by_the_ends_alone(isa: str) -> None:
             assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {edges.FLOAT_CONV[number]}")
 
 
-@every_isa
+@every_width
 def test_depthwise_sums_beside_ties(isa: str) -> None:
     """What decides them is smaller than float64's last bit."""
     a, b = beside_ties(130, 19, 19, np.random.default_rng(4))
@@ -90,7 +91,7 @@ def test_depthwise_sums_beside_ties(isa: str) -> None:
     assert_bits(alone(operation, a[None]), want[None, :, None])
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("depth", [2, 4])
 def test_sums_of_narrow_groups_beside_ties(isa: str, depth: int) -> None:
     """Groups whose reaches differ: each of a vector's has its own."""
@@ -103,7 +104,7 @@ def test_sums_of_narrow_groups_beside_ties(isa: str, depth: int) -> None:
     assert_bits(alone(operation, np.ascontiguousarray(x)), want[None, :, None])
 
 
-@every_isa
+@every_width
 def test_grouped_sums_beside_ties(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group's reach follows from its own channels, whether the image is converted before or by the tiles."""
     a, b = beside_ties(130, 76, 9, np.random.default_rng(5))
@@ -155,7 +156,7 @@ def test_nodes(number: int) -> None:
             assert same_everywhere(model, feeds).events[0].backend == "native"
 
 
-@thin(*range(len(edges.FLOAT_CONV)), other=4, name="number")
+@thin_width(*range(len(edges.FLOAT_CONV)), other=4, name="number")
 @pytest.mark.parametrize("kind", ["normal", "ties", "special"])
 def test_weights_or_a_bias_of_the_run(isa: str, number: int, kind: str) -> None:
     x, w, bias, geometry = case(kind, np.random.default_rng(number), number)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.float_conv import assert_placed, filled
-from helpers.native import ISAS, Array, engine, every_isa, thin
+from helpers.native import ISAS, Array, engine
 from helpers.placed import same_everywhere
 from helpers.sums import SPECIAL, all_in_doubt, assert_bits
 from helpers.support import node_model
+from helpers.widths import every_width, thin_width
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
@@ -57,7 +58,7 @@ def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array
     return x, np.nan_to_num(w, nan=2, posinf=3, neginf=-3), bias, geometry
 
 
-@thin(*range(len(CASES)), name="number")
+@thin_width(*range(len(CASES)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
     x, w, bias, geometry = case("normal", np.random.default_rng(number), number)
@@ -66,7 +67,7 @@ def test_geometries(isa: str, number: int, at_end: bool) -> None:
         assert_placed(isa, plan, x, wanted(x, w, given, geometry), at_end)
 
 
-@every_isa
+@every_width
 def test_relu_and_clip_are_made_with_the_sums(isa: str) -> None:
     """NaN stays, and Relu makes 0 of -0."""
     for number, kind in ((1, "normal"), (3, SPECIAL[0])):
@@ -77,7 +78,7 @@ def test_relu_and_clip_are_made_with_the_sums(isa: str) -> None:
             assert_bits(engine(isa).run(plan.limited(low, high, zero), [x]), limits, f"{kind} {low} {high}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     """By the proof, and all of them in doubt."""

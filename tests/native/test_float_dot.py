@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import Array, engine, every_isa
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
+from helpers.widths import every_width
 
 from qrun.native.kernels import float_dot
 from qrun.native.kernels.float_matmul import FloatMatmul
@@ -29,7 +30,7 @@ def product(isa: str, a: Array, b: Array, threads: int = 1, constant: bool = Fal
     return FloatMatmul(engine(isa, threads), a.shape, b.shape, exact_sums(*factors), turned=True, **weights, **options)
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("at_end", [True, False])
 def test_sizes(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(1)
@@ -46,7 +47,7 @@ def test_sizes(isa: str, at_end: bool) -> None:
                 assert_bits(run_placed(engine(isa, threads), held, [a], (0, 0), at_end), want, f"{sizes} {kind}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(2)
@@ -64,7 +65,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
             assert_bits(got, want, f"{kind} {m}x{k}x{n} {alpha} {beta}")
 
 
-@every_isa
+@every_width
 def test_columns_that_are_not_finite(isa: str) -> None:
     """NaN has one form, whatever the instruction set makes of infinities, or of NaN with another sign."""
     a, b = np.ones((2, 70), F), np.ones((70, 19), F)
@@ -74,7 +75,7 @@ def test_columns_that_are_not_finite(isa: str) -> None:
     assert_bits(engine(isa).run(product(isa, a, turned), [a, turned]), want, "columns")
 
 
-@every_isa
+@every_width
 def test_sums_beside_ties(isa: str) -> None:
     rng = np.random.default_rng(3)
     for m, n in ((4, 9), (3, 17)):
@@ -83,7 +84,7 @@ def test_sums_beside_ties(isa: str) -> None:
         assert_bits(got, exact(a, b), f"{m} {n}")
 
 
-@every_isa
+@every_width
 def test_nothing_is_decided_by_the_lengths_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     rng = np.random.default_rng(4)
@@ -98,7 +99,7 @@ def test_nothing_is_decided_by_the_lengths_alone(isa: str) -> None:
             assert_bits(got, want, f"{kind} {lost}")
 
 
-@every_isa
+@every_width
 def test_sums_are_within_their_reach(isa: str) -> None:
     """What the kernel is told a sum may be off pays for every addition that it makes."""
     for k in (64, 1024, 1025, 9216):

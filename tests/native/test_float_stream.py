@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import Array, engine, every_isa
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
+from helpers.widths import every_width
 
 from qrun.native.kernels import float_stream
 from qrun.native.kernels.float_matmul import FloatMatmul
@@ -47,7 +48,7 @@ def product(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> F
     return made
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("at_end", [True, False])
 def test_sizes(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(1)
@@ -60,7 +61,7 @@ def test_sizes(isa: str, at_end: bool) -> None:
                 assert_bits(got, want, f"{sizes} {kind}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(2)
@@ -77,7 +78,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
             assert_bits(got, want, f"{kind} {m}x{k}x{n} {alpha} {beta}")
 
 
-@every_isa
+@every_width
 def test_columns_that_are_not_finite(isa: str) -> None:
     """NaN has one form, whatever the instruction set makes of infinities, or of NaN with another sign."""
     a, b = np.ones((2, 70), F), np.ones((70, 19), F)
@@ -87,7 +88,7 @@ def test_columns_that_are_not_finite(isa: str) -> None:
     assert_bits(engine(isa).run(product(isa, a, b), [a]), want, "columns")
 
 
-@every_isa
+@every_width
 def test_sums_beside_ties(isa: str) -> None:
     rng = np.random.default_rng(3)
     for m, n in ((4, 9), (3, 17)):
@@ -95,7 +96,7 @@ def test_sums_beside_ties(isa: str) -> None:
         assert_bits(engine(isa).run(product(isa, a, b), [a]), exact(a, b), f"{m} {n}")
 
 
-@every_isa
+@every_width
 def test_nothing_is_decided_by_the_lengths_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     rng = np.random.default_rng(4)
@@ -109,7 +110,7 @@ def test_nothing_is_decided_by_the_lengths_alone(isa: str) -> None:
             assert_bits(got, want, f"{kind} {lost}")
 
 
-@every_isa
+@every_width
 def test_sums_are_within_their_reach(isa: str) -> None:
     """What the kernel is told a sum may be off pays for every addition that it makes."""
     for k in (1, 8, 64, 1025, 9216):
@@ -119,7 +120,7 @@ def test_sums_are_within_their_reach(isa: str) -> None:
         assert links * 2.0**-53 < reach < (links + 17) * 2.0**-53
 
 
-@every_isa
+@every_width
 def test_the_lengths_of_its_own_matrix(isa: str) -> None:
     """Of a stack, each product has the lengths of its own columns, which are that much apart."""
     rng = np.random.default_rng(7)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float_conv import alone, assert_placed, filled
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import Array, engine
 from helpers.placed import same_everywhere
 from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact
 from helpers.support import node_model
+from helpers.widths import every_width, thin_width
 
 from qrun.native.emit.float_winograd import TAPS, TWO, Filtering, both
 from qrun.native.kernels import float_winograd
@@ -50,7 +51,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float_winograd, "_GAIN", 99)
 
 
-@thin(*range(len(edges.FLOAT_PATCHES)), name="number")
+@thin_width(*range(len(edges.FLOAT_PATCHES)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
     x, w, bias, geometry = case("normal", np.random.default_rng(number), number)
@@ -60,7 +61,7 @@ def test_geometries(isa: str, number: int, at_end: bool) -> None:
         assert_placed(isa, plan, x, wanted(x, w, given, geometry), at_end, room)
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(1)
@@ -72,7 +73,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
             assert_bits(got, wanted(x, w, given, geometry), f"{kind} {edges.FLOAT_PATCHES[number]}")
 
 
-@every_isa
+@every_width
 def test_nothing_is_decided_by_the_ends_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     for lost in (None, 2.0):
@@ -83,7 +84,7 @@ def test_nothing_is_decided_by_the_ends_alone(isa: str) -> None:
             assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {edges.FLOAT_PATCHES[number]}")
 
 
-@every_isa
+@every_width
 def test_sums_beside_ties(isa: str) -> None:
     """What decides them is smaller than float64's last bit, and than what the transforms lose."""
     depth, images = 16, 14
@@ -96,7 +97,7 @@ def test_sums_beside_ties(isa: str) -> None:
     assert_bits(got, wanted(x, w, None, {}))
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38, 2.0**70])
 def test_a_pixel_of_other_results_leaves_no_trace(isa: str, odd: float) -> None:
     """A patch's results share its pixels' transform, in which what is small beside one of them is lost."""
@@ -109,7 +110,7 @@ def test_a_pixel_of_other_results_leaves_no_trace(isa: str, odd: float) -> None:
         assert_bits(got, wanted(changed, w, None, {"pads": (1, 1, 1, 1)}), f"{odd} at {down}, {across}")
 
 
-@every_isa
+@every_width
 def test_sums_that_cancel(isa: str) -> None:
     """Images whose differences, weights whose sums, or both together are far smaller than they themselves."""
     rng = np.random.default_rng(6)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import Array, engine, every_isa, thin
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import KINDS, SPECIAL, all_in_doubt, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
+from helpers.widths import every_width, thin_width
 
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels import float_product
@@ -28,7 +29,7 @@ def product(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> F
     return FloatMatmul(engine(isa, threads), a.shape, b.shape, exact_sums(*factors), **options)
 
 
-@thin(*edges.FLOAT_PRODUCTS, name="sizes")
+@thin_width(*edges.FLOAT_PRODUCTS, name="sizes")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_sizes(isa: str, sizes: tuple[int, int, int], at_end: bool) -> None:
     rng = np.random.default_rng(1)
@@ -42,7 +43,7 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], at_end: bool) -> None:
             assert_bits(run_placed(engine(isa, threads), both, [a, b], (0, 0, 0), at_end), want, f"{kind} {threads}")
 
 
-@every_isa
+@every_width
 def test_right_matrices_that_are_fetched_ahead(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float_product, "_FAR", 0)
     rng = np.random.default_rng(9)
@@ -53,7 +54,7 @@ def test_right_matrices_that_are_fetched_ahead(isa: str, monkeypatch: pytest.Mon
         assert_bits(run_placed(engine(isa), planned, [a, b], (0, 0, 0)), rounded_products(a, b, DTYPE), str(sizes))
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     """Those that are undecided are more than a list holds."""
@@ -76,7 +77,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
                 assert_bits(engine(isa).run(held, [a]), want_c, f"{kind} {alpha} {beta} {shape} constant")
 
 
-@every_isa
+@every_width
 def test_an_addend_that_is_nan_gives_the_one_nan(isa: str) -> None:
     """Whatever its sign and its bits; so does an infinite one times a beta of 0."""
     nans = np.array([0x7FC00000, 0xFFC00000, 0x7FC12345, 0x7F800001, 0x3F800000], "u4").view(F)
@@ -91,7 +92,7 @@ def test_an_addend_that_is_nan_gives_the_one_nan(isa: str) -> None:
                 assert_bits(engine(isa).run(made, [a, b]), want, f"{m} {addend.shape} {alpha} {beta}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_against_fractions(isa: str, kind: str) -> None:
     rng = np.random.default_rng(3)
@@ -102,7 +103,7 @@ def test_products_against_fractions(isa: str, kind: str) -> None:
         assert_bits(engine(isa).run(product(isa, a, b, constant=c), [a, b]), exact(a, b, 1, c.astype("d")), kind)
 
 
-@every_isa
+@every_width
 def test_short_rows_beside_a_long_one(isa: str) -> None:
     """What is in doubt for the longest row of a strip may be certain for a shorter one."""
     a, b = operands("normal", np.random.default_rng(11), 24, 40, 70)
@@ -126,7 +127,7 @@ def tie_cases() -> list[tuple[Array, Array, dict[str, Any], Array]]:
     return found
 
 
-@every_isa
+@every_width
 def test_sums_beside_ties(isa: str) -> None:
     """What decides them is smaller than float64's last bit."""
     for a, b, options, want in tie_cases():
@@ -135,7 +136,7 @@ def test_sums_beside_ties(isa: str) -> None:
         assert_bits(engine(isa).run(product(isa, a, b, weights=b, **options), [a]), want, f"{message} constant")
 
 
-@every_isa
+@every_width
 def test_nothing_is_decided_by_the_norms_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     rng = np.random.default_rng(4)
@@ -155,7 +156,7 @@ def test_nothing_is_decided_by_the_norms_alone(isa: str) -> None:
                 assert_bits(got, want, f"{kind} {lost}")
 
 
-@every_isa
+@every_width
 def test_few_elements_go_to_the_reference(isa: str) -> None:
     rng = np.random.default_rng(5)
     asked = []
@@ -170,7 +171,7 @@ def test_few_elements_go_to_the_reference(isa: str) -> None:
         assert sum(asked) <= most, kind
 
 
-@every_isa
+@every_width
 def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
     def fails(rows: Array, columns: Array, addend: Array) -> Array:
         raise OverflowError
@@ -187,7 +188,7 @@ STACKS = (
 )  # fmt: skip
 
 
-@every_isa
+@every_width
 def test_stacks(isa: str) -> None:
     rng = np.random.default_rng(7)
     for shapes in STACKS:

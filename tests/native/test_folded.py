@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import ISAS, OBJECTS, assert_left, engine, every_isa
+from helpers.native import ISAS, OBJECTS, assert_left, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 from native.test_elementwise import whole
 
 import qrun
@@ -27,7 +28,7 @@ INTEGERS = (np.int64, np.uint64, np.int32, np.uint32, np.int16, np.uint16, np.in
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@every_isa
+@every_width
 def test_rows(isa: str, kind: str) -> None:
     rng = np.random.default_rng(1)
     for dtype in (*INTEGERS[2 * (kind == "mean") :], *([np.bool_] if kind in ("greatest", "least") else [])):

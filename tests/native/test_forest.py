@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import Array, engine, every_isa
+from helpers.native import Array, engine
 from helpers.placed import elsewhere, run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.errors import Declined
@@ -54,7 +55,7 @@ def rows(rng: np.random.Generator, count: int, features: int) -> Array:
     return np.where(rng.random(odd.shape) < 0.2, odd, rng.integers(-3, 4, odd.shape).astype(F) / F(4))
 
 
-@every_isa
+@every_width
 def test_sums_of_votes(isa: str) -> None:
     native, rng = engine(isa), np.random.default_rng(1)
     for trees, count, features, targets, most in (
@@ -77,7 +78,7 @@ def test_sums_of_votes(isa: str) -> None:
                 assert_equal(run_placed(native, made, [x], (0, 0), False), result, f"{trees} {aggregate}")
 
 
-@every_isa
+@every_width
 def test_winners_of_sums(isa: str) -> None:
     """Of equals the first wins, NaN against every number, also where base_values make one of two infinities."""
     seed = 4

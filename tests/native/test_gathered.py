@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.native import ISAS, OBJECTS, Array, engine
 from helpers.placed import assert_bits, run_placed, same_everywhere, same_refusal
 from helpers.support import node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.errors import Undecided
@@ -58,7 +59,7 @@ def test_nodes(op_type: str, shape: Shape, form: Shape, attributes: dict[str, An
                 assert event.backend == "native", (dtype, index, event.why)
 
 
-@every_isa
+@every_width
 def test_rows_of_all_lengths(isa: str) -> None:
     """Every bit is copied, and nothing besides what is named."""
     rng = np.random.default_rng(2)
@@ -73,7 +74,7 @@ def test_rows_of_all_lengths(isa: str) -> None:
                 assert got.tobytes() == x[:, [4, 0, 0, 4]].tobytes(), (dtype, run)
 
 
-@every_isa
+@every_width
 def test_an_index_that_names_nothing_is_not_read(isa: str) -> None:
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
     for bad in (5, -6, 2**31 - 1, -(2**31), 2**62, -(2**63)):

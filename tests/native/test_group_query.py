@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, every_isa
+from helpers.native import ISAS, OBJECTS, Array
 from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS
+from helpers.widths import every_width
 from onnx import ModelProto, TensorProto, helper
 
 import qrun
@@ -105,7 +106,7 @@ class Step:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@every_isa
+@every_width
 def test_steps(isa: str, threads: int) -> None:
     for size in (1, 7, 64, 80):
         for past in (0, 128):
@@ -114,7 +115,7 @@ def test_steps(isa: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("pairs", [0, 1])
-@every_isa
+@every_width
 def test_forms(isa: str, pairs: int) -> None:
     for form in (
         Step(batch=2, room=9),
@@ -145,7 +146,7 @@ def test_forms(isa: str, pairs: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@every_isa
+@every_width
 def test_sequences_of_different_lengths(isa: str, threads: int) -> None:
     """With a cache; the first of them may be the shortest, and begin."""
     for form in (
@@ -165,7 +166,7 @@ def test_sequences_of_different_lengths(isa: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@every_isa
+@every_width
 def test_sinks_of_heads(isa: str, threads: int) -> None:
     """Each head has its own: greater than its scores, less, and of no size."""
     sinks = np.array([3, -np.inf, 0, 0.25], F)
@@ -255,7 +256,7 @@ def test_a_total_of_the_run_is_declined() -> None:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_nothing_else_is_touched_by_ragged_steps(isa: str, at_end: bool) -> None:
     """The kernels between pages that cannot be touched, also where ends are those of no sequence."""
     engine, rng = Engine.create(isa, OBJECTS), np.random.default_rng(4)
@@ -289,7 +290,7 @@ def test_nothing_else_is_touched_by_ragged_steps(isa: str, at_end: bool) -> None
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_nothing_else_is_touched(isa: str, at_end: bool) -> None:
     """The kernels between pages that cannot be touched."""
     engine, rng = Engine.create(isa, OBJECTS), np.random.default_rng(3)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.native import SETS
+from helpers.widths import BY_NAME, WIDTHS, elsewhere, one_for_all, width
 
 from qrun.native.emit import isa
 from qrun.native.emit.isa import ISAS, available, choose, host_features
+from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.machine.compile import Kernels
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str], permission: bool = True) -> list[str]:
@@ -105,3 +111,29 @@ def test_features_of_macos(on: set[str], monkeypatch: pytest.MonkeyPatch) -> Non
 def test_features_of_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert host_features("aarch64") == set()
+
+
+def test_widths() -> None:
+    """One set of each stands for all: only the planners of products of bytes read what they differ in."""
+    x86 = {name: width(found) for name, found in BY_NAME.items() if found.architecture == "x86_64"}
+    assert x86["amx"] == x86["avx512vnni"] == x86["avx512bw"] != x86["avx2"] == x86["avxvnni"] != x86["generic"]
+    assert {width(found) for found in available()} == {width(BY_NAME[name]) for name in WIDTHS} or not available()
+    for found in ISAS:
+        alike = [other.vectors for other in ISAS if width(other) == width(found)]
+        assert alike.count(found.vectors) == len(alike)
+    reads = re.compile(r"isa\.(dot|rows|tiles|clips|dots|widens|shift)\b")
+    planners = (Path(isa.__file__).parents[1] / "kernels").glob("*.py")
+    products = {"coded", "conv", "copied", "product", "stacked", "tiled"}
+    assert {path.stem for path in planners if reads.search(path.read_text())} == products
+
+
+@pytest.mark.skipif(len(SETS) == len(WIDTHS), reason="no two instruction sets of one width here")
+def test_another_kernel_on_a_set_of_the_same_width_is_found() -> None:
+    name = next(name for name in SETS if name not in WIDTHS and width(BY_NAME[name]) != width(BY_NAME["amx"]))
+    alone = KernelSpec("dense", name, 2, 2, 4, "y32", "u8", True)
+    assert elsewhere(alone)
+    with pytest.raises(AssertionError, match="every_isa is for these kernels"), one_for_all():
+        Kernels().get(alone)
+    same = KernelSpec("elementwise", name, 4, 1, 1, "add:0,1", "f32", False, operands="ff")
+    with one_for_all():
+        Kernels().get(same)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, Array, every_isa
+from helpers.native import ISAS, Array
 from helpers.placed import same_runs, schedules
 from helpers.sums import all_in_doubt
+from helpers.widths import every_width
 from onnx import ModelProto, helper
 
 from qrun.native.kernels.elementwise import Elementwise
@@ -52,7 +53,7 @@ def drawn(number: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
     return tuple(rng.normal(0, 1, shape).astype(F) for shape in (x_shape, w_shape, (columns,)))  # type: ignore[return-value]
 
 
-@every_isa
+@every_width
 def test_every_kind_of_product(isa: str) -> None:
     for number in range(len(LAYERS)):
         x, w, bias = drawn(number, np.random.default_rng(number))
@@ -60,7 +61,7 @@ def test_every_kind_of_product(isa: str) -> None:
             same(number, limits, x, w, bias if number % 2 else None, isa)
 
 
-@every_isa
+@every_width
 def test_numbers_that_are_special(isa: str) -> None:
     rng = np.random.default_rng(5)
     for number in range(len(LAYERS)):
@@ -72,7 +73,7 @@ def test_numbers_that_are_special(isa: str) -> None:
                 same(number, limits, x, w, bias, isa)
 
 
-@every_isa
+@every_width
 def test_sums_that_round_to_a_zero(isa: str) -> None:
     """Relu makes 0 of -0, and Clip leaves each zero that equals a limit."""
     for number in range(len(LAYERS)):

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import OBJECTS, Guarded, engine, every_isa
+from helpers.native import OBJECTS, Guarded, engine
 from helpers.pointwise import Rows, guarded
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.kernels.pixels import Lrn
@@ -23,7 +24,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_sizes_and_gaps(isa: str, at_end: bool) -> None:
     rng, native, guard = np.random.default_rng(2), engine(isa), Guarded()
     for channels in (1, 2, 3, 4, 7, 8, 9, 17, 64):

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model
-from helpers.native import ISAS, Array, every_isa
+from helpers.native import ISAS, Array
 from helpers.placed import operations_of
 from helpers.sums import beside_ties
+from helpers.widths import every_width
 from onnx import ModelProto, helper
 
 from qrun.native.kernels.copy import Copy
@@ -48,7 +49,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@every_isa
+@every_width
 def test_attention(isa: str, threads: int) -> None:
     rng = np.random.default_rng(50)
     for batch, rows, heads, k, n in ((2, 5, 3, 4, 9), (1, 33, 2, 32, 40), (3, 1, 2, 7, 1), (2, 130, 2, 17, 70)):
@@ -58,7 +59,7 @@ def test_attention(isa: str, threads: int) -> None:
         assert run(network({"a": HEADS, "b": (0, 2, 3, 1)}, HEADS), turned, isa=isa, threads=threads) == (1, 1)
 
 
-@every_isa
+@every_width
 def test_sums_in_doubt_are_read_and_written_where_they_lie(isa: str) -> None:
     """Products of which nothing but the exact sum tells how they round."""
     rng = np.random.default_rng(51)

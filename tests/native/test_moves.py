@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, assert_left, engine, thin
+from helpers.native import ISAS, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 from onnx import helper
 
 from qrun.native.kernels.repeat import repeated, spread
@@ -19,7 +20,7 @@ TYPES = (np.uint8, np.int16, np.float32, np.int64)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(12), name="seed", other=4)
+@thin_width(*range(12), name="seed", other=4)
 def test_repeats_and_blocks(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)

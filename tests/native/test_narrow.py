@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -11,11 +10,13 @@ import numpy as np
 import pytest
 from helpers.float32 import UNARY
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, every_isa, thin
+from helpers.native import ISAS, OBJECTS, Array
 from helpers.placed import elsewhere, same_runs, schedules
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width, thin_width
 from onnx import ModelProto, TensorProto, helper
 from oracle.cast import nearest
+from oracle.products import products
 
 import qrun
 from qrun.native.emit.narrow import FORMATS
@@ -50,14 +51,14 @@ def one(op_type: str, inputs: Sequence[Any], isa: str, dtype: np.dtype[Any], **a
     return same(model, feeds, isa)
 
 
-@thin(*(name for name in UNARY if name not in ("swish", "celu", "shrink")), other=6, name="name")
+@thin_width(*(name for name in UNARY if name not in ("swish", "celu", "shrink")), other=6, name="name")
 @narrow_types
 def test_functions_of_every_number(isa: str, name: str, dtype: np.dtype[Any]) -> None:
     op_type, attributes = UNARY[name]
     one(op_type, [every_number(dtype)], isa, dtype, **attributes)
 
 
-@every_isa
+@every_width
 @narrow_types
 def test_limits_powers_and_swish(isa: str, dtype: np.dtype[Any]) -> None:
     x = every_number(dtype)
@@ -77,7 +78,7 @@ def test_limits_powers_and_swish(isa: str, dtype: np.dtype[Any]) -> None:
         same(model, feeds, isa)
 
 
-@thin("Add", "Sub", "Mul", "Div", other=2, name="op_type")
+@thin_width("Add", "Sub", "Mul", "Div", other=2, name="op_type")
 @narrow_types
 def test_arithmetic_is_rounded_once(isa: str, op_type: str, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(1)
@@ -85,7 +86,7 @@ def test_arithmetic_is_rounded_once(isa: str, op_type: str, dtype: np.dtype[Any]
         one(op_type, [random_numbers(dtype, rng, *shape) for shape in shapes], isa, dtype)
 
 
-@every_isa
+@every_width
 @narrow_types
 def test_choices_and_comparisons(isa: str, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(2)
@@ -95,7 +96,7 @@ def test_choices_and_comparisons(isa: str, dtype: np.dtype[Any]) -> None:
     same(model, feeds, isa)
 
 
-@every_isa
+@every_width
 def test_casts(isa: str) -> None:
     """Between all of them, of numbers beside the middle of two, and beyond the greatest."""
     rng = np.random.default_rng(3)
@@ -131,7 +132,7 @@ def beside_middles(dtype: np.dtype[Any], m: int, k: int, n: int, rng: np.random.
     return a.astype(dtype), np.broadcast_to(b, (k, n)).astype(dtype)
 
 
-@every_isa
+@every_width
 @narrow_types
 def test_products_against_fractions(isa: str, dtype: np.dtype[Any]) -> None:
     rng, name = np.random.default_rng(4), TYPES[dtype][1]
@@ -140,17 +141,14 @@ def test_products_against_fractions(isa: str, dtype: np.dtype[Any]) -> None:
         cases = [beside_middles(dtype, m, k, n, rng), (small.astype(dtype), np.ones((k, n), dtype))]
         cases.append(tuple(rng.integers(-40, 41, shape).astype(dtype) for shape in ((m, k), (k, n))))
         for a, b in cases:
-            want = np.array(
-                [[nearest(sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(row, column, strict=True)), Fraction(0)), dtype)
-                  for column in b.T] for row in a]
-            ).astype(dtype)  # fmt: skip
+            want = np.array([[nearest(total, dtype) for total in row] for row in products(a, b)]).astype(dtype)
             for constants in (False, [1]):
                 model, feeds = node_model("MatMul", [a, b], outputs=[dtype], constants=constants)
                 session = same(model, feeds, isa)
                 assert_equal(session.run(feeds)["y0"], want, f"{m}x{k}x{n}", signed_zeros=False)
 
 
-@every_isa
+@every_width
 @narrow_types
 def test_products_of_all_kinds_of_numbers(isa: str, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(5)
@@ -172,7 +170,7 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-@thin(*range(len(CONVOLUTIONS)), other=2, name="number")
+@thin_width(*range(len(CONVOLUTIONS)), other=2, name="number")
 @pytest.mark.parametrize("kind", ["middles", "all"])
 def test_convolutions(isa: str, number: int, kind: str) -> None:
     """Float16 alone: sums beside the middle of two numbers, and numbers of all kinds."""
@@ -190,7 +188,7 @@ def test_convolutions(isa: str, number: int, kind: str) -> None:
         )
 
 
-@every_isa
+@every_width
 @narrow_types
 def test_rows_and_pools(isa: str, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(6)

@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import OBJECTS, Array, assert_left, engine, every_isa, nearest32
+from helpers.native import OBJECTS, Array, assert_left, engine, nearest32
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.errors import Undecided
@@ -64,7 +65,7 @@ def counted(row: Row) -> tuple[Row, list[int]]:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_softmax_and_its_logarithms(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(1)
     for length in edges.ROWS:
@@ -76,7 +77,7 @@ def test_softmax_and_its_logarithms(isa: str, at_end: bool) -> None:
                 assert_equal(got, row(x), f"{kind.kind} of rows of {length}")
 
 
-@every_isa
+@every_width
 def test_logarithms_of_shares_are_the_correctly_rounded_real_values(isa: str) -> None:
     """By an oracle of its own, in 60 digits; elements that are masked are -infinity, and not in doubt."""
     x = np.random.default_rng(42).normal(0, 3, (20, 37)).astype(F)
@@ -96,7 +97,7 @@ def test_logarithms_of_shares_are_the_correctly_rounded_real_values(isa: str) ->
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_layer_normalization(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(2)
     for length in edges.ROWS:
@@ -119,7 +120,7 @@ def mean_row(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_means(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(6)
     for length in edges.ROWS:
@@ -130,7 +131,7 @@ def test_means(isa: str, at_end: bool) -> None:
             assert_equal(got, reduce_mean(x, (1,), len(shape) > 1), f"rows of {length}")
 
 
-@every_isa
+@every_width
 def test_means_that_are_ties(isa: str) -> None:
     """Of elements that are multiples of one number, so that no sum is rounded; others are the reference's."""
     rng = np.random.default_rng(7)
@@ -151,7 +152,7 @@ def test_means_that_are_ties(isa: str) -> None:
         assert asked
 
 
-@every_isa
+@every_width
 def test_the_reference_makes_few_rows(isa: str) -> None:
     """Of rows that are neither equal nor far from 0."""
     rng = np.random.default_rng(3)
@@ -183,7 +184,7 @@ def test_many_rows_in_doubt_are_made_together(threads: int) -> None:
     assert 1 <= len(asked) <= 24
 
 
-@every_isa
+@every_width
 def test_rows_in_doubt_are_the_reference_s(isa: str) -> None:
     """0.5 exactly between its neighbours is none; a sum that is one is: 1 / (1 + exp(-x)) = 1/2 + 2**-25 nearly."""
     x = np.array([[0, -(2.0**-23)], [1, 0]], F)
@@ -193,7 +194,7 @@ def test_rows_in_doubt_are_the_reference_s(isa: str) -> None:
     assert len(asked) == 1
 
 
-@every_isa
+@every_width
 def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
     def row(x: Array) -> Array:
         raise MemoryError
@@ -228,7 +229,7 @@ def test_an_epsilon_that_is_no_small_number(op_type: str, epsilon: float) -> Non
     assert (made == 0).all() if epsilon == np.inf else np.isnan(made).all() or epsilon > 0
 
 
-@every_isa
+@every_width
 def test_layer_normalization_far_from_zero(isa: str) -> None:
     """By decimals of 120 digits, where float64 loses all that a result needs; a bias that the result nearly cancels."""
     rng = np.random.default_rng(9)
@@ -334,7 +335,7 @@ def test_results_beyond_float32_are_infinite_without_a_warning(constants: tuple[
         assert session.run(feeds)["y0"].tolist() == [[np.inf, 0, 0, -np.inf]]
 
 
-@every_isa
+@every_width
 def test_a_scale_of_zero_keeps_the_sign_of_the_product(isa: str) -> None:
     x = np.random.default_rng(3).normal(size=(3, 31)).astype(F)
     for scale in (0.0, -0.0):

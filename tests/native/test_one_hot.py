@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, assert_left, engine, thin
+from helpers.native import ISAS, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 
 from qrun.native.kernels.one_hot import KINDS, OneHot
 from qrun.native.machine.operation import Operand
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this mac
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(12), name="seed", other=4)
+@thin_width(*range(12), name="seed", other=4)
 def test_values_at_indices(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     for _ in range(6):

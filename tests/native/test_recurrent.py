@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
-from helpers.native import EMULATED, Array, engine, every_isa, thin
+from helpers.native import EMULATED, Array, engine
 from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width, thin_width
 from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
 
 import qrun
@@ -74,7 +75,7 @@ def unasked(*_: Any) -> Any:
     raise AssertionError("float64 decides these cells")
 
 
-@thin(*SIZES, name="sizes")
+@thin_width(*SIZES, name="sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes(isa: str, sizes: tuple[int, int, int], kind: str) -> None:
     for directions in (1, 2):
@@ -88,7 +89,7 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], kind: str) -> None:
                 assert_equal(engine(isa, threads).run(copy, [got]), expected, f"{directions} {some}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_share_the_units_of_a_step(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned, "_LONG", 0)
@@ -104,7 +105,7 @@ def test_threads_share_the_units_of_a_step(isa: str, kind: str, monkeypatch: pyt
                 assert_equal(native.run(copy, [got]), expected, f"{sizes}")
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_half_the_size(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of the two ways a CPU takes changes no bit."""
@@ -135,7 +136,7 @@ def test_aarch64(isa: str, tmp_path: Path) -> None:
         assert_equal(got, reference(kind, given, 1, None)[0], kind)
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_float64_does_not_decide(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """sigmoid of 2**-23 and tanh of TANH are in doubt, and so is a tie whose remainders cancel."""
@@ -174,7 +175,7 @@ def doubtful(kind: str, units: int) -> list[Any]:
     return [x, w, r, None, None, *states]
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
 def test_activations_of_all_sizes(isa: str, function: str) -> None:
     """Among so many numbers some have results that lie closer to the middle between two float32 than series of one term less

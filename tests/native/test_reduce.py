@@ -12,9 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import OBJECTS, Array, assert_left, engine, every_isa, nearest32
+from helpers.native import OBJECTS, Array, assert_left, engine, nearest32
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.kernels.reduce import Reduction
@@ -62,7 +63,7 @@ def same_bits(got: Array, want: Array, message: str) -> None:
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-@every_isa
+@every_width
 def test_rows(isa: str, kind: str, at_end: bool) -> None:
     rng = np.random.default_rng(list(KINDS).index(kind))
     function = KINDS[kind]
@@ -74,7 +75,7 @@ def test_rows(isa: str, kind: str, at_end: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("greatest", "least")])
-@every_isa
+@every_width
 def test_the_reference_makes_few_rows(isa: str, kind: str) -> None:
     """Neither of plain numbers, nor of whole ones, whose sums are ties time and again."""
     rng = np.random.default_rng(1)
@@ -92,7 +93,7 @@ def test_the_reference_makes_few_rows(isa: str, kind: str) -> None:
     assert sum(asked) <= 3
 
 
-@every_isa
+@every_width
 def test_ties_are_the_references(isa: str) -> None:
     """2**24 + 1 is the middle of two float32 numbers; a tiny number, which float64 loses, decides in neither backend."""
     x = np.array([[2.0**24, 1, 0], [2.0**24, 1, 2.0**-60], [2.0**24, -1, 2.0], [2.0**24, 3, 0]], F)
@@ -100,7 +101,7 @@ def test_ties_are_the_references(isa: str) -> None:
     assert engine(isa).run(operation, [x]).tolist() == [2.0**24, 2.0**24, 2.0**24, 2.0**24 + 4]
 
 
-@every_isa
+@every_width
 def test_logarithms_of_sums_are_the_correctly_rounded_real_values(isa: str) -> None:
     """By an oracle of its own, in 60 digits; sums of exponentials that are near 1 over the greatest are no exception."""
     rng = np.random.default_rng(43)

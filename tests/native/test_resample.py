@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from helpers.models import make_model, typed
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, thin
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
@@ -31,7 +32,7 @@ def gap(rng: np.random.Generator, operand: Operand, order: Any) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(16), name="seed", other=4)
+@thin_width(*range(16), name="seed", other=4)
 def test_elements_that_tables_name(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)
@@ -84,7 +85,7 @@ def summed(x: Array, taps: dict[int, tuple[Array, Array]]) -> Array:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(16), name="seed", other=4)
+@thin_width(*range(16), name="seed", other=4)
 def test_sums_of_elements(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads, 1])
     native = engine(isa, threads)

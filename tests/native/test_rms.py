@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.models import make_model
-from helpers.native import Array, engine, every_isa
+from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import MS, assert_equal, node_model
+from helpers.widths import every_width
 from native.test_normalize import counted, rows
 from onnx import helper
 
@@ -30,7 +31,7 @@ def marked(rng: np.random.Generator, count: int, length: int) -> Array:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_rows(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(2)
     for length in edges.ROWS:
@@ -48,7 +49,7 @@ def test_rows(isa: str, at_end: bool) -> None:
                 assert_equal(run_placed(native, inverse, [x], (0, 0), at_end), row(x, 1), f"{length}, {epsilon}")
 
 
-@every_isa
+@every_width
 def test_the_reference_makes_few_rows(isa: str) -> None:
     x, scale = np.random.default_rng(3).normal(0.3, 2, (3000, 256)).astype(F), np.full(256, -1.5, F)
     x[::3, 1:] = 0
@@ -59,7 +60,7 @@ def test_the_reference_makes_few_rows(isa: str) -> None:
     assert len(asked) <= 3
 
 
-@every_isa
+@every_width
 def test_ties_are_the_references(isa: str) -> None:
     """7 / 5 of 5 n, 5 being the root of the mean of 1 and 49, is 7 n: of 25 bits, the last one set."""
     x, n = np.array([[1, 7]], F), 3000001

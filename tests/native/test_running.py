@@ -9,9 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.native import ISAS, Array, assert_left, engine, every_isa
+from helpers.native import ISAS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import node_model
+from helpers.widths import every_width
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.running import Accumulated
@@ -60,7 +61,7 @@ def wanted(x: Array, axis: int, what: str, exclusive: bool, reverse: bool) -> Ar
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@every_isa
+@every_width
 def test_running_sums_and_products(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng([61, dtype.itemsize])
     for shape, axis in SHAPES:
@@ -76,7 +77,7 @@ def test_running_sums_and_products(isa: str, dtype: Any) -> None:
                         assert got.tobytes() == want.tobytes(), (shape, axis, what, exclusive, reverse)
 
 
-@every_isa
+@every_width
 def test_a_sum_of_float32_is_rounded_once(isa: str) -> None:
     """The oracle adds fractions; float64 holds these sums."""
     rng = np.random.default_rng(62)

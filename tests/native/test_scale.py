@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, Array, engine, every_isa, nearest32
+from helpers.native import ISAS, Array, engine, nearest32
 from helpers.placed import run_placed
 from helpers.support import assert_equal
+from helpers.widths import every_width
 
 from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
 from qrun.native.machine.operation import Operand
@@ -47,7 +48,7 @@ def signed(value: Fraction) -> np.float32:
     return np.copysign(nearest32(value), F(-1 if value < 0 else 1))
 
 
-@every_isa
+@every_width
 @pytest.mark.parametrize("slope", [None, 1 / 3, -0.7])
 @pytest.mark.parametrize("given", ["", "l", "lr", "lrb", "b"])
 def test_one_rounding_to_float32(isa: str, slope: float | None, given: str) -> None:
@@ -71,7 +72,7 @@ def test_one_rounding_to_float32(isa: str, slope: float | None, given: str) -> N
     assert_equal(scaled(native, acc, (left, one, None), given, slope=slope), want)
 
 
-@every_isa
+@every_width
 def test_sums_with_a_bias_next_to_ties(isa: str) -> None:
     """right * (2**32 - acc), less than float64 resolves away from a tie: the bias is twice what a sum's error is known by."""
     rng, native = np.random.default_rng(6), engine(isa)
@@ -91,7 +92,7 @@ def test_sums_with_a_bias_next_to_ties(isa: str) -> None:
         assert np.count_nonzero(want != rounded)
 
 
-@every_isa
+@every_width
 def test_infinite_and_missing_numbers_follow_ieee(isa: str) -> None:
     right = np.array([np.inf, np.nan, -np.inf, 1e38, 0.0, 1.0, 1.0, -1.0], F)
     bias = np.array([1, 1, np.inf, 1, np.nan, -np.inf, -0.0, -0.0], F)
@@ -104,7 +105,7 @@ def test_infinite_and_missing_numbers_follow_ieee(isa: str) -> None:
         assert np.array_equal(np.signbit(got[1, 6:]), [False, True])
 
 
-@every_isa
+@every_width
 def test_onnxruntime_s_steps(isa: str) -> None:
     rng, native = np.random.default_rng(7), engine(isa)
     acc = np.stack([ties(rng, 20) for _ in range(9)])
@@ -117,7 +118,7 @@ def test_onnxruntime_s_steps(isa: str) -> None:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@every_isa
+@every_width
 def test_memory(isa: str, at_end: bool) -> None:
     rng, native = np.random.default_rng(31), engine(isa)
     lanes = native.isa.lanes

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, every_isa, thin
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal, same_runs
 from helpers.support import node_model
+from helpers.widths import every_width, thin_width
 
 import qrun
 from qrun.native.errors import Declined, Undecided
@@ -72,7 +73,7 @@ def wanted(op_type: str, data: Array, indices: Array, updates: Array, axis: int,
     return np.array([*made.values()]).astype(data.dtype).reshape(data.shape)
 
 
-@thin(bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64, name="dtype")
+@thin_width(bool, *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)), np.float64, name="dtype")
 def test_rows_that_indices_name(isa: str, dtype: Any) -> None:
     for seed, (op_type, shape, form, axis) in enumerate(NODES):
         data, indices, updates = case(op_type, shape, form, axis, dtype, seed)
@@ -94,7 +95,7 @@ def test_rows_that_indices_name(isa: str, dtype: Any) -> None:
                         assert got.tobytes() == want.tobytes(), (op_type, shape, how)
 
 
-@every_isa
+@every_width
 def test_an_index_that_names_nothing_changes_nothing_else(isa: str) -> None:
     """The copy lies between pages that must not be touched."""
     x, updates = np.arange(15, dtype=np.float32).reshape(5, 3), np.ones((3, 3), np.float32)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float32 import numbers
-from helpers.native import OBJECTS, Array, assert_left, engine, every_isa
+from helpers.native import OBJECTS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.kernels.elementwise import Elementwise
@@ -40,7 +41,7 @@ def same_bits(got: Array, want: Array, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@every_isa
+@every_width
 def test_operands_that_broadcast(isa: str, name: str) -> None:
     rng = np.random.default_rng(13)
     definition = find("", FUNCTIONS[name], 21)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
-from helpers.native import EMULATED, OBJECTS, Guarded, every_isa
+from helpers.native import EMULATED, OBJECTS, Guarded
 from helpers.support import MS, assert_equal, node_model
+from helpers.widths import every_width
 
 import qrun
 from qrun.native.emit.spec import VBMI
@@ -179,7 +180,7 @@ def test_a_doubtful_result_within_a_program(threads: int, calls: list[int]) -> N
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("features", ["all", "none"])
-@every_isa
+@every_width
 def test_instruction_sets_and_sizes(isa: str, features: str, at_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if features == "none" or isa in EMULATED:
         monkeypatch.setattr(point, "_host", lambda: frozenset({VBMI} if features == "all" else ()))

@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.native import ISAS, Array, assert_left, engine, thin
+from helpers.native import ISAS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
+from helpers.widths import thin_width
 
 from qrun.native.kernels.extremes import Along, TopPlaces
 from qrun.native.machine.operation import Operand
@@ -40,7 +41,7 @@ def best(row: Array, count: int, what: str) -> list[int]:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*range(16), name="seed", other=4)
+@thin_width(*range(16), name="seed", other=4)
 def test_places_and_elements(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     native = engine(isa, threads)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, assert_left, engine, every_isa
+from helpers.native import ISAS, assert_left, engine
 from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import node_model
+from helpers.widths import every_width
 
 from qrun.native.kernels.triangle import Triangle
 from qrun.native.machine.operation import Operand
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this mac
 
 
 @pytest.mark.parametrize("upper", [True, False])
-@every_isa
+@every_width
 def test_elements_on_one_side(isa: str, upper: bool) -> None:
     rng = np.random.default_rng(81)
     for dtype in (np.uint8, np.float16, np.float32, np.int64):
