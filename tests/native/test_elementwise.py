@@ -249,7 +249,7 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
             engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
 
 
-@every_isa
+@every_width
 def test_a_failure_that_another_run_has_taken_is_no_interrupt(isa: str) -> None:
     """Runs of a program in several threads call the same reference."""
 
