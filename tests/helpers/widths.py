@@ -51,7 +51,7 @@ def alike(spec: KernelSpec, isa: str) -> bool:
 
 
 @cache
-def elsewhere(spec: KernelSpec) -> tuple[str, ...]:
+def differing(spec: KernelSpec) -> tuple[str, ...]:
     """The sets of the same width on which a kernel is another one."""
     if spec.kind == CHOSEN:
         return tuple(SETS)
@@ -72,5 +72,5 @@ def one_for_all() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kernels, "get", noted)
         yield
-    differ = {spec: others for spec in asked if (others := elsewhere(spec))}
+    differ = {spec: others for spec in asked if (others := differing(spec))}
     assert not differ, f"every_isa is for these kernels: {differ}"

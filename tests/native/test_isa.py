@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.native import SETS
-from helpers.widths import BY_NAME, WIDTHS, elsewhere, one_for_all, width
+from helpers.widths import BY_NAME, WIDTHS, differing, one_for_all, width
 
 from qrun.native.emit import isa
 from qrun.native.emit.isa import ISAS, available, choose, host_features
@@ -131,7 +131,7 @@ def test_widths() -> None:
 def test_another_kernel_on_a_set_of_the_same_width_is_found() -> None:
     name = next(name for name in SETS if name not in WIDTHS and width(BY_NAME[name]) != width(BY_NAME["amx"]))
     alone = KernelSpec("dense", name, 2, 2, 4, "y32", "u8", True)
-    assert elsewhere(alone)
+    assert differing(alone)
     with pytest.raises(AssertionError, match="every_isa is for these kernels"), one_for_all():
         Kernels().get(alone)
     same = KernelSpec("elementwise", name, 4, 1, 1, "add:0,1", "f32", False, operands="ff")
