@@ -33,11 +33,13 @@ def assert_placed(
     """The operation that `plan` makes for one and two threads gives `want`, also with rows `room` bytes apart."""
     for threads in (1, 2):
         operation = plan(threads)
-        top, left, bottom, right = operation.operands[0].border
+        wide = getattr(operation, "widen", None)
+        given = (wide or operation).operands[0]
+        top, left, bottom, right = given.border
         sides = [(top, bottom), (left, right)][4 - x.ndim :] if x.ndim <= 4 else [(0, 0)] * (x.ndim - 2)
         padded = np.pad(x, [(0, 0), (0, 0), *sides])
-        if wide := getattr(operation, "widen", None):
-            padded = run_placed(engine(isa, threads), wide, [x], (room[0], 0), at_end)
+        if wide:
+            padded = run_placed(engine(isa, threads), wide, [padded], (0 if given.tight else room[0], 0), at_end)
         apart = (0, room[1]) if operation.operands[0].tight else room
         for strides in dict.fromkeys([(0, 0), apart]):
             got = run_placed(engine(isa, threads), operation, [padded], strides, at_end)

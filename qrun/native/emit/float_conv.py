@@ -1,7 +1,7 @@
 """Generated convolutions of float32, sums in float64 as in floats.py: of an image that is float64 already, with groups narrower than a vector, and depthwise.
 
-An image that is float64 brings the sums of squares of its pixels (widen.py). Its rows are read where they lie, tap after tap:
-nothing of them is converted or copied for a tile.
+An image that is float64 brings the sums of squares of its pixels, or of its lines (widen.py). Its rows are read where they lie,
+tap after tap: nothing of them is converted or copied for a tile.
 
 A narrow group has as many channels of the image as of the result, so that these lie at the same places: a vector holds whole
 groups of both. Each channel of a group is spread over the group's lanes, where it meets its weights:
@@ -265,3 +265,20 @@ class FloatImageEmitter(FloatProductEmitter):
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
         left = (part + k * 8).load("double", 8).splat(self.lanes)
         return left, self.numbers_at(start + k * self.a.b_row, mask)
+
+
+@emitter("float_lines")
+class FloatLinesEmitter(FloatImageEmitter):
+    """As float_image, where a tap is a part of a line of the image, behind which the sum of its squares lies."""
+
+    def before_blocks(self, starts: Value) -> None:
+        """The tile's rows take all lines that they read together for the length of each."""
+        w, a = self.w, self.a
+        ends = (self.first, w.value("i64", 0)), (self.first + self.count - 1, a.taps - 1)
+        first, last = ((a.offsets + row * a.a_row + tap * 4).load("i32", 4).sext("i64") // a.ahead for row, tap in ends)
+        squares = self.row_starts[0] + (starts + 40).load("i64", 8)
+        with w.loop(first, last + 1, 1, [w.value("double", 0.0)]) as line:
+            line.next(line.carried[0] + (squares + line.index * a.ahead).load("double", 8))
+        reach = self.row_reach(line.carried[0])
+        with w.loop(0, self.count, 1) as row:
+            (self.lengths + row.index * 8).store(reach, 8)

@@ -33,7 +33,7 @@ taps, depth  k is a tap of the row and an element there; tap_step, depth_step: o
 row_block    rows of a tile; panel_block: of the panels
 slot         bytes from one strip's sums to the next one's; 0 if there is one block of k
 ..._at       where the thread's memory has a panel; squares of rows; lengths of rows, then of columns; sums
-ahead        how many bytes on the right matrix is fetched (direct, with prefetch)
+ahead        how many bytes on the right matrix is fetched (direct, with prefetch), or the next line of an image lies (lines)
 known        float64, the lengths of columns (known); known_odd: 1 if some are not finite
 tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)

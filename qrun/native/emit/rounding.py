@@ -93,10 +93,14 @@ class RoundingEmitter(KernelEmitter):
 
     def measured(self, row: Value, squares: Value) -> None:
         """Keep the reach of a row with this sum of squares."""
-        length = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
-        (self.lengths + row * 8).store(length, 8)
-        with self.w.when(~length.test("olt", math.inf)):
+        (self.lengths + row * 8).store(self.row_reach(squares), 8)
+
+    def row_reach(self, squares: Value) -> Value:
+        """What the sums of a row with this sum of squares may be off, relative to a column's length."""
+        reach = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
+        with self.w.when(~reach.test("olt", math.inf)):
             self.odd_rows.store(self.w.value("i64", 1), 8)
+        return reach
 
     def number(self, place: int) -> Value:
         return (self.a.numbers + place).load("double", 8).splat(self.lanes)

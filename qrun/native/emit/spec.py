@@ -22,7 +22,7 @@ class KernelSpec:
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are), top (the best ones) and along (what is there), one_hot; max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
-             normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
+             normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image, float_lines
              (of images that are float64 already), float_dot (with columns that lie one after the other), float_stream (read in long pieces), coded_product (with weights in codes), digit_product
              and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), winners (classes with the greatest sums), widen (what converts images),
              rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),

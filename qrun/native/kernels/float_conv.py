@@ -24,6 +24,8 @@ _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _FEW_CHANNELS = 16
 """Below so many channels a whole line of the kernel is one tap, of an image whose padding is stored."""
+_PATCHED = 8, 16
+"""From so few channels on, to so many, patches take less time than lines do (measured with AVX2 and AVX-512)."""
 _REUSE = 2
 """An image whose pixels are read so many times is converted to float64 first."""
 _NARROW = 4
@@ -91,15 +93,16 @@ class FloatConv(FloatProduct):
         depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
         plain = not depthwise and places.plain
         patches = window is not None and not depthwise and worthwhile(engine.isa, window, depth, each)
-        patches = patches and bool(np.isfinite(w).all())
+        patches = patches and not (few and (depth < _PATCHED[0] or each < _PATCHED[1])) and bool(np.isfinite(w).all())
         lines = window is not None and few and not patches and window.kernel[1] > 1 and window.dilations[1] == 1
         again = size(places.out) * taps >= _REUSE * size(places.image)
-        wide = again and not (lines or depthwise or patches)
+        wide = again and not (depthwise or patches)
         self.geometry = _Geometry(places, group, lines, plain, depthwise, wide, patches)
         border = window.pads if window and lines else (0, 0, 0, 0)
         y_shape = (self.shape[0], outputs, *out_of(places, len(self.shape)))
-        self.widen = WideImage(engine, self.shape, group) if wide else None
-        x = self.widen.result if self.widen else Operand(self.shape, _FLOAT, border, 0, lines)
+        x = Operand(self.shape, _FLOAT, border, 0, lines)
+        self.widen = WideImage(engine, x, group, lines) if wide else None
+        x = self.widen.result if self.widen else x
         self.operands = (x, Operand(y_shape, _FLOAT))
         ordered = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
         self.weights = None if depthwise else FloatPanels(ordered, self._memo)
@@ -144,19 +147,20 @@ class FloatConv(FloatProduct):
         places, depth = self.geometry.places, self.depth
         if self.geometry.plain:
             return LeftRows(self.shape[0] * size(places.out), depth, pixel)
-        if self.geometry.lines:
+        wide, lines = self.geometry.wide, self.geometry.lines
+        if lines:
             window = self.geometry.window
-            offsets, depth = window.line_offsets(pixel), depth * window.kernel[1]
+            offsets = window.line_offsets(8 * depth, pixel) if wide else window.line_offsets(pixel)
+            depth *= window.kernel[1]
         else:
             offsets = places.offsets(pixel)
         if offsets.max(initial=0) > _LIMIT:
             raise Declined("one image is larger than 2 GB")
         taps = offsets.shape[1]
         held = np.ascontiguousarray(offsets, np.int32)
-        image = (self.shape[1], self.operands[0].shape[1]) if self.geometry.wide else None
-        return LeftRows(
-            len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise * depth, depth, image=image
-        )
+        image = (self.widen.channels, self.operands[0].shape[1]) if self.widen else None
+        column, line = 4 * self.geometry.depthwise * depth, pixel if wide and lines else 0
+        return LeftRows(len(offsets), depth, 4 * taps, taps, held, column, depth, image=image, line=line)
 
 
 def _spreads(isa: Isa, depth: int) -> bool:
@@ -165,23 +169,28 @@ def _spreads(isa: Isa, depth: int) -> bool:
 
 
 class WideImage(Planned):
-    """float32 [N, C, spatial...] as float64, with the sums of squares of each group's channels behind those of a pixel."""
+    """float32 [N, C, spatial...] as float64, with the sums of squares of each group's channels behind those of a pixel.
+
+    lines: with the border, and one sum behind each line instead; the result has lines in place of pixels. channels: numbers of
+    a pixel, or line, that are x's.
+    """
 
     order: Order = "channels"
     gaps = False
     narrows = True
 
-    def __init__(self, engine: Engine, shape: Sequence[int], group: int) -> None:
+    def __init__(self, engine: Engine, x: Operand, group: int, lines: bool = False) -> None:
         self.engine, self.group = engine, group
-        images, channels, *spatial = (int(n) for n in shape)
+        images, *spatial, channels = x.stored("channels")
+        if lines:
+            *spatial, pixels = spatial
+            spatial, channels = spatial or [1], pixels * channels
         numbers = -(-(channels + group) // _LINE) * _LINE
-        self.operands = (
-            Operand((images, channels, *spatial), np.dtype(np.float32)),
-            Operand((images, numbers, *spatial), np.dtype(np.float64), tight=True),
-        )
+        self.channels = channels
+        self.operands = x, Operand((images, numbers, *spatial), np.dtype(np.float64), tight=True)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        (images, channels, *spatial), numbers = self.operands[0].shape, self.result.shape[1]
+        (images, numbers, *spatial), channels = self.result.shape, self.channels
         pixels, x_row = images * size(spatial), strides[0] or 4 * channels
         spec = KernelSpec("widen", self.engine.isa.name, 1, 4, 1, "cast", "f64", False)
         words = row_tiles(pixels, 8 * numbers, self.engine.threads) | {"x_row": x_row, "y_row": 8 * numbers}

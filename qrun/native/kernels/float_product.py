@@ -81,12 +81,18 @@ def product_call(
     cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, width), engine.threads, image)
     places, scratch = scratch_places(left, cut, (rows, vectors), lanes, near)
     far = near and not weights and stack.k * stack.b_row > _FAR
-    kind, fetched = "float_image" if image else "float_product", -(-4 * width // 64) if far else 0
+    kind = "float_lines" if left.line else "float_image" if image else "float_product"
+    fetched = -(-4 * width // 64) if far else 0
     operands = _places(left, weights is not None, near, known)
     form = product.terms.form, product.terms.out, False
     spec = KernelSpec(kind, engine.isa.name, rows, vectors, UNROLL, *form, fetched, operands=operands)
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
-    words = {"ahead": _AHEAD[left.rows > _FEW] * stack.b_row, "tap_step": taps, "depth_step": depth, **places}
+    words = {
+        "ahead": left.line or _AHEAD[left.rows > _FEW] * stack.b_row,
+        "tap_step": taps,
+        "depth_step": depth,
+        **places,
+    }
     words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
     words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
     if known and lengths is not None:

@@ -30,7 +30,7 @@ class LeftRows:
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
     zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
     whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
-    and all numbers of a pixel. links: how many roundings a sum may have one after the other, if it is not made block by block.
+    and all numbers of a pixel, or of a line, if taps are parts of lines; line: its bytes then. links: how many roundings a sum may have one after the other, if it is not made block by block.
     """
 
     rows: int
@@ -42,6 +42,7 @@ class LeftRows:
     group: int = 1
     whole: bool = False
     image: tuple[int, int] | None = None
+    line: int = 0
     links: float = 0
 
     @property

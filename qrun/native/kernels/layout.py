@@ -85,9 +85,11 @@ class Window:
         places = (y[:, None, :, None] * self.image[1] + x[:, None]) * pixel
         return np.where(inside, places, -1).reshape(self.out[0] * self.out[1], self.kernel[0] * self.kernel[1])
 
-    def line_offsets(self, pixel: int) -> Ints:
-        """int64 [out pixels, kernel rows] into an image whose padding is stored: one tap is a whole kernel row."""
-        line = (self.image[1] + self.pads[1] + self.pads[3]) * pixel
+    def line_offsets(self, pixel: int, line: int = 0) -> Ints:
+        """int64 [out pixels, kernel rows] into an image whose padding is stored: one tap is a whole kernel row.
+
+        line: bytes from one line of the image to the next, if that is not the bytes of its pixels."""
+        line = line or (self.image[1] + self.pads[1] + self.pads[3]) * pixel
         y, x = self._positions(0) + self.pads[0], self._positions(1)[:, 0] + self.pads[1]
         return (y[:, None, :] * line + (x * pixel)[:, None]).reshape(self.out[0] * self.out[1], self.kernel[0])
 
