@@ -14,7 +14,7 @@ from helpers.native import ISAS, OBJECTS, Array
 from helpers.support import assert_equal
 
 import qrun
-from qrun.native.plan import turns
+from qrun.native.plan import repeated, turns
 from qrun.native.plan.repeated import HeldTurns
 from qrun.native.plan.turns import Turned
 from qrun.running import flatrepeats
@@ -219,6 +219,17 @@ def test_a_turn_that_divides_by_0_beside_a_function_that_may_be_in_doubt_is_no_i
         for key, array in want.outputs.items():
             assert_equal(got.outputs[key], array, key)
     assert max(told) >= 20
+
+
+def test_lengths_share_the_numbers_of_turns() -> None:
+    """Of which memory is kept for good."""
+    before = repeated._numbers.cache_info().currsize
+    for length in range(2, 12):
+        text = model(LINES["as many as before, with scan outputs"])
+        session = qrun.Session(text, backend="native", threads=1, cache=OBJECTS, fuse=False)
+        for _ in range(3):
+            session.run(fed(9, length))
+    assert 0 < repeated._numbers.cache_info().currsize - before <= 4
 
 
 def test_several_runs_at_once_have_memory_of_their_own() -> None:

@@ -90,9 +90,9 @@ class Repeated(Planned):
 
 
 @cache
-def _numbers(count: int) -> Array:
-    """The numbers of turns."""
-    return np.arange(count, dtype=np.int64)
+def _numbers(bits: int) -> Array:
+    """The numbers of turns up to 2**bits, which stay, as structs point to them: so few arrays that all lengths share them."""
+    return np.arange(1 << bits, dtype=np.int64)
 
 
 class HeldTurns:
@@ -133,7 +133,7 @@ class HeldTurns:
             if key in form.elements:
                 base = 8 * form.elements[key]
             elif key in self._turning.scanned:
-                more += address(_numbers(form.length))
+                more += address(_numbers(form.length.bit_length()))
             elif key in places:
                 base = places[key]
             else:
