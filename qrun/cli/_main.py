@@ -165,8 +165,22 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
     context: click.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else f"qrun {call.command}"
     message, _, meant = " ".join(error.format_message().split()).partition("Did you mean ")
-    fixes = [f"did you mean {meant.rstrip(')')}"] if meant else []
+    fixes = _having(context, getattr(error, "option_name", ""))
+    if meant and not fixes:
+        fixes = [f"did you mean {meant.rstrip(')')}"]
     return CallError("QR000", message.rstrip(" ("), fixes=[*fixes, f"{command} -h"])
+
+
+def _having(context: click.Context | None, option: str) -> list[str]:
+    """Which commands have an option that this one has not."""
+    import click
+
+    root = context.find_root() if context else None
+    if root is None or not option or not isinstance(root.command, click.Group):
+        return []
+    made = {name: root.command.get_command(root, name) for name in COMMANDS}
+    names = [f"qrun {name}" for name, found in made.items() if found and any(option in p.opts for p in found.params)]
+    return [f"{option} is an option of {', '.join(names)}"] if names else []
 
 
 def error_fields(error: QrunError) -> dict[str, object]:

@@ -250,3 +250,19 @@ def test_a_node_without_an_operator(folder: Path) -> None:
     model.graph.node[0].op_type = ""
     save(model, folder / "m.onnx")
     failed(4, "QR201", "no op_type 1 node, first add0")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["check", "m.onnx", "-i", "x.npy"], "-i is an option of qrun run, qrun profile"),
+        (["m.onnx", "--against", "ort"], "--against is an option of qrun profile, qrun compare"),
+        (["m.onnx", "--thread", "2"], "did you mean"),
+        (["m.onnx", "--nonsense"], "qrun run -h"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_options_of_other_commands(words: list[str], expected: str) -> None:
+    ended = call(*words)
+    assert ended.code == 2
+    assert f"=  fix: {expected}" in ended.err
