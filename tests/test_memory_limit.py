@@ -40,6 +40,13 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "DynamicQuantizeMatMul": ([F(np.ones((4, 8))), B[0], F([0.5]), np.uint8([3])], {}, F),
     "TransposeMatMul": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {}, F),
     "ScaledSiLU": ([F(np.ones((4, 8)))], {}, F),
+    "CausalConvWithState": ([F(np.ones((2, 4, 8))), F(np.ones((4, 1, 3)))], {}, F),
+    "LinearAttention": (
+        [F(np.ones((2, 3, 4)))] * 3,
+        {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"},
+        F,
+    ),
+    "CDist": ([F(np.ones((4, 8))), F(np.ones((5, 8)))], {}, F),
     "GatedAdd": ([F(np.ones((4, 8)))] * 2 + [F(np.ones((4, 1)))], {}, F),
     "GatedRMSNorm": ([F(np.ones((4, 8))), F(np.ones(8)), F(np.ones((4, 8)))], {}, F),
     "FusedMatMul": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {}, F),

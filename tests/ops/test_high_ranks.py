@@ -67,6 +67,8 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
         attributes |= {"kernel_shape": [1]} if op_type in ("QLinearAveragePool", "NhwcMaxPool") else {}
         attributes |= {"num_heads": 1} if op_type in ("Attention", "QAttention", "MultiHeadAttention") else {}
         attributes |= {"num_heads": 1, "kv_num_heads": 1} if op_type == "GroupQueryAttention" else {}
+        linear = {"q_num_heads": 1, "kv_num_heads": 1, "update_rule": "linear"}
+        attributes |= linear if op_type == "LinearAttention" else {}
         bnb4 = {"K": 3, "N": 2, "block_size": 16, "quant_type": 1}
         attributes |= bnb4 if op_type == "MatMulBnb4" else {}
         attributes |= {"K": 3, "N": 2, "block_size": 16} if op_type == "MatMulNBits" else {}
@@ -101,6 +103,9 @@ CONTRIBUTED: dict[tuple[str, str], list[Any]] = {
         "FastGelu": [U.astype(np.float32), np.ones(3, np.float32)],
         "TransposeMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
         "ScaledSiLU": [U.astype(np.float32)],
+        "CausalConvWithState": [U.astype(np.float32), np.ones((2, 1, 2), np.float32)],
+        "LinearAttention": [U.astype(np.float32)] * 3,
+        "CDist": [U[0].astype(np.float32)] * 2,
         "GatedAdd": [U.astype(np.float32)] * 2 + [np.ones((1, 2, 1), np.float32)],
         "GatedRMSNorm": [U.astype(np.float32), np.ones(3, np.float32), U.astype(np.float32)],
         "FusedMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
