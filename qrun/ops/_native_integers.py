@@ -52,7 +52,7 @@ def planned_conv(
         **win.geometry(group),
         **options,
     )
-    require_shape(conv.y_shape, (x.shape[0], channels, *win.out))
+    require_shape(conv.result.shape, (x.shape[0], channels, *win.out))
     return conv
 
 

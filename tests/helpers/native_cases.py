@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from helpers.native import LIMITS, Array, codes
+from qrun.native.machine.operation import Operation, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.thresholds import INT32, exact_steps
 from qrun.ops._context import Context
@@ -29,6 +30,17 @@ SPECIAL = {
     "511.99": (511.99, 1, 1), "512": (512, 1, 1), "negative 600": (-600, 1, 1), "tie far out": (1, 1, 2.0**26),
 }  # fmt: skip
 OUTPUTS = [("u8", 0), ("u8", 7), ("u8", 128), ("u8", 255), ("s8", -128), ("s8", 0), ("s8", 3)]
+
+
+def run(operation: Operation, x: Array) -> Array:
+    """An operation of one operand, alone."""
+    return operation.engine.run(operation, [x])
+
+
+def touched(operation: Operation) -> tuple[int, int]:
+    """Bytes that calls touch of a convolution's 8-bit operand, all of which count, and of its result."""
+    x, y = (max((call.extents[place] for call in operation.tight), default=0) for place in (0, 1))
+    return max(x, size(operation.operands[0].stored("channels"))), y
 
 
 def critical(scales: tuple[Any, Any, Any], out: str, zero: int) -> Array:

@@ -51,7 +51,7 @@ def isa() -> Isa:
 def run(engine: Engine) -> np.ndarray:
     x, w = np.arange(24, dtype=np.uint8).reshape(1, 8, 3), np.arange(-64, 64, dtype=np.int8).reshape(16, 8, 1)
     target = Target(np.float32(1), np.ones(1, np.float32), np.float32(30), "u8", 3)
-    return Conv(engine, x.shape, w, x_zero_point=np.uint8(0), target=target).run(x)
+    return engine.run(Conv(engine, x.shape, w, x_zero_point=np.uint8(0), target=target), [x])
 
 
 def test_code_and_its_constants_run_wherever_they_lie() -> None:
@@ -120,7 +120,7 @@ def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
         "from qrun.native.machine.engine import Engine; from qrun.native.proof.epilogue import Target; "
         f"e = Engine.create(cache={str(tmp_path / 'c')!r}); x = np.ones((1, 4, 3), np.uint8); "
         "t = Target(np.float32(1), np.ones(1, np.float32), np.float32(1), 'u8', 0); "
-        "y = Conv(e, x.shape, np.ones((4, 4, 1), np.int8), x_zero_point=np.uint8(0), target=t).run(x); "
+        "y = e.run(Conv(e, x.shape, np.ones((4, 4, 1), np.int8), x_zero_point=np.uint8(0), target=t), [x]); "
         "print(int(y.sum()), 'llvmlite' in sys.modules, '_hashlib' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}

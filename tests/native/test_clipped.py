@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.native import ISAS, TYPES, Array, codes, engine
-from helpers.native_cases import reference, target_of
+from helpers.native_cases import reference, run, target_of
 
 from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
@@ -84,7 +84,7 @@ def test_results_do_not_depend_on_how_large_activations_are(
                 }  # fmt: skip
                 plan = planned(case, threads)
                 assert {section.spec.kind for section in plan.tight} == {"clipped"}
-                y = plan.run(case["x"])
+                y = run(plan, case["x"])
                 assert np.array_equal(y, reference(case)), (shape, w_shape, activations, weights)
 
 

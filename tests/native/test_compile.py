@@ -29,7 +29,7 @@ X = np.ones((1, 4, 3), np.uint8)
 
 def run(engine: Engine) -> np.ndarray:
     target = Target(F(1), np.ones(1, F), F(1), "u8", 0)
-    return Conv(engine, X.shape, W, x_zero_point=np.uint8(0), target=target).run(X)
+    return engine.run(Conv(engine, X.shape, W, x_zero_point=np.uint8(0), target=target), [X])
 
 
 def test_the_best_instruction_set_is_chosen_unless_named() -> None:

@@ -77,7 +77,7 @@ def test_inputs_in_place_are_left_alone() -> None:
     operation, arrays, want = made(native, (1, 1, 3, 2), (5, 70, 9), 1, "u=")
     assert operation.parts == (0, 5, 75)
     assert operation.copied == (False, True, False)
-    sections = operation.sections((0, 84, 0, 0), frozenset([1]))
+    sections = [section for section in operation.sections((0, 84, 0, 0)) if not section.extents[1]]
     assert {place for section in sections for place in (0, 1, 2) if section.extents[place]} == {0, 2}
     result = np.full(6 * 84, FILL, np.uint8)
     buffers = [np.ascontiguousarray(np.moveaxis(x, 1, -1)).reshape(-1) for x in arrays]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from helpers.native import LIMITS, THOROUGH, Array, engine, every_isa, exact_result, thin
-from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical
+from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical, run
 
 from qrun.native.kernels.gemm import Gemm
 from qrun.native.kernels.results import Results
@@ -55,7 +55,7 @@ def planted(isa: str, target: Target, points: Array) -> tuple[Array, Gemm]:
     w = np.zeros((4, len(points)), np.int8)
     zero = np.array(9, np.uint8)
     plan = Gemm(engine(isa), (rows, 4), w, x_zero_point=zero, bias=points.astype(np.int32), target=target)
-    y = plan.run(np.full((rows, 4), 9, np.uint8))
+    y = run(plan, np.full((rows, 4), 9, np.uint8))
     assert (y == y[0]).all()
     return y[0].astype(np.int64), plan
 
@@ -136,7 +136,7 @@ def test_products_drive_the_accumulator_to_every_step(isa: str) -> None:
         )
         steps = exact_steps(F(0.11), scales, F(0.23), LIMITS[out][0], zero)
         want = apply_steps(steps, np.repeat(points[None], columns, 0), LIMITS[out][0])
-        assert np.array_equal(plan.run(x.astype(np.int8)).T.astype(np.int64), want), (out, zero, forms(plan))
+        assert np.array_equal(run(plan, x.astype(np.int8)).T.astype(np.int64), want), (out, zero, forms(plan))
 
 
 @thin(*RATIOS, *SPECIAL, name="name")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Guarded, codes, emulating, engine
-from helpers.native_cases import reference, target_of
+from helpers.native_cases import reference, run, target_of, touched
 
 from qrun.native import kernels, machine
 from qrun.native.emit.isa import ISAS as ALL
@@ -79,7 +79,7 @@ def test_all_codes_and_weights(isa: str, kind: str, threads: int, near: int, mon
                 case = case_of(rng, number, kinds, extreme, kind == "clipped")
                 plan = planned(case, engine(isa, threads))
                 assert {s.spec.kind for s in plan.tight} == {kind if k >= 8 else "widened"}
-                assert np.array_equal(plan.run(case["x"]), reference(case)), (edges.GROUPED[number], kinds, extreme)
+                assert np.array_equal(run(plan, case["x"]), reference(case)), (edges.GROUPED[number], kinds, extreme)
 
 
 @every_own
@@ -92,7 +92,7 @@ def test_groups_share_the_form_of_results(isa: str, kind: str, monkeypatch: pyte
     plan = planned(case, engine(isa))
     assert len({s.spec.form for s in plan.tight}) > 1
     assert {s.spec.kind for s in plan.tight} == {kind}
-    assert np.array_equal(plan.run(case["x"]), reference(case))
+    assert np.array_equal(run(plan, case["x"]), reference(case))
 
 
 @every_own
@@ -127,8 +127,8 @@ def test_nothing_beyond_the_buffers_is_touched(
         case = case_of(rng, number, ("s8", "s8", "u8"), False, kind == "clipped")
         plan = planned(case, own)
         x = np.ascontiguousarray(np.moveaxis(case["x"], 1, -1)).reshape(-1).view(np.uint8)
-        held, y = guard.take(plan.x_bytes, at_end), guard.take(plan.y_bytes, at_end)
-        held[: x.size] = x[: plan.x_bytes]
+        held, y = (guard.take(nbytes, at_end) for nbytes in touched(plan))
+        held[: x.size] = x[: held.size]
         monkeypatch.setattr(machine.call, "_own", threading.local())
         own.execute(plan.tight, [held, y])
         assert np.array_equal(y, np.moveaxis(reference(case), 1, -1).reshape(-1)), edges.GROUPED[number]
@@ -162,7 +162,7 @@ def test_blocks_are_no_higher_than_the_image(isa: str, kind: str) -> None:
             if vectors > 1 and rows >= {"clipped": 4, "widened": 16}[kind]:
                 assert kinds == {kind}
             assert all(s.spec.rows <= rows for s in plan.tight)
-            assert np.array_equal(plan.run(x), reference(case)), (rows, vectors, kinds)
+            assert np.array_equal(run(plan, x), reference(case)), (rows, vectors, kinds)
 
 
 @pytest.mark.parametrize("name", [isa.name for isa in ALL if isa.widens])

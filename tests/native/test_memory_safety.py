@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.native import ISAS, OBJECTS, THOROUGH, Guarded, codes, needs_amx, thin
+from helpers.native_cases import run, touched
 
 import qrun.native.kernels.copied
 import qrun.native.kernels.layout
@@ -80,14 +81,13 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
         plan = Conv(engine, shape, w, x_zero_point=x_zero, target=target, **geometry)
         x = codes(rng, shape, kind)
         source = stage(x, plan, plan.tight, 0)
-        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: plan.x_bytes]
-        held = guard.take(plan.x_bytes, at_end)
+        held, y = (guard.take(nbytes, at_end) for nbytes in touched(plan))
+        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: held.size]
         held[: flat.size] = flat
-        y = guard.take(plan.y_bytes, at_end)
         y[:] = 0xA5
         monkeypatch.setattr(qrun.native.machine.call, "_own", threading.local())
         engine.execute(plan.tight, [held, y])
-        want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
+        want = np.ascontiguousarray(np.moveaxis(run(plan, x), 1, -1)).reshape(-1).view(np.uint8)
         assert np.array_equal(y, want), (shape, w_shape, geometry)
         if qrun.native.kernels.tiled._WASTE > 100:
             assert plan.tiled or not shape[1] or "group" in geometry
@@ -96,7 +96,7 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
 def test_buffers_that_are_too_small_are_refused() -> None:
     engine = Engine.create()
     plan = Conv(engine, (1, 4, 5), np.zeros((3, 4, 1), np.int8), x_zero_point=np.uint8(0))
-    x, y = np.zeros(plan.x_bytes, np.uint8), np.zeros(plan.y_bytes, np.uint8)
+    x, y = (np.zeros(nbytes, np.uint8) for nbytes in touched(plan))
     engine.execute(plan.tight, [x, y])
     with pytest.raises(ValueError, match="smaller than the plan needs"):
         engine.execute(plan.tight, [x[1:], y])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
+from helpers.native_cases import run
 
 from qrun.native.emit.isa import Isa
 from qrun.native.kernels.gemm import Gemm
@@ -166,7 +167,7 @@ def test_a_kernel_with_kept_constants_is_exact(isa: str, tmp_path: Path) -> None
     for _ in range(2):
         own = Engine.create(isa, tmp_path / "c")
         plan = Gemm(own, x.shape, w, x_zero_point=np.array(9, np.uint8), bias=bias, target=target)
-        assert plan.run(x)[1].tolist() == want
+        assert run(plan, x)[1].tolist() == want
     assert own.kernels.compiled == 0
     assert len(list((tmp_path / "c").glob("*.proof"))) == 1
 

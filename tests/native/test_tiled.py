@@ -9,7 +9,7 @@ import onnx
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import OBJECTS, Array, codes, engine, needs_amx
-from helpers.native_cases import conv_case, reference, target_of
+from helpers.native_cases import conv_case, reference, run, target_of
 from helpers.placed import run_placed
 from onnx import helper
 
@@ -74,7 +74,7 @@ def test_random_convolutions_equal_the_reference(
         seen |= kinds
         message = f"case {number}: {case['x'].shape} {case['w'].shape} {case['geometry']}"
         want = reference(case, arith)
-        assert np.array_equal(conv.run(case["x"]), want), message
+        assert np.array_equal(run(conv, case["x"]), want), message
         if number % 3 == 0:
             gaps = [0 if conv.lines else case["x"].shape[1] + 1 + number % 70, want.shape[1] + 5]
             x = np.ascontiguousarray(case["x"])
@@ -102,7 +102,7 @@ def test_rows_with_gaps_between_unreadable_pages(at_end: bool) -> None:
         assert conv.tiled
         other = Conv(engine("avx512vnni"), x.shape, w, x_zero_point=np.uint8(121), target=target, **geometry)
         assert not other.tiled
-        want = other.run(x)
+        want = run(other, x)
         for gaps in ((0, 0), (channels + 3, m), (channels + 64, m + 1)):
             assert np.array_equal(run_placed(conv.engine, conv, [x], gaps, at_end), want), (channels, gaps)
 
@@ -248,7 +248,7 @@ def test_groups_run_one_by_one() -> None:
         assert {section.spec.kind[:3] for section in plan.tight} == {"amx"}
         part = np.moveaxis(x[..., 3 : 3 + group * k], -1, 1)
         want = conv_integer(part, w, np.uint8(77), np.int8(0), group=group, pads=(1, 1, 1, 1))
-        assert np.array_equal(plan.run(part), want)
+        assert np.array_equal(run(plan, part), want)
         y = np.full((2, 9, 7, group * each + 9), -7, np.int32)
         flat = np.concatenate([x.reshape(-1)[3:], np.zeros(4096, np.uint8)])
         engine("amx").execute(plan.sections((group * k + 6, 4 * (group * each + 9))), [flat, y.reshape(-1)[4:]])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.native import LIMITS, SETS, TYPES, codes, emulating, engine
-from helpers.native_cases import reference, target_of
+from helpers.native_cases import reference, run, target_of
 
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
@@ -65,7 +65,7 @@ def test_all_codes_and_weights(isa: str, threads: int, near: int, monkeypatch: p
                 case = case_of(rng, kinds, number, extreme)
                 plan = planned(case, isa, threads)
                 assert {section.spec.kind for section in plan.tight} == {"widened"}
-                assert np.array_equal(plan.run(case["x"]), reference(case)), (edges.WIDENED[number], kinds, extreme)
+                assert np.array_equal(run(plan, case["x"]), reference(case)), (edges.WIDENED[number], kinds, extreme)
 
 
 @every_own
@@ -87,7 +87,7 @@ def test_sums_of_panels_that_overlap(isa: str) -> None:
             x, w = codes(rng, (2, 20, 33), "u8"), codes(rng, (channels, 20, 1), "s8")
             plan = Conv(engine(isa), x.shape, w, x_zero_point=x_zero)
             assert {section.spec.kind for section in plan.tight} <= {"widened", "clipped"}
-            assert np.array_equal(plan.run(x), conv_integer(x, w, np.array(x_zero))), f"{channels} channels, {x_zero}"
+            assert np.array_equal(run(plan, x), conv_integer(x, w, np.array(x_zero))), f"{channels} channels, {x_zero}"
 
 
 @pytest.mark.parametrize("name", MINE)

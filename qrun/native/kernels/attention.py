@@ -15,7 +15,7 @@ from qrun.native.kernels.float_product import product_call
 from qrun.native.kernels.float_tiles import aligned_up, even
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.kernels.softmax import SoftmaxF32
-from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Planned, size
+from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 
 _BLOCK, _LEAST = 1 << 18, 48
 """Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
@@ -27,7 +27,7 @@ _ROWS = 6
 _PLAIN = ["a*", "b*", "y*"]
 
 
-class Attention(Planned):
+class Attention(Operation):
     """softmax(a @ b) @ c, shapes as numpy.matmul; the softmax may read what a function makes of the scores and of others.
 
     scores, softmax, values: the three operations. place: which of what the softmax reads the scores are.

@@ -18,7 +18,7 @@ from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_tiles import Cut, LeftRows, even, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 
 _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
@@ -56,14 +56,12 @@ class CodedWeights:
         return "half" if self.zeros is None else "bytes" if self.zeros.dtype == np.uint8 else "floats"
 
 
-class CodedMatmul(Planned):
+class CodedMatmul(Operation):
     """a @ weights + bias of float32, a [..., K], each element rounded once.
 
     a: its shape. bias: float32 [N], or None. exact: makes elements that the kernel does not decide. memo: the weights as
     the kernel reads them, for other shapes of a.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

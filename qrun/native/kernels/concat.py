@@ -12,13 +12,13 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.point import Function
 from qrun.native.kernels.rows import TYPES, RowGrid
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 _MOST = 1024
 """Tensors: each has a call of its own, which says of every operand what it touches."""
 
 
-class Concat(Planned):
+class Concat(Operation):
     """Tensors joined along `axis`, element x of each as table[x].
 
     tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None where x is copied as it
@@ -89,13 +89,9 @@ class Concat(Planned):
         made._lie(order)
         return made
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
-        if self.order == "any" and any(strides):
-            return self.lying("channels").sections(strides, skip)
-        made = super().sections(strides)
-        return tuple(section for section in made if not any(section.extents[place] for place in skip))
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if self.order == "any" and any(strides):
+            return self.lying("channels").sections(strides)
         return tuple(section for place in range(len(self.columns)) for section in self._part(place, strides))
 
     def _part(self, place: int, strides: Sequence[int]) -> Iterator[KernelCall]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window, merged_groups
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
+from qrun.native.kernels.taps import out_of
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
@@ -41,12 +41,10 @@ class Conv(Operation):
         y   = the requantization `target` of acc, or acc itself as int32
 
     One or two spatial axes. x_zero_point is an element of x's type; w_zero_point and bias are None, [M], or for the
-    zero point one element. The object is immutable and may be used by several threads at once.
+    zero point one element.
 
-    x_shape, y_shape, y_type: what `run` takes and gives.
     may_wrap: whether some activations would take a sum out of int32.
     tiled: whether it runs on AMX tiles.
-    x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
 
     kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
     stores: whether padding may be stored around the image.
@@ -75,20 +73,18 @@ class Conv(Operation):
         memo: Memo | None = None,
     ) -> None:
         _check(x_shape, w, x_zero_point, bias, target, group)
-        images, channels, outputs = int(x_shape[0]), int(x_shape[1]), w.shape[0]
+        x_shape = tuple(int(n) for n in x_shape)
+        images, channels, outputs = x_shape[0], x_shape[1], w.shape[0]
         self.engine = engine
         self.window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
-        self.x_shape, self.group = tuple(int(n) for n in x_shape), group
-        self.x_type, self.x_zero = x_zero_point.dtype, int(x_zero_point.reshape(()))
-        self.y_type = _TYPES[target.out if target else "i32"]
-        self.y_shape = (images, outputs, *self.window.out[2 - (len(x_shape) - 2) :])
+        self.group, self.x_zero = group, int(x_zero_point.reshape(()))
         self.image = (images, *self.window.image, channels)
         lines = group == 1 and channels % 4 != 0 and channels < _FEW_CHANNELS
         self.lines = bool(stores and lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
         border = self.window.pads if self.lines else (0, 0, 0, 0)
         self.operands = (
-            Operand(self.x_shape, self.x_type, border, self.x_zero, self.lines),
-            Operand(self.y_shape, self.y_type),
+            Operand(x_shape, x_zero_point.dtype, border, self.x_zero, self.lines),
+            Operand((images, outputs, *out_of(self.window, len(x_shape))), _TYPES[target.out if target else "i32"]),
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
@@ -97,57 +93,36 @@ class Conv(Operation):
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
         self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
         self._sums: tuple[Folded, Target | None] | None = None
-        if 0 not in self.y_shape:
+        if 0 not in self.result.shape:
             folded = self._folded(taps, zero, addend)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
             self._sums = folded, target
-            self._parts = self._plan(folded, target)
-        self._measure()
+            self._parts = self._cut(folded, target)
 
-    def _measure(self) -> None:
-        """The calls on operands without gaps, and what these reach."""
-        self._tight = self._placed(0, 0)
-        self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
-        self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
-
-    def resized(self, other: Conv) -> Conv | None:
-        """This convolution with the activations of another one, which differs from it in sizes and constants only; None if there
-        is nothing to compute, or padding is stored."""
-        types = self.x_type, self.y_type, self.group, self.image[3], self.y_shape[1]
-        if types != (other.x_type, other.y_type, other.group, other.image[3], other.y_shape[1]):
+    def resized(self, other: Operation) -> Conv | None:
+        """None also if there is nothing to compute, or padding is stored."""
+        if not isinstance(other, Conv) or self.group != other.group or self.lines or other.lines:
             return None
-        if self.lines or other.lines or self._sums is None or other._sums is None:
+        made = super().resized(other)
+        if made is None or self._sums is None or other._sums is None:
             return None
-        made = copy(self)
-        made.__dict__.pop("tight", None)
-        made.window, made.image, made.operands = other.window, other.image, other.operands
-        made.x_shape, made.y_shape, made.tiled = other.x_shape, other.y_shape, False
+        made.window, made.image, made.tiled = other.window, other.image, False
         pairs = zip(self._parts, other._parts, strict=False)
         sized = [(_sized(own, like), k) for (own, _), (like, k) in pairs]
         parts = [(part, k) for part, k in sized if part is not None]
         complete = len(parts) == len(self._parts) == len(other._parts)
-        made._parts = list(parts) if complete else made._plan(*self._sums)
-        made._measure()
+        made._parts = list(parts) if complete else made._cut(*self._sums)
         return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
         """The weights without their zero points, and what sums start from instead."""
-        signed = self.x_type == np.int8
+        signed = self.operands[0].dtype == np.int8
         shift = 0 if self._depthwise(taps) else self.engine.isa.shift(signed)
         own = taps if taps.size else taps[:, :1]
         return self._memo.once(("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift))
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
-        x, y = strides
-        if self.lines and x:
-            raise ValueError("an operand that is read line by line has no gaps")
-        return self._placed(x, y) if any(strides) else self._tight
-
-    def _placed(self, x: int, y: int) -> tuple[KernelCall, ...]:
-        x = x or self.image[3]
-        y = y or self.result.row_bytes("channels")
-        if x < self.image[3] or y < self.result.row_bytes("channels"):
-            raise ValueError("rows overlap")
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        x, y = strides[0] or self.image[3], strides[1] or self.result.row_bytes("channels")
         return tuple(part.placed(self._layout(k, x, y)) for part, k in self._parts)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
@@ -161,15 +136,15 @@ class Conv(Operation):
     def _depthwise(self, taps: Array) -> bool:
         return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
 
-    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[RelocatableCall | TiledPart, int]]:
-        """Kernel calls, each with its k."""
+    def _cut(self, folded: Folded, target: Target | None) -> list[tuple[RelocatableCall | TiledPart, int]]:
+        """Calls for channels, each with its k."""
         engine, channels = self.engine, self.image[3]
         results = self._memo.once(
             ("results", id(folded)), lambda: Results.of(target, folded, engine.kernels, engine.isa)
         )
 
         def product(part: Folded, k: int, results: Results = results) -> Product:
-            zero = np.asarray(self.x_zero, self.x_type)
+            zero = np.asarray(self.x_zero, self.operands[0].dtype)
             layout = self._layout(k, channels, self.result.row_bytes("channels"))
             return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
 
@@ -215,13 +190,6 @@ class Conv(Operation):
         few = size(self.window.out) * size(self.window.kernel) <= _FEW_OFFSETS
         return (_shared_layout if few else _layout)(self.window, self.lines, *sizes)
 
-    def run(self, x: Array) -> Array:
-        """x [N, C, spatial...] of any strides to y [N, M, spatial...]: views of channels-last memory are free.
-
-        Raises ValueError if x has not the planned shape and type.
-        """
-        return self.engine.run(self, [x])
-
 
 _OF_CONSTANTS = ("weights*", "padding*", "bias*", "constants*", "zero_point!", "mask")
 """What the struct of a `dense` call has that does not follow from shapes (kernels/product.py)."""
@@ -260,10 +228,10 @@ class ChannelsLast(Operation):
     order: Order = "rows"
 
     def __init__(self, conv: Conv) -> None:
-        self.conv = conv
+        self.engine, self.conv = conv.engine, conv
         self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self.conv.sections(strides)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies, fills
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 
 @frozen
@@ -46,7 +46,7 @@ class OperandStrides:
         return cls(start, tuple(steps))
 
 
-class Copy(Planned):
+class Copy(Operation):
     """y[...] = x[...] along `moves`, beginning at the elements x_first and y_first; `fills` are boxes of y (first
     element, counts) that get the constant `value`.
 

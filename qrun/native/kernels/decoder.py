@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -52,7 +52,7 @@ class Heads:
         return {"heads": count, "places": places, "size": length, **dict(steps)}
 
 
-class _Ragged(Planned):
+class _Ragged(Operation):
     """What the ends of sequences decide: an int32 operand of shape `ends` has the last place of each.
 
     bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with an end
@@ -184,7 +184,7 @@ class RaggedMask(_Ragged):
         return self._called(("ends*", "y*"), batch * places, total, words)
 
 
-class Present(Planned):
+class Present(Operation):
     """A cache [batch, heads, room, size]: the first `kept` rows of another one, then new rows, then zeros.
 
     past: the shape of the first operand; None if there is none, as nothing is kept. new: what the next operand has.
@@ -223,7 +223,7 @@ def _placed(section: KernelCall, place: int, last: int) -> KernelCall:
     return replace(section, pointers=pointers, extents=tuple(extents))
 
 
-class Constant(Planned):
+class Constant(Operation):
     """An array that is the same in every run."""
 
     def __init__(self, engine: Engine, array: Array) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import FACTOR_BYTES
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, share, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, share, size
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.machine.operation import row_tiles
 
@@ -26,7 +26,7 @@ RESULTS = {
 """What Parameters makes, by its form."""
 
 
-class _Step(Planned):
+class _Step(Operation):
     """One kernel over whole operands, whose words that point to them are `places`."""
 
     places: tuple[str, ...]
@@ -50,11 +50,6 @@ class _Elements(_Step):
 
     order: Order = "any"
     gaps = False
-
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if any(strides):
-            raise ValueError("elements without gaps")
-        return super()._plan(strides)
 
 
 class Range(_Elements):
@@ -132,7 +127,7 @@ class Scaling:
         return each + "b" * (self.bias is not None) + "m" * (self.slope is not None)
 
 
-class Factors(Planned):
+class Factors(Operation):
     """What comes with the run of a Scaling to what Scaled multiplies with."""
 
     def __init__(self, engine: Engine, scaling: Scaling) -> None:
@@ -154,7 +149,7 @@ class Factors(Planned):
         return (self._whole(spec, names, words, arrays=arrays, sparse=True),)
 
 
-class Scaled(Planned):
+class Scaled(Operation):
     """int32 sums [..., columns] and what Factors made to float32 of the shape `y_shape`, of as many elements."""
 
     def __init__(self, factors: Factors, sums: Sequence[int], y_shape: Sequence[int]) -> None:

@@ -26,7 +26,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.call import Recheck
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
@@ -56,7 +56,7 @@ _NEAR = 1 << 10
 """The same where results of functions stay in the thread's memory until others are made of them."""
 
 
-class Expression(Planned):
+class Expression(Operation):
     """y = what the last step makes; the values of steps are those of `operands` by number, then those of steps before.
 
     operands:  what is read, which broadcasts to y's shape, then y.

@@ -10,13 +10,13 @@ from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.operation import TILE_BYTES
 
 ARG_KINDS = {"float32": "f", "int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
 
 
-class Arg(Planned):
+class Arg(Operation):
     """int64: where along an axis, which stays with a length of 1, the greatest or least element is; a NaN counts as both.
 
     what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of ARG_KINDS.
@@ -67,7 +67,7 @@ TOP_KINDS = {"float32": "f", "int32": "i"}
 _PLACES = np.dtype(np.int64)
 
 
-class TopPlaces(Planned):
+class TopPlaces(Operation):
     """int64 [..., count]: where in each row, along the last axis of x, the best elements are, the best first.
 
     what: ``max``, or ``min`` for the least. Of equals the first is the best; NaN is greater than all numbers, and -0 is 0.
@@ -92,7 +92,7 @@ class TopPlaces(Planned):
         return (self._whole(spec, ("x*", "y*"), words, scratch=8 * self.count),)
 
 
-class Along(Planned):
+class Along(Operation):
     """x [..., length] at places [..., count] of each row, which must be 0 to length - 1."""
 
     narrows = True

@@ -18,7 +18,7 @@ from qrun.native.kernels.float_winograd import winograd_call, worthwhile
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, stack_starts
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.taps import Taps, out_of, read_places
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 
 _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
@@ -120,8 +120,6 @@ class FloatConv(FloatProduct):
         self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if self.geometry.lines and strides[0]:
-            raise ValueError("an operand that is read line by line has no gaps")
         x, outputs = self.operands[0], self.result.shape[1]
         each, channels = x.dtype.itemsize, x.shape[1]
         pixel, row = strides[0] or each * channels, strides[1] or 4 * outputs
@@ -168,7 +166,7 @@ def _spreads(isa: Isa, depth: int) -> bool:
     return depth <= _NARROW and isa.lanes // 2 % depth == 0
 
 
-class WideImage(Planned):
+class WideImage(Operation):
     """float32 [N, C, spatial...] as float64, with the sums of squares of each group's channels behind those of a pixel.
 
     lines: with the border, and one sum behind each line instead; the result has lines in place of pixels. channels: numbers of

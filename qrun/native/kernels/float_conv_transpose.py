@@ -98,8 +98,6 @@ class FloatConvTranspose(FloatProduct):
         self.terms = FloatTerms("sum" if bias is None else "bias")
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if any(strides):
-            raise ValueError("rows of a transposed convolution have no gaps")
         firsts = itertools.product(*(range(min(axis.stride, axis.out)) for axis in self.axes))
         return tuple(self._phase(first) for first in firsts)
 

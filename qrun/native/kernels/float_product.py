@@ -12,14 +12,14 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.spec import NARROW
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, narrower, stack_call
-from qrun.native.machine.engine import Array, KernelCall, KernelSpec, Planned
+from qrun.native.machine.engine import Array, KernelCall, KernelSpec, Operation
 
 _AHEAD, _FEW, _FAR = (8, 16), 4, 1 << 20
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for more, and bytes of it from which on that
 pays: it comes from beyond the second-level cache, a short piece of each row at a time."""
 
 
-class FloatProduct(Planned):
+class FloatProduct(Operation):
     """Sums of products of floats, each rounded once.
 
     terms: what becomes of them. exact: makes those that are in doubt. arrays: operands that are constant, by word.

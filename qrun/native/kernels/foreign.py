@@ -13,7 +13,7 @@ from qrun.native.emit.spec import DOUBT, FOREIGN, KernelSpec
 from qrun.native.errors import Declined, Unplanned
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies
 from qrun.native.machine.call import Rechecker
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, size
 
 Function = Callable[[list[Array]], Sequence[Array]]
 _MOST = DOUBT // 8 - len(FOREIGN)
@@ -22,7 +22,7 @@ _KEPT = 16
 """Places of operands whose arrays are kept: programs that run at once have one each, and arrays of a run others."""
 
 
-class Foreign(Planned):
+class Foreign(Operation):
     """What a function makes of arrays: its only result, or all of them behind each other as bytes, of which `outputs` are the
     parts. Raises Declined where arrays are none that lie in memory as they are.
 
@@ -105,7 +105,7 @@ class _Caller(Rechecker):
         return found
 
 
-class Part(Planned):
+class Part(Operation):
     """An array, of which bytes hold all elements from `start` on."""
 
     def __init__(self, engine: Engine, whole: Operand, part: Operand, start: int) -> None:

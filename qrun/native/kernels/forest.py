@@ -9,7 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.forest import NODE
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles
 from qrun.native.machine.memory import aligned_copy
 
 _FLOAT = np.dtype(np.float32)
@@ -47,7 +47,7 @@ class PackedForest:
     weights: Array
 
 
-class TreeWalk(Planned):
+class TreeWalk(Operation):
     """float32 x [N, features] to the sums of votes, float64 [N, targets]; or, if `numbers` are given, to float32 [N, 1]: the
     sum of one target, divided by the first of them, plus the second. Then no leaf has more than one vote.
 
@@ -81,7 +81,7 @@ class TreeWalk(Planned):
         return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
 
 
-class Winners(Planned):
+class Winners(Operation):
     """float64 sums of votes (or float32, for labels) [N, classes], to which base, float64 [classes], is added: as float32; or, if labels are given, int64
     [classes], to that of the greatest of each row, int64 [N]. Of equals it is the first, and NaN is greater than all numbers."""
 

@@ -21,8 +21,8 @@ from qrun.native.machine.engine import (
     KernelCall,
     KernelSpec,
     Operand,
+    Operation,
     Order,
-    Planned,
     row_tiles,
     size,
 )
@@ -57,7 +57,7 @@ class _Axis:
         return _Axis(np.arange(len(self.at) * count) * inner.step + self.at[0] + inner.at[0], inner.y, inner.step)
 
 
-class Indexed(Planned):
+class Indexed(Operation):
     """y[i, j, ...] = x[places[0][i], places[1][j], ...]; places None: all of an axis, in order.
 
     Elements of 1, 2, 4 or 8 bytes. lies: how both lie, ``any`` for whichever order (`lying`).
@@ -181,7 +181,7 @@ class NamedRows:
         return self.lines * self.run
 
 
-class Gathered(Planned):
+class Gathered(Operation):
     """The rows of an array [before, *named, lines * run] that the indices name: -s to s-1 where s is the length of the axis.
 
     shapes: of the array and of the indices; y_shape: of the result. A run with an index beyond these ends undecided.
@@ -240,7 +240,7 @@ products."""
 _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 
 
-class Scattered(Planned):
+class Scattered(Operation):
     """A copy of x [before, *named, lines * run] in which rows that the indices name, as of Gathered, are replaced by the updates,
     or joined with them, one after the other.
 

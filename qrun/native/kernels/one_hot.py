@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 
 KINDS = {"int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
 
 
-class OneHot(Planned):
+class OneHot(Operation):
     """values[1] where the place along a new axis of x's shape is the index, else values[0].
 
     x: indices, of KINDS. depth: of the new axis. least: the least index that exists; those below 0 count from the end.

@@ -11,13 +11,13 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 from qrun.shapes import broadcast_shapes
 
 
-class PairLookup(Planned):
+class PairLookup(Operation):
     """y = table[a, b], element by element, for 8-bit codes a and b of one type.
 
     shapes: of a and b, which broadcast; where they differ, rows (channels, or the last axis) are whole in both, and each
@@ -78,7 +78,7 @@ class PairLookup(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
-        columns = result.columns("channels" if self.order == "any" else self.order)
+        columns = result.columns(self.order)
         grid = (
             RowGrid.of(result.shape, columns, strides) if self.order == "any" else self.overlay.grid(columns, strides)
         )

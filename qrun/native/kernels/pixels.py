@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import NARROW
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.memory import Array
 
 _FLOAT = np.dtype(np.float32)
 
 
-class _Pixels(Planned):
+class _Pixels(Operation):
     """One kernel over the pixels of float32 [N, C, spatial...], the channels of each made together.
 
     block: channels at once. unit_bytes: of work, a channel. arrays, words: what is in the struct for this kernel alone.

@@ -15,7 +15,7 @@ from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, Planned
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.lines import Expected, fit_lines
 from qrun.native.proof.thresholds import Bools
@@ -24,7 +24,7 @@ _RUNS = 8
 """Calls beside which looking everything up is no slower."""
 
 
-class Point(Planned):
+class Point(Operation):
     """y = table[x], element by element, for 8-bit codes.
 
     table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
@@ -75,7 +75,7 @@ class Point(Planned):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
-        columns = result.columns("channels" if self.order == "any" else self.order)
+        columns = result.columns(self.order)
         grid = RowGrid.of(result.shape, columns, strides, flat=self.order == "any")
         return tuple(self.function.sections(self.engine, grid, (0, 1), 2, 0, columns))
 

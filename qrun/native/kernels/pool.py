@@ -13,7 +13,7 @@ from qrun.native.emit.spec import NARROW, PIECE
 from qrun.native.errors import Declined
 from qrun.native.kernels.taps import Taps
 from qrun.native.machine.call import Rechecker
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, size
 from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import TILE_BYTES
 from qrun.native.proof.means import Means
@@ -22,7 +22,7 @@ _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32):
 _UNROLLS = (4, 3, 2, 1)
 
 
-class Pool(Planned):
+class Pool(Operation):
     """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
 
     kind = ""

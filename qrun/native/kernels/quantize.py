@@ -11,7 +11,8 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import PIECE
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, Planned, share, size
+from qrun.native.kernels.copy import OperandStrides
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, share, size
 from qrun.native.machine.memory import Array, aligned
 from qrun.native.machine.operation import TILE_BYTES
 
@@ -59,7 +60,7 @@ class _Grid:
         }
 
 
-class _Elementwise(Planned):
+class _Elementwise(Operation):
     """One array of a shape to another type: per tensor, or with constants per column of axis 1 or the last one."""
 
     why = ""
@@ -82,7 +83,7 @@ class _Elementwise(Planned):
         if self.order == "any" and not any(strides):
             columns = size(x.shape)
         else:
-            columns = x.columns("channels" if self.order == "any" else self.order)
+            columns = x.columns(self.order)
         sizes = [o.dtype.itemsize * columns for o in self.operands]
         steps = (strides[0] or sizes[0], strides[1] or sizes[1])
         return _Grid.of(size(x.shape) // columns, columns, steps, sum(sizes), self.engine.threads)
@@ -160,7 +161,7 @@ class Quantize(_Elementwise):
         return QuantizeImage(self, operand)
 
 
-class QuantizeImage(Planned):
+class QuantizeImage(Operation):
     """A Quantize from planes to pixels: x in C order, the result channels-last, its border not written."""
 
     order: Order = "channels"
@@ -179,12 +180,8 @@ class QuantizeImage(Planned):
         images, width = y.shape[0], y.shape[-1]
         lines = size(y.shape[2:-1])
         stored = y.stored("channels")
-        pixel = strides[1] or planes
-        if pixel != planes:
-            raise ValueError("an image has no gaps")
-        y_line, y_image = stored[-2] * pixel, size(stored[1:-1]) * pixel
-        cuts = [cut.start for cut in y.interior("channels")[1:]] or [0] * (len(stored) - 2)
-        start = cuts[-1] * pixel + (cuts[0] * y_line if len(cuts) > 1 else 0)
+        y_line, y_image = stored[-2] * planes, size(stored[1:])
+        start = OperandStrides.of(y, "channels", 0).start
         block = _block(width, 4 * engine.isa.lanes)[0]
         plane, row = 4 * lines * width, width * planes * 5
         chunk = lines if engine.threads == 1 else min(lines, share(images * lines, row, engine.threads))

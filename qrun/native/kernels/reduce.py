@@ -10,7 +10,7 @@ import numpy as np
 from qrun.native.emit.expression import KINDS
 from qrun.native.errors import Declined
 from qrun.native.kernels.rowwise import UNIT, FloatRows
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 from qrun.native.machine.memory import Array
 
 FLOAT_KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
@@ -57,7 +57,7 @@ _NAMES = {
 _FORMS = ("sum", "product", "sum_abs", "sum_square", "mean", "greatest", "least")
 
 
-class IntegerReduction(Planned):
+class IntegerReduction(Operation):
     """What a row of `length` elements comes to, one or more of them, of shape y_shape.
 
     kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (the exact

@@ -12,7 +12,7 @@ from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, size
 
 _KINDS = {"float32": "f", "float64": "d", "uint8": "u", "int8": "s"}
 _OUT = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "s8"}
@@ -53,7 +53,7 @@ _WHOLE = WeighedTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
 """Of an axis of one element, which stays."""
 
 
-class Resample(Planned):
+class Resample(Operation):
     """y = sum of x at the indices of taps times their weights along an axis, then along the next one, all in float64:
     each sum in order from 0 on, rounded once, to dtype. Integers are rounded to even, or cut off with `cut`, and saturate.
 

@@ -12,7 +12,7 @@ from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import Recheck, Rechecker
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Planned, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import Array
 from qrun.native.machine.operation import row_tiles
 
@@ -33,7 +33,7 @@ _SLOTS, _ROOM = 64, 1 << 16
 """Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
 
 
-class FloatRows(Planned):
+class FloatRows(Operation):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:

@@ -9,12 +9,12 @@ import numpy as np
 
 from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 
 _KINDS = {"float32": "f", "float64": "d", "int32": "i", "int64": "l", "uint32": "m", "uint64": "q"}
 
 
-class Accumulated(Planned):
+class Accumulated(Operation):
     """y[i] = x[0] joined with ... x[i] along an axis of a shape with elements; float32 in float64, each result rounded once.
 
     what: ``sum`` or ``product``; integers wrap. exclusive: up to x[i - 1], so that y[0] is 0 or 1. reverse: from the end.

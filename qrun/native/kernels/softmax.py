@@ -18,8 +18,6 @@ from qrun.native.machine.engine import (
     KernelSpec,
     Operand,
     Operation,
-    Order,
-    Planned,
     row_tiles,
     size,
 )
@@ -34,7 +32,7 @@ _REACH = 1024.0
 """Greater quotients give the greatest code, whatever the zero point."""
 
 
-class Softmax(Planned):
+class Softmax(Operation):
     """y = saturate(RNE(exp(scale * x) / sum exp(scale * x) / y_scale) + zero_point), each sum over `length` codes.
 
     shape:  of x and y, uint8 or int8 as zero_point, in C order, rows of `length` one after another.
@@ -44,8 +42,6 @@ class Softmax(Planned):
     float64 decides where its quotient is surely on one side of a tie: its relative error is below
     (length + 32) * 2**-52, a sum of `length` terms and a few roundings. Otherwise a run ends with Undecided.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

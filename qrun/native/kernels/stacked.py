@@ -16,7 +16,7 @@ from qrun.native.emit.spec import MAGIC_BITS, constant_bytes
 from qrun.native.kernels.layout import Layout, chunk_blocks
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of
 from qrun.native.kernels.stack import Meeting, PanelRun, Stack
-from qrun.native.machine.engine import KernelCall, KernelSpec, Operand, Operation, Order, Planned, row_tiles, size
+from qrun.native.machine.engine import KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 from qrun.native.machine.memory import Array, address, aligned
 from qrun.native.proof.fold import wrapped
 
@@ -46,10 +46,8 @@ def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) ->
     return memo.once("stack", lambda: own.stack.sized_as(sizes))
 
 
-class Pack(Planned):
+class Pack(Operation):
     """b, and perhaps the zero point of a, to what a StackProduct reads. addend: int32 [N], added to all sums."""
-
-    order: Order = "plain"
 
     def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
         self.stack, self.zero, self.addend = stack, zero, addend
@@ -100,10 +98,8 @@ class Pack(Planned):
         return stack.engine.kernels.call(spec, operands, words, extents, {"first*": self._first(panels)}, sparse=True)
 
 
-class RowTerms(Planned):
+class RowTerms(Operation):
     """What the rows of a add to the sums, for zero points of which some are known: int32 [rows of a]."""
-
-    order: Order = "plain"
 
     def __init__(self, stack: Stack, a_zero: Zero, b_zero: Zero) -> None:
         self.engine, self.stack, self.zeros = stack.engine, stack, (a_zero, b_zero)
@@ -128,10 +124,8 @@ class RowTerms(Planned):
         return (self._whole(spec, names, words, sparse=True),)
 
 
-class StackProduct(Planned):
+class StackProduct(Operation):
     """a, what Pack made of b, and perhaps RowTerms to the stack's results."""
-
-    order: Order = "plain"
 
     def __init__(self, stack: Stack, terms: bool, y_shape: Sequence[int] | None = None) -> None:
         self.stack, self.terms = stack, terms

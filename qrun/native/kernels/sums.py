@@ -16,7 +16,6 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.gemm import Gemm
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Planned
 from qrun.native.machine.memory import Array, address, aligned_copy
 from qrun.native.machine.operation import Operand, Operation, Order
 from qrun.native.proof.fold import magnitudes, totals, wrapped
@@ -158,7 +157,7 @@ def _whole(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-class Prepare(Planned):
+class Prepare(Operation):
     """The zero point and the sources of a tail to what DynamicSums reads."""
 
     def __init__(self, plan: SumsPlan) -> None:
@@ -184,17 +183,14 @@ class DynamicSums(Operation):
         dtype = y.dtype if plan.form == "i32" else _FLOAT
         self.operands = x, plan.prepared, Operand(y.shape if y_shape is None else tuple(y_shape), dtype)
         self.order: Order = product.order
-        self._made: dict[tuple[int, int], tuple[KernelCall, ...]] = {}
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         plan = self.plan.sized_as(other.plan, memo) if isinstance(other, DynamicSums) else None
         return None if plan is None else DynamicSums(plan, other.result.shape)
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, _, y = strides
-        if (x, y) not in self._made:
-            self._made[x, y] = self.plan.calls(x, y)
-        return self._made[x, y]
+        return self.plan.calls(x, y)
 
 
 def dynamic_sums(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Planned, row_tiles, size
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 
 
-class Triangle(Planned):
+class Triangle(Operation):
     """x [..., n, m] of elements of 1, 2, 4 or 8 bytes, with zeros before the place i + diagonal of each row i, or from it on.
 
     upper: whether it is before.

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.walking import AT, GATES, HEADER, INPUTS, NEW, OLD, STATES, SUMS, WORDS, Y
 from qrun.native.kernels.copy import Copy, Move
-from qrun.native.machine.engine import Array, Engine, Ints, Operand, Order, Planned, size
+from qrun.native.machine.engine import Array, Engine, Ints, Operand, Operation, size
 from qrun.native.machine.memory import aligned_copy
 
 Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
@@ -72,7 +72,7 @@ class Share:
     rounds: bool = False
 
 
-class Walked(Planned):
+class Walked(Operation):
     """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial states
     and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
 
@@ -80,8 +80,6 @@ class Walked(Planned):
     stepped: makes cells that float64 does not decide. added: float32 [directions, units], what the cell ``linear`` adds to the
     product of the gate h.
     """
-
-    order: Order = "plain"
 
     def __init__(
         self,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 
@@ -96,65 +93,6 @@ class Engine:
                 raise section.undecided(mark)
 
 
-class Planned(Operation):
-    """Keeps its kernel calls for each set of strides. A result without elements takes none. In C order, if it does not say
-    otherwise."""
-
-    engine: Engine
-    order: Order = "plain"
-
-    @cached_property
-    def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
-        return {}
-
-    def again(self, **changes: Any) -> Self:
-        """A copy with these attributes, and kernel calls of its own."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, **changes)
-        for name in ("_made", "tight"):
-            made.__dict__.pop(name, None)
-        return made
-
-    def resized(self, other: Operation) -> Self | None:
-        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or rows
-        differ that have constants of their own: those of an order other than ``any``."""
-        if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
-            return None
-        for own, operand in zip(self.operands, other.operands, strict=True):
-            if own.dtype != operand.dtype or any(own.border) or any(operand.border):
-                return None
-            if self.order != "any" and own.columns(_rows(self.order)) != operand.columns(_rows(self.order)):
-                return None
-        return self.again(operands=other.operands)
-
-    @abstractmethod
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps; the result has elements."""
-
-    def _whole(self, spec: KernelSpec, names: Sequence[str], words: Mapping[str, int], **fields: Any) -> KernelCall:
-        """The call on whole operands, to which the words of these names point. fields: as those of Kernels.call."""
-        return self.engine.kernels.call(spec, names, words, [operand.nbytes for operand in self.operands], **fields)
-
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
-        key = tuple(strides)
-        if len(key) != len(self.operands):
-            raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")
-        for stride, operand, order in zip(key, self.operands, self._orders(), strict=True):
-            if stride and (any(operand.border) or order == "plain" or stride < operand.row_bytes(_rows(order))):
-                raise ValueError(f"rows of {list(operand.shape)} cannot lie {stride} bytes apart")
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = self._plan(key) if size(self.result.shape) else ()
-        return found
-
-    def _orders(self) -> tuple[Order, ...]:
-        return (*(self.source_order for _ in self.operands[1:]), self.result_order)
-
-
-def _rows(order: Order) -> Order:
-    return "channels" if order == "any" else order
-
-
 def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:
     """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
     operand, order = operation.operands[place], operation.source_order
@@ -193,7 +131,6 @@ __all__ = [
     "Operand",
     "Operation",
     "Order",
-    "Planned",
     "aligned",
     "row_tiles",
     "share",

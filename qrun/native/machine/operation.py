@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
     from qrun.declare.memo import Memo
     from qrun.native.emit.expression import FunctionStep
+    from qrun.native.machine.engine import Engine
 
 Order = Literal["channels", "rows", "any", "plain"]
 
@@ -40,10 +42,10 @@ class Operand:
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
-        """Elements of a row: those that lie next to each other in memory whatever the stride."""
-        if order in ("any", "plain") or not self.shape:
+        """Elements of a row, which lie next to each other whatever the stride. In order ``any`` it is that of ``channels``."""
+        if order == "plain" or not self.shape:
             return size(self.shape)
-        return self.shape[1 if order == "channels" and len(self.shape) > 1 else -1]
+        return self.shape[-1 if order == "rows" or len(self.shape) == 1 else 1]
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +76,8 @@ class Operand:
 
 
 class Operation(ABC):
-    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads.
+    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads, but that it
+    keeps its kernel calls for each set of strides.
 
     operands: what it reads, in order, and last what it writes.
     order:    how operands lie in memory. ``channels``: axis 1 innermost; ``rows``: as numpy's C order; in both, rows of
@@ -82,8 +85,9 @@ class Operation(ABC):
               ``plain``: C order without gaps.
     """
 
+    engine: Engine
     operands: tuple[Operand, ...]
-    order: Order
+    order: Order = "plain"
     view = False
     """Whether the result is the operand's own bytes, in C order, under another shape."""
     leads = False
@@ -104,13 +108,37 @@ class Operation(ABC):
     """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
 
     @abstractmethod
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
-        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart.
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps; the result has elements."""
 
-        0 stands for rows without gaps. An operation of order ``any`` may see gaps only if rows are those of
-        ``channels``; operands with a border have none.
-        skip: operands of a concatenation that are in their place already.
+    @cached_property
+    def _made(self) -> dict[tuple[int, ...], tuple[KernelCall, ...]]:
+        return {}
+
+    def sections(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart; none where the
+        result has no elements.
+
+        0 stands for rows without gaps. In order ``any`` rows with gaps are those of ``channels``. Raises ValueError where rows
+        would overlap, and for gaps in an operand that has none: in C order, with a border, or tight.
         """
+        key = tuple(strides)
+        if len(key) != len(self.operands):
+            raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")
+        for place, stride in enumerate(key):
+            if stride and not self._may_lie(place, stride):
+                raise ValueError(f"rows of {list(self.operands[place].shape)} cannot lie {stride} bytes apart")
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._plan(key) if size(self.result.shape) else ()
+        return found
+
+    def _may_lie(self, place: int, stride: int) -> bool:
+        operand, last = self.operands[place], place == len(self.operands) - 1
+        order = self.result_order if last else self.source_order
+        if order == "plain" or any(operand.border) or operand.tight or (last and not self.gaps):
+            return False
+        return stride >= operand.row_bytes(order)
 
     @property
     def source_order(self) -> Order:
@@ -165,6 +193,30 @@ class Operation(ABC):
     def tight(self) -> tuple[KernelCall, ...]:
         """The kernel calls for operands without gaps."""
         return self.sections((0,) * len(self.operands))
+
+    def again(self, **changes: Any) -> Self:
+        """A copy with these attributes, and kernel calls of its own."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **changes)
+        for name in ("_made", "tight"):
+            made.__dict__.pop(name, None)
+        return made
+
+    def resized(self, other: Operation) -> Self | None:
+        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or rows
+        differ that have constants of their own: those of an order other than ``any``."""
+        if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
+            return None
+        for own, operand in zip(self.operands, other.operands, strict=True):
+            if own.dtype != operand.dtype or any(own.border) or any(operand.border):
+                return None
+            if self.order != "any" and own.columns(self.order) != operand.columns(self.order):
+                return None
+        return self.again(operands=other.operands)
+
+    def _whole(self, spec: KernelSpec, names: Sequence[str], words: Mapping[str, int], **fields: Any) -> KernelCall:
+        """The call on whole operands, to which the words of these names point. fields: as those of Kernels.call."""
+        return self.engine.kernels.call(spec, names, words, [operand.nbytes for operand in self.operands], **fields)
 
 
 def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:

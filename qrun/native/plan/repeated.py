@@ -14,7 +14,7 @@ from qrun.native.emit.spec import HELD, MOVE, STRUCT, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.foreign import Part, lined
 from qrun.native.kernels.strided import SIZES
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Planned
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation
 from qrun.native.machine.memory import address
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
@@ -44,7 +44,7 @@ class RepeatedForm:
     states: tuple[Key, ...]
 
 
-class Repeated(Planned):
+class Repeated(Operation):
     """What many turns make: the states that are wanted, then what is stacked, behind each other as bytes, of which `outputs` are
     the parts. Only a program can run it. Raises Declined where threads could share the work of a turn."""
 

@@ -162,13 +162,11 @@ class Schedule:
         for placed in self.placement.placed:
             whole = placed.storages[-1]
             parts = enumerate(placed.operation.parts)
-            joined = (p for p, start in parts if _is_part(placed.storages[p], whole, start))
-            strides = [storage.stride for storage in placed.storages]
-            skip = frozenset(joined)
-            made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
-            if not skip and not any(whole.operand.border):
+            there = [p for p, start in parts if _is_part(placed.storages[p], whole, start)]
+            made = placed.operation.sections([storage.stride for storage in placed.storages])
+            if not there and not any(whole.operand.border):
                 must_reach(made, self._span(whole).end - self._span(whole).first)
-            calls += [PlannedCall(section, placed) for section in made]
+            calls += [PlannedCall(section, placed) for section in made if not any(section.extents[p] for p in there)]
         return tuple(calls)
 
     def _rows(self) -> tuple[tuple[PlannedCall, ...], Ints]:
