@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from qrun.native.proof.epilogue import Target
 
 _GROUPS = 256
-_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 
 
 def planned_conv(
@@ -95,9 +94,10 @@ def gemm_kernel(
 
 def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
     """The requantization of checked parameters: all scalars, but w_scale may have one value per channel."""
+    from qrun.native.emit.spec import CODES
     from qrun.native.proof.epilogue import Target
 
-    out = _OUT.get(y_zero.dtype)
+    out = CODES.get(y_zero.dtype)
     if out is None:
         raise declined(f"no native {type_name(y_zero.dtype)} results")
     if site.ctx.arith == "onnx-ref":

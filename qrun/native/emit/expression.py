@@ -21,9 +21,15 @@ KINDS = {
     "q": ("i64", 8),
     "d": ("double", 8),
 }
-"""Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; uint16;
-bool, which is true where it is not 0; float16; bfloat16; uint32; uint64; float64. A capital stands for one element for all
-of a row."""
+"""Kinds of operands: LLVM type and bytes. A capital stands for one element for all of a row."""
+KIND_OF = {
+    "float32": "f", "float64": "d", "float16": "e", "bfloat16": "v", "bool": "t",
+    "int8": "b", "int16": "h", "int32": "i", "int64": "l", "uint8": "u", "uint16": "w", "uint32": "m", "uint64": "q",
+}  # fmt: skip
+"""The kinds of numpy's types, by name; those of signed integers stand also for whatever has as many bits. A bool is true where
+it is not 0."""
+MOVED = {1: "b", 2: "h", 4: "i", 8: "l"}
+"""The kinds of elements that are only moved, by their bytes."""
 UNSIGNED = "utwmq"
 """Kinds of integers of which none is negative."""
 SHORT = {"e": "f16", "v": "bf16"}

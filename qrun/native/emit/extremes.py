@@ -13,7 +13,7 @@ count           results of the kernel's own axis
 x_step, y_step  bytes from one of them to the next
 length, along   elements that each is of, and bytes from one to the next
 """
-_LOADED = {"f": ("float", "i32"), "i": ("i32", "i32"), "l": ("i64", "i64"), "u": ("i8", "i32"), "s": ("i8", "i32")}
+_LOADED = {"f": ("float", "i32"), "i": ("i32", "i32"), "l": ("i64", "i64"), "u": ("i8", "i32"), "b": ("i8", "i32")}
 _LEAST = {"i32": -(1 << 31), "i64": -(1 << 63)}
 _SIZE = (1 << 31) - 1
 
@@ -91,7 +91,7 @@ class ArgEmitter(StridedEmitter):
 
     def _key(self, x: Value) -> Value:
         if self.element == "i8":
-            x = x.extended("i32", self.spec.operands == "s")
+            x = x.extended("i32", self.spec.operands == "b")
         key = key_of(x, self.what)
         return nan_of(x).select(_SIZE, key) if self.element == "float" else key
 

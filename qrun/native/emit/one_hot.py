@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qrun.native.emit.expression import KINDS
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 
 NAMES = names("x* y* rows chunk tiles inner depth least on off")
@@ -12,7 +13,6 @@ inner        indices of a row
 least        the least index that exists; those below 0 count from the end
 on, off      the two values' bits
 """
-_KINDS = {"i": ("i32", 4), "l": ("i64", 8), "u": ("i8", 1), "s": ("i8", 1)}
 
 
 @emitter("one_hot")
@@ -24,7 +24,7 @@ class OneHotEmitter(KernelEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.element, self.size = _KINDS[spec.operands]
+        self.element, self.size = KINDS[spec.operands]
         kind = f"i{8 * spec.unroll}"
         self.on, self.off = (value if kind == "i64" else value.trunc(kind) for value in (self.a.on, self.a.off))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qrun.native.emit.expression import KINDS
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.spec import LIMITS, names
 from qrun.native.emit.strided import StridedEmitter, outer_names
@@ -20,7 +21,6 @@ length, count          of the second axis, in x and in y; of neighbours, 1 for t
 columns                elements that stay side by side
 x_row, y_row           bytes from one index of the second axis to the next
 """
-_KINDS = {"f": ("float", 4), "d": ("double", 8), "u": ("i8", 1), "s": ("i8", 1)}
 _MADE = {"f64": 8, "u8": 1, "s8": 1}
 
 
@@ -39,7 +39,7 @@ class ResampleEmitter(StridedEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.element, self.size = _KINDS[spec.operands]
+        self.element, self.size = KINDS[spec.operands]
         self.made = _MADE.get(spec.out, 4)
         self.row = self.w.value("i64", 0)
 
@@ -106,7 +106,7 @@ class ResampleEmitter(StridedEmitter):
     def _loaded(self, n: int, x: Value) -> Value:
         value = x.load(f"<{n} x {self.element}>", self.size)
         if self.element == "i8":
-            return value.extended("i32", self.spec.operands == "s").sitofp("double")
+            return value.extended("i32", self.spec.operands == "b").sitofp("double")
         return value.double() if self.element == "float" else value
 
     def _stored(self, value: Value, y: Value) -> None:

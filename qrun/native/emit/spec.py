@@ -6,6 +6,8 @@ words of an argument struct are the emitter's alone; a compiled kernel brings th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from qrun.declare.frozen import frozen
@@ -81,6 +83,11 @@ TABLE = 256
 LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 BYTES = {"y32": 12, "x32": 8, "f64": 8, "ort": 4, "table": 4 * TABLE + 8, "i32": 0}
 """Bytes of constants per channel, by form."""
+CODES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+"""How specifications call the types of codes."""
+OUT_OF = {**CODES, np.dtype(np.int32): "i32", np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+"""And those of all results that are no copies."""
+DTYPE_OF = {out: dtype for dtype, out in OUT_OF.items()}
 FACTOR_BYTES = {"ort": 8, "real": 32}
 """Bytes that a column of sums needs to become float32, in forms whose scales come with the run."""
 NARROW = {"float16": "f16", "bfloat16": "bf16"}

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.emit.spec import CODES
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import Function
-from qrun.native.kernels.rows import TYPES, RowGrid
+from qrun.native.kernels.rows import RowGrid
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
@@ -50,7 +51,7 @@ class Concat(Operation):
         _check(tables, x_types, y_type)
         order: Order = "rows" if axis == rank - 1 else "plain"
         if axis == 1 and order == "plain":
-            order = "channels" if y_type in TYPES else "any"
+            order = "channels" if y_type in CODES else "any"
         joined = sum(p[axis] for p in places)
         shape = (*places[0][:axis], joined, *places[0][axis + 1 :])
         self.operands = (
@@ -119,7 +120,7 @@ def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_t
     if len(tables) > _MOST:
         raise Declined(f"more than {_MOST} tensors")
     mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
-    if any(np.dtype(t) not in TYPES for t in (*mapped, *([y_type] if mapped else []))):
+    if any(np.dtype(t) not in CODES for t in (*mapped, *([y_type] if mapped else []))):
         raise Declined("not 8-bit tensors")
     if y_type.hasobject or y_type.itemsize not in SIZES:
         raise Declined(f"no native copies of {y_type.name}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.declare.memo import Memo
+from qrun.native.emit.spec import CODES, DTYPE_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window, merged_groups
 from qrun.native.kernels.product import Product, RelocatableCall
@@ -23,8 +24,6 @@ from qrun.native.proof.thresholds import INT32
 if TYPE_CHECKING:
     from qrun.native.kernels.tiled import TiledPart
 
-_TYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 KINDS = frozenset({"tiled", "clipped", "widened"})
 """The kernels of dense products besides the plain one; their planners are imported when they may serve."""
 _FEW_CHANNELS = 16
@@ -84,7 +83,7 @@ class Conv(Operation):
         border = self.window.pads if self.lines else (0, 0, 0, 0)
         self.operands = (
             Operand(x_shape, x_zero_point.dtype, border, self.x_zero, self.lines),
-            Operand((images, outputs, *out_of(self.window, len(x_shape))), _TYPES[target.out if target else "i32"]),
+            Operand((images, outputs, *out_of(self.window, len(x_shape))), DTYPE_OF[target.out if target else "i32"]),
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
@@ -239,7 +238,7 @@ def _check(
     x_shape: Sequence[int], w: Array, x_zero_point: Array, bias: Array | None, target: Target | None, group: int
 ) -> None:
     """Raises Declined for parameters that do not fit each other."""
-    if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
+    if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in CODES or x_zero_point.dtype not in CODES:
         raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
     outputs = w.shape[0]
     if x_zero_point.size != 1 or (bias is not None and bias.dtype != np.int32):

@@ -13,7 +13,9 @@ from qrun.native.emit.expression import (
     CLOSE,
     CONSTANTS,
     DIVISIONS,
+    KIND_OF,
     KINDS,
+    MOVED,
     TYPES,
     UNROUNDED,
     FunctionStep,
@@ -30,24 +32,7 @@ from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Op
 from qrun.shapes import broadcast_shapes
 
 _FLOAT = np.dtype(np.float32)
-_TYPES_BY_KIND: dict[str, Any] = {
-    "f": np.float32,
-    "b": np.int8,
-    "h": np.int16,
-    "i": np.int32,
-    "l": np.int64,
-    "u": np.uint8,
-    "w": np.uint16,
-    "t": np.bool_,
-    "e": np.float16,
-    "v": ml_dtypes.bfloat16,
-    "m": np.uint32,
-    "q": np.uint64,
-    "d": np.float64,
-}
-_KINDS = {np.dtype(dtype): kind for kind, dtype in _TYPES_BY_KIND.items()}
-_BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
-"""The kinds of elements that are only moved, by their bytes."""
+_TYPES_BY_KIND = {kind: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name, kind in KIND_OF.items()}
 _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
 MOST = 8
@@ -187,7 +172,7 @@ class Elementwise(Expression):
         shape = broadcast_shapes(*(operand.shape for operand in operands))
         kinds = _kinds(function, [operand.dtype for operand in operands])
         kind = kind_of_result(function, kinds[-1])
-        made = operands[-1].dtype if kind == kinds[-1] else np.dtype(_TYPES_BY_KIND[kind])
+        made = operands[-1].dtype if kind == kinds[-1] else _TYPES_BY_KIND[kind]
         if reference is None and function in CLOSE:
             raise ValueError(f"{function} needs its reference")
         rechecks = [Recheck(reference)] if reference is not None and function in CLOSE else []
@@ -215,10 +200,10 @@ class Elementwise(Expression):
 def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
     """The operands' kinds. Raises Declined for types that the function does not take."""
     if function == "where":
-        if types[0] != np.bool_ or types[1] != types[2] or types[1].hasobject or types[1].itemsize not in _BITS:
+        if types[0] != np.bool_ or types[1] != types[2] or types[1].hasobject or types[1].itemsize not in MOVED:
             raise Declined(f"no native choice of {types[1].name}")
-        return "t" + 2 * ("f" if types[1] == _FLOAT else _BITS[types[1].itemsize])
-    kinds = "".join(_KINDS.get(dtype, "?") for dtype in types)
+        return "t" + 2 * ("f" if types[1] == _FLOAT else MOVED[types[1].itemsize])
+    kinds = "".join(KIND_OF.get(dtype.name, "?") for dtype in types)
     if len(set(kinds)) > 1 or kinds[0] not in TYPES.get(function, "f"):
         raise Declined(f"no native kernel for {types[0].name}")
     return kinds

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
@@ -13,7 +14,7 @@ from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.operation import TILE_BYTES
 
-ARG_KINDS = {"float32": "f", "int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
+ARG_KINDS = ("float32", "int32", "int64", "uint8", "int8")
 
 
 class Arg(Operation):
@@ -58,12 +59,12 @@ class Arg(Operation):
             sum((loop.count - 1) * loop.steps[n] for loop in loops) + last
             for n, last in enumerate(((length - 1) * along + itemsize, 8))
         )
-        kinds = ARG_KINDS[source.dtype.name]
+        kinds = KIND_OF[source.dtype.name]
         spec = KernelSpec("arg", self.engine.isa.name, rows, 1, 1, f"{self.what}:{how}", "i64", False, operands=kinds)
         return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)
 
 
-TOP_KINDS = {"float32": "f", "int32": "i"}
+TOP_KINDS = ("float32", "int32")
 _PLACES = np.dtype(np.int64)
 
 
@@ -87,7 +88,7 @@ class TopPlaces(Operation):
         x = self.operands[0]
         words = _words(self.engine, x.shape, self.count, 16 * x.shape[-1])
         words["levels"] = self.count.bit_length()
-        lanes, kind = self.engine.isa.lanes, TOP_KINDS[x.dtype.name]
+        lanes, kind = self.engine.isa.lanes, KIND_OF[x.dtype.name]
         spec = KernelSpec("top", self.engine.isa.name, lanes, 1, 1, self.what, "i64", False, operands=kind)
         return (self._whole(spec, ("x*", "y*"), words, scratch=8 * self.count),)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.expression import KIND_OF, MOVED
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
@@ -157,7 +158,7 @@ class Indexed(Operation):
         return 0
 
 
-_INDEX_KINDS = {np.dtype(np.int32): "i", np.dtype(np.int64): "l"}
+_INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 @frozen
@@ -199,7 +200,7 @@ class Gathered(Operation):
         places: NamedRows,
         y_shape: tuple[int, ...],
     ) -> None:
-        if index_type not in _INDEX_KINDS or dtype.itemsize not in SIZES or dtype.hasobject:
+        if index_type not in _INDICES or dtype.itemsize not in SIZES or dtype.hasobject:
             raise Declined(f"no native copies of {dtype.name} by {index_type.name}")
         data, indices = shapes
         if not size(data) or not size(y_shape):
@@ -226,18 +227,9 @@ class Gathered(Operation):
         words, arrays = _named_words(places, item, rows // places.before, indices)
         words |= row_tiles(rows, run + 16, engine.threads) | {"run": run, "last": run - vectors * vector}
         spec = KernelSpec(
-            "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=_INDEX_KINDS[indices.dtype]
+            "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=KIND_OF[indices.dtype.name]
         )
         return (self._whole(spec, ("x*", "indices*", "y*"), words, arrays=arrays, decides=False),)
-
-
-REDUCED = {
-    "int8": "b", "int16": "h", "int32": "i", "int64": "l", "uint8": "u", "uint16": "w", "uint32": "m", "uint64": "q",
-    "bool": "u",
-}  # fmt: skip
-"""The kinds of the types whose elements are joined, bool by their greatest or least byte; of float64 there are sums and
-products."""
-_BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 
 
 class Scattered(Operation):
@@ -250,11 +242,9 @@ class Scattered(Operation):
 
     def __init__(self, engine: Engine, operands: Sequence[Operand], places: NamedRows, how: str) -> None:
         x, indices, updates = operands
-        item = x.dtype.itemsize
+        kind = MOVED.get(x.dtype.itemsize, "") if how == "none" else _joined_kind(x.dtype, how)
         how = {"add": "max", "mul": "min"}.get(how, how) if x.dtype == np.bool_ else how
-        real = "d" if x.dtype == np.float64 and how in ("add", "mul") else ""
-        kind = _BITS.get(item, "") if how == "none" else real or REDUCED.get(x.dtype.name, "")
-        if not kind or x.dtype.hasobject or indices.dtype not in _INDEX_KINDS:
+        if not kind or x.dtype.hasobject or indices.dtype not in _INDICES:
             raise Declined(f"no native {how.replace('none', 'copies')} of {x.dtype.name} by {indices.dtype.name}")
         if not size(x.shape) or not size(indices.shape):
             raise Declined("no elements")
@@ -262,7 +252,7 @@ class Scattered(Operation):
         whole = places.before * size(places.named) * places.step
         if whole != size(x.shape) or rows * places.run != size(updates.shape) or updates.dtype != x.dtype:
             raise ValueError(f"{list(updates.shape)} by {list(indices.shape)} do not fit {list(x.shape)}")
-        self.engine, self.places, self.how, self.kinds = engine, places, how, _INDEX_KINDS[indices.dtype] + kind
+        self.engine, self.places, self.how, self.kinds = engine, places, how, KIND_OF[indices.dtype.name] + kind
         self.operands = (*operands, x)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -276,6 +266,13 @@ class Scattered(Operation):
         spec = KernelSpec("scattered", engine.isa.name, lanes, 1, item, self.how, "bytes", False, operands=self.kinds)
         names = ("x*", "indices*", "updates*", "y*")
         return (self._whole(spec, names, words, arrays=arrays, decides=False),)
+
+
+def _joined_kind(dtype: np.dtype[Any], how: str) -> str:
+    """The kind of elements that are joined, bool by their greatest or least byte; "" for those that are not."""
+    if dtype.kind in "iub" and dtype.name in KIND_OF:
+        return "u" if dtype == np.bool_ else KIND_OF[dtype.name]
+    return "d" if dtype == np.float64 and how in ("add", "mul") else ""
 
 
 def _named_words(places: NamedRows, item: int, count: int, indices: Operand) -> tuple[dict[str, int], dict[str, Array]]:

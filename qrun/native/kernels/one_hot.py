@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qrun.native.emit.expression import KIND_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 
-KINDS = {"int32": "i", "int64": "l", "uint8": "u", "int8": "s"}
+KINDS = ("int32", "int64", "uint8", "int8")
 
 
 class OneHot(Operation):
@@ -31,7 +32,7 @@ class OneHot(Operation):
         off, on = (int(bits) for bits in self.values.view(f"i{bytes_each}"))
         words = row_tiles(rows, self.depth * inner * bytes_each, self.engine.threads)
         words |= {"inner": inner, "depth": self.depth, "least": self.least, "on": on, "off": off}
-        isa, kind = self.engine.isa, KINDS[x.dtype.name]
+        isa, kind = self.engine.isa, KIND_OF[x.dtype.name]
         spec = KernelSpec(
             "one_hot", isa.name, 4 * isa.lanes // bytes_each, 0, bytes_each, "choose", "bytes", False, operands=kind
         )

@@ -9,8 +9,9 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.native.emit.spec import CODES
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
+from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
@@ -40,7 +41,7 @@ class PairLookup(Operation):
         memo: Memo | None = None,
     ) -> None:
         self.engine = engine
-        if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:
+        if np.dtype(x_type) not in CODES or table.dtype not in CODES:
             raise Declined("not a table from 8-bit codes to 8-bit codes")
         if table.shape != (256, 256):
             raise ValueError(f"a table {list(table.shape)} of pairs")
@@ -65,7 +66,7 @@ class PairLookup(Operation):
         if found is None:
             return None
         form, words = found
-        return _kernel(form, words, {}, TYPES[table.dtype], signed)
+        return _kernel(form, words, {}, CODES[table.dtype], signed)
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)

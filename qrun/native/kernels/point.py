@@ -12,9 +12,9 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa, host_architecture, host_features
-from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
+from qrun.native.emit.spec import CODES, PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
+from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.lines import Expected, fit_lines
@@ -48,7 +48,7 @@ class Point(Operation):
     ) -> None:
         self.engine = engine
         shape = tuple(int(n) for n in shape)
-        if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:
+        if np.dtype(x_type) not in CODES or table.dtype not in CODES:
             raise Declined("not a table from 8-bit codes to 8-bit codes")
         axis = axis if table.ndim > 1 else None
         if axis is not None and not -len(shape) <= axis < len(shape):
@@ -154,7 +154,7 @@ class Lines:
         if likely is not None:
             likely = likely.rows(np.unique(place, return_index=True)[1])
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
-        return cls(good[place], a[place], b[place], add, TYPES[tables.dtype], bool(signed))
+        return cls(good[place], a[place], b[place], add, CODES[tables.dtype], bool(signed))
 
     def runs(self) -> list[tuple[int, int, bool]]:
         """Neighbouring columns that have lines, or have not: first, end, whether."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.spec import NARROW, PIECE
+from qrun.native.emit.spec import CODES, NARROW, OUT_OF, PIECE
 from qrun.native.errors import Declined
 from qrun.native.kernels.taps import Taps
 from qrun.native.machine.call import Rechecker
@@ -18,7 +18,7 @@ from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import TILE_BYTES
 from qrun.native.proof.means import Means
 
-_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32): "f32"}
+_FLOAT = np.dtype(np.float32)
 _UNROLLS = (4, 3, 2, 1)
 
 
@@ -26,7 +26,7 @@ class Pool(Operation):
     """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
 
     kind = ""
-    types = tuple(_OUT)[:2]
+    types: tuple[np.dtype[Any], ...] = tuple(CODES)
     most_vectors = 4
     why = ""
     padding: float = 0.0
@@ -46,7 +46,7 @@ class Pool(Operation):
         self.images, self.channels = shape[0], shape[1 if order == "channels" else -1]
         y = (shape[0], self.channels, *taps.out) if order == "channels" else (shape[0], *taps.out, self.channels)
         self.operands = (Operand(shape, np.dtype(dtype)), Operand(y, np.dtype(dtype)))
-        self.columns, self.out = self.channels * self.result.dtype.itemsize, _OUT[self.result.dtype]
+        self.columns, self.out = self.channels * self.result.dtype.itemsize, OUT_OF[self.result.dtype]
 
     @abstractmethod
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
@@ -127,7 +127,7 @@ class MaxPool(Pool):
     is one."""
 
     kind = "max_pool"
-    types = tuple(_OUT)
+    types = (*CODES, _FLOAT)
     narrows = True
 
     @property
@@ -223,7 +223,6 @@ def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
     return unroll, np.concatenate([offsets, extra], axis=1)
 
 
-_FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
 Windows = Callable[[Array, Array], Array]
 """Windows of float32, [count, taps], 0 in the padding, and what their sums are divided by, float64 [count], to means."""

@@ -9,15 +9,13 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.native.emit.spec import PIECE
+from qrun.native.emit.spec import CODES, OUT_OF, PIECE
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, share, size
 from qrun.native.machine.memory import Array, aligned
 from qrun.native.machine.operation import TILE_BYTES
 
-_EIGHT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
-_CODES: dict[np.dtype[Any], str] = {**_EIGHT, np.dtype(np.int32): "i32"}
 _NORMAL = (2.0**-100, 2.0**100)
 """Scales of which no number on the way is subnormal, or infinite."""
 _NEAR = np.arange(-8, 9, dtype=np.int32)
@@ -100,7 +98,7 @@ class _Elementwise(Operation):
         )
         codes = x if kind == "dequantize" else y
         signed = codes.dtype == np.int8
-        spec = KernelSpec(kind, self.engine.isa.name, *block, 1, form, _CODES[codes.dtype], bool(signed))
+        spec = KernelSpec(kind, self.engine.isa.name, *block, 1, form, OUT_OF[codes.dtype], bool(signed))
         channels = grid.columns if self.axis is not None else 1
         given = spec, ("x*", "y*"), words, extents, {"constants*": constants}
         return self.engine.kernels.call(*given, channels=channels, why=self.why)
@@ -122,7 +120,7 @@ class Quantize(_Elementwise):
     def __init__(
         self, engine: Engine, shape: Sequence[int], scale: Array, zero_point: Array, axis: int | None = None
     ) -> None:
-        if zero_point.dtype not in _EIGHT or scale.dtype != np.float32:
+        if zero_point.dtype not in CODES or scale.dtype != np.float32:
             raise Declined("not float32 scales and 8-bit results")
         super().__init__(engine, shape, (np.float32, zero_point.dtype), axis)
         lanes = () if axis is None else (self.operands[0].shape[axis],)
@@ -203,7 +201,7 @@ class QuantizeImage(Operation):
             "zero!": int(self.plain.zero_point),
         }
         constants = self.plain.constants
-        out = _EIGHT[y.dtype]
+        out = CODES[y.dtype]
         spec = KernelSpec("quantize_image", engine.isa.name, block, planes, 1, self.plain.form, out, out == "s8")
         written = start + (images - 1) * y_image + (lines - 1) * y_line + width * planes
         given = spec, ("x*", "y*"), words, (images * planes * plane, written), {"constants*": constants}
@@ -219,7 +217,7 @@ class Dequantize(_Elementwise):
     def __init__(
         self, engine: Engine, shape: Sequence[int], scale: Array, zero_point: Array, axis: int | None = None
     ) -> None:
-        if zero_point.dtype not in _CODES or scale.dtype != np.float32:
+        if zero_point.dtype not in (*CODES, np.int32) or scale.dtype != np.float32:
             raise Declined("not 8-bit or int32 codes with float32 scales")
         if zero_point.dtype == np.int32 and zero_point.any():
             raise Declined("int32 codes with a zero point")

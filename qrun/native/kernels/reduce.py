@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.expression import KINDS
+from qrun.native.emit.expression import KIND_OF, KINDS
 from qrun.native.errors import Declined
 from qrun.native.kernels.rowwise import UNIT, FloatRows
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
@@ -44,16 +44,7 @@ class Reduction(FloatRows):
         return np.array([(2 * self.additions + more) * UNIT, 2.0**-47]), {}
 
 
-_NAMES = {
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "l",
-    "uint8": "u",
-    "uint16": "w",
-    "uint32": "m",
-    "uint64": "q",
-}
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FORMS = ("sum", "product", "sum_abs", "sum_square", "mean", "greatest", "least")
 
 
@@ -75,11 +66,10 @@ class IntegerReduction(Operation):
         length: int,
         y_shape: Sequence[int],
     ) -> None:
-        extreme = kind in ("greatest", "least")
-        self.element = "t" if dtype == np.bool_ and extreme else _NAMES.get(dtype.name, "")
-        if kind not in _FORMS or not self.element or (kind == "mean" and dtype.itemsize == 8):
+        taken = dtype.name in _INTEGERS or (dtype == np.bool_ and kind in ("greatest", "least"))
+        if kind not in _FORMS or not taken or (kind == "mean" and dtype.itemsize == 8):
             raise Declined(f"no native {kind.replace('_', ' of ')} of {dtype.name}")
-        self.engine, self.kind, self.length = engine, kind, length
+        self.engine, self.kind, self.length, self.element = engine, kind, length, KIND_OF[dtype.name]
         self.operands = Operand(tuple(shape), dtype), Operand(tuple(y_shape), dtype)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import NARROW
+from qrun.native.emit.expression import KIND_OF
+from qrun.native.emit.spec import NARROW, OUT_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, size
 
-_KINDS = {"float32": "f", "float64": "d", "uint8": "u", "int8": "s"}
-_OUT = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "s8"}
+_TYPES = ("float32", "float64", "uint8", "int8")
 _NEAR = 1 << 16
 """Bytes of a row of sums that stay in a near cache."""
 _FAR = 1 << 23
@@ -71,7 +71,7 @@ class Resample(Operation):
         cut: bool = False,
     ) -> None:
         dtype = np.dtype(dtype)
-        if x.dtype.name not in _KINDS or dtype.name not in _OUT:
+        if x.dtype.name not in _TYPES or dtype.name not in _TYPES:
             raise Declined(f"no native sums of {x.dtype.name}")
         axes = sorted(taps)
         if not 1 <= len(axes) <= 2 or axes[-1] - axes[0] != len(axes) - 1:
@@ -81,7 +81,7 @@ class Resample(Operation):
             if index.size and not 0 <= int(index.min()) <= int(index.max()) < x.shape[axis]:
                 raise ValueError(f"indices from {index.min()} to {index.max()} of {x.shape[axis]}")
         self.engine, self.taps, self.order, self.cut = engine, dict(taps), lies, cut
-        self.out = _OUT[dtype.name]
+        self.out = OUT_OF[dtype]
         shape = tuple(len(taps[axis].index) if axis in taps else n for axis, n in enumerate(x.shape))
         self.operands = (x, Operand(shape, dtype))
 
@@ -157,6 +157,6 @@ class Resample(Operation):
             form,
             self.out,
             False,
-            operands=_KINDS[self.operands[0].dtype.name],
+            operands=KIND_OF[self.operands[0].dtype.name],
         )
         return self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays, scratch=8 * span)

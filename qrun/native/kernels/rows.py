@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE, masks, widest
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
 from qrun.native.machine.memory import address
 
-TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
-"""What specifications call the types of codes."""
 SINGLE = ("table", "tables")
 """The forms that look up one element after the other: in one table, and in a table for each column."""
 _TABLES = 128

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 
-_KINDS = {"float32": "f", "float64": "d", "int32": "i", "int64": "l", "uint32": "m", "uint64": "q"}
+_TYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
 class Accumulated(Operation):
@@ -22,7 +23,7 @@ class Accumulated(Operation):
     """
 
     def __init__(self, engine: Engine, x: Operand, axis: int, what: str, exclusive: bool, reverse: bool) -> None:
-        if x.dtype.name not in _KINDS:
+        if x.dtype.name not in _TYPES:
             raise Declined(f"no native running {what} of {x.dtype.name}")
         self.engine, self.axis, self.what, self.operands = engine, axis, what, (x, x)
         self.exclusive, self.reverse, self.out = exclusive, reverse, "bytes"
@@ -42,6 +43,6 @@ class Accumulated(Operation):
             "first": (length - 1) * step if self.reverse else 0, "step": -step if self.reverse else step,
             "steps": length - self.exclusive,
         }  # fmt: skip
-        form, kind = self.what + "_before" * self.exclusive, _KINDS[x.dtype.name]
+        form, kind = self.what + "_before" * self.exclusive, KIND_OF[x.dtype.name]
         spec = KernelSpec("running", engine.isa.name, lanes, 1, 1, form, self.out, False, operands=kind)
         return (self._whole(spec, ("x*", "y*"), words),)

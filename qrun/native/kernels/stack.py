@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import CODES, DTYPE_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import unroll_for
 from qrun.native.kernels.product import panel_runs
@@ -16,8 +16,6 @@ from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Engine, Operand, size
 from qrun.shapes import broadcast_shapes
 
-_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
-_RESULTS: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _CALLS = 1 << 10
 """Pairings of matrices, each a group of the call."""
 Requantized = Callable[[int, int], Results | None]
@@ -67,7 +65,7 @@ class Stack:
         matrices: int = 1,
         requantized: Requantized | None = None,
     ) -> None:
-        if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
+        if a.dtype not in CODES or b.dtype not in CODES:
             raise Declined("not 8-bit operands")
         self.engine, self.a, self.b, self.results, self.requantized = engine, a, b, results, requantized
         left = a.shape if len(a.shape) > 1 else (1, *a.shape)
@@ -130,4 +128,4 @@ class Stack:
 
     @property
     def result(self) -> Operand:
-        return Operand(self.y_shape, _RESULTS[self.results.out])
+        return Operand(self.y_shape, DTYPE_OF[self.results.out])

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.memo import Memo
-from qrun.native.emit.spec import MAGIC_BITS, constant_bytes
+from qrun.native.emit.spec import CODES, MAGIC_BITS, constant_bytes
 from qrun.native.kernels.layout import Layout, chunk_blocks
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of
 from qrun.native.kernels.stack import Meeting, PanelRun, Stack
@@ -22,7 +22,6 @@ from qrun.native.proof.fold import wrapped
 
 Zero = Operand | int
 """A zero point: an 8-bit operand of one element, or its value."""
-_TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _INT32 = np.dtype(np.int32)
 _FLIP = 0x80808080
 """Turns four int8 into uint8 that are 128 higher, and back."""
@@ -116,7 +115,7 @@ class RowTerms(Operation):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack = self.stack
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
-        signed, b_type = bool(stack.a.dtype == np.int8), _TYPES[stack.b.dtype]
+        signed, b_type = bool(stack.a.dtype == np.int8), CODES[stack.b.dtype]
         spec = KernelSpec("row_terms", self.engine.isa.name, 1, 1, 1, b_type, "i32", signed, operands=a + b)
         words = row_tiles(stack.rows, stack.k, self.engine.threads) | {"depth": stack.k}
         words |= {"a_value!": a_value, "b_value!": b_value, "shift!": stack.shift}
