@@ -18,7 +18,7 @@ from onnx import helper
 import qrun
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transposed, view
-from qrun.native.kernels.strided import CopyAxis, coalesced, copies
+from qrun.native.kernels.strided import Loop, copies, merged
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.fusing import fused, shuffle_groups
@@ -181,14 +181,14 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="not known"):
         sliced(native, (1, 3, 4), u8, [0] * 3, [1] * 3, [1, 3, 4], "any").sections((4, 4))
     with pytest.raises(ValueError, match="begins before"):
-        list(copies(native, [CopyAxis(3, -1, 1)], (1, 0), 1))
+        list(copies(native, [Loop(3, (-1, 1))], (1, 0), 1))
 
 
 def test_neighbouring_loops_become_one() -> None:
-    assert coalesced([CopyAxis(2, 12, 12), CopyAxis(3, 4, 4), CopyAxis(4, 1, 1)]) == [CopyAxis(24, 1, 1)]
-    assert coalesced([CopyAxis(4, 1, 3), CopyAxis(3, 4, 1), CopyAxis(1, 99, 99)]) == [
-        CopyAxis(4, 1, 3),
-        CopyAxis(3, 4, 1),
+    assert merged([Loop(2, (12, 12)), Loop(3, (4, 4)), Loop(4, (1, 1))]) == [Loop(24, (1, 1))]
+    assert merged([Loop(4, (1, 3)), Loop(3, (4, 1)), Loop(1, (99, 99))]) == [
+        Loop(4, (1, 3)),
+        Loop(3, (4, 1)),
     ]
 
 

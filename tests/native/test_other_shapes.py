@@ -9,6 +9,7 @@ import onnx
 import pytest
 from helpers.models import make_model, typed
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.native_cases import run
 from helpers.placed import same_runs
 from helpers.support import MS, assert_equal
 from onnx import TensorProto, helper
@@ -100,7 +101,7 @@ def test_weights_are_packed_once(isa: str) -> None:
     for rows in (1, 7, 64, 300):
         x = rng.integers(0, 256, (rows, 70)).astype(U8)
         shared, own = (Gemm(engine(isa), x.shape, w, memo=k, **options) for k in (memo, None))
-        assert_equal(shared.run(x), own.run(x), f"{rows} rows")
+        assert_equal(run(shared, x), run(own, x), f"{rows} rows")
         packed.append({id(a) for section in shared.tight for a in section.keep if a.dtype == S8})
     if not engine(isa).isa.tiles and not engine(isa).isa.widens:
         assert packed[0] == packed[1] == packed[2] == packed[3] != set()
@@ -123,7 +124,7 @@ def test_what_is_kept_is_of_the_same_sums(isa: str) -> None:
         for size in (1, 2, 5, 12, 30, 5):
             x = rng.integers(0, 128, (1, channels, size, size)).astype(dtype)
             shared, own = (Conv(engine(isa), x.shape, w, memo=k, **options) for k in (memo, None))
-            assert_equal(shared.run(x), own.run(x), f"{channels} {group} {size}")
+            assert_equal(run(shared, x), run(own, x), f"{channels} {group} {size}")
 
 
 @pytest.mark.parametrize("op_type", ["MatMulInteger", "ConvInteger"])

@@ -12,10 +12,11 @@ import numpy as np
 from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.float_product import product_call
-from qrun.native.kernels.float_tiles import aligned_up, even
+from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
+from qrun.native.machine.memory import aligned_up
 
 _BLOCK, _LEAST = 1 << 18, 48
 """Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert

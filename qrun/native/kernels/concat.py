@@ -12,7 +12,7 @@ from qrun.native.emit.spec import CODES
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import Function
 from qrun.native.kernels.rows import RowGrid
-from qrun.native.kernels.strided import SIZES, CopyAxis, copies
+from qrun.native.kernels.strided import SIZES, Loop, copies
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 _MOST = 1024
@@ -107,12 +107,9 @@ class Concat(Operation):
             yield from function.sections(self.engine, grid, (place, operands - 1), operands, start, columns)
             return
         n = self.itemsize
-        axes = [CopyAxis(self.rows, x, y), CopyAxis(columns // n, n, n)]
+        axes = [Loop(self.rows, (x, y)), Loop(columns // n, (n, n))]
         for section in copies(self.engine, axes, (0, start), n):
-            extents = [0] * operands
-            extents[place], extents[-1] = section.extents
-            pointers = tuple((word, (place, operands - 1)[operand]) for word, operand in section.pointers)
-            yield replace(section, pointers=pointers, extents=tuple(extents), first=start // n, channels=columns // n)
+            yield replace(section.among((place, operands - 1), operands), first=start // n, channels=columns // n)
 
 
 def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_type: np.dtype[Any]) -> None:

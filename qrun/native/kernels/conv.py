@@ -204,10 +204,8 @@ def _sized(own: RelocatableCall | TiledPart, like: RelocatableCall | TiledPart) 
         return None
     if not np.array_equal(mine.pick, other.pick) or (own.taps, own.read) != (like.taps, like.read):
         return None
-    arguments, words = other.arguments.copy(), [mine.kernel.word(name) for name in _OF_CONSTANTS]
-    arguments[[other.kernel.word(name) for name in _OF_CONSTANTS]] = mine.arguments[words]
-    section = replace(other, arguments=arguments, keep=mine.keep, pick=mine.pick, why=mine.why)
-    return replace(like, section=section)
+    constants = {name: mine.word(name) for name in _OF_CONSTANTS}
+    return replace(like, section=other.changed(constants, {}, keep=mine.keep, pick=mine.pick, why=mine.why))
 
 
 def _layout(window: Window, lines: bool, images: int, k: int, x_image: int, row: int, pixel: int) -> Layout:

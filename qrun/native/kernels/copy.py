@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import SIZES, CopyAxis, copies, fills
+from qrun.native.kernels.strided import SIZES, Loop, copies, fills
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 
@@ -22,28 +22,6 @@ class Move:
     x_step: int
     y_axis: int
     y_step: int
-
-
-@frozen
-class OperandStrides:
-    """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
-
-    start: int
-    steps: tuple[int, ...]
-
-    @classmethod
-    def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
-        stored = operand.stored(order)
-        steps = [operand.dtype.itemsize]
-        for axis in range(len(stored) - 1, 0, -1):
-            packed = steps[0] * stored[axis]
-            steps.insert(0, stride if stride and axis == len(stored) - 1 else packed)
-        steps = steps[: len(stored)]
-        interior = operand.interior(order) or (slice(0, None),) * len(stored)
-        start = sum((cut.start or 0) * step for cut, step in zip(interior, steps, strict=False))
-        if order == "channels" and len(stored) > 2:
-            steps = [steps[0], steps[-1], *steps[1:-1]]
-        return cls(start, tuple(steps))
 
 
 class Copy(Operation):
@@ -96,11 +74,13 @@ class Copy(Operation):
         value = self._value.astype(dtype)
         return Copy(self.engine, (x, y), self.orders, self._moves, *self._first, self._fills, value, self.view)
 
-    def axes(self, strides: Sequence[int]) -> list[CopyAxis]:
+    def axes(self, strides: Sequence[int]) -> list[Loop]:
         """The loops, in bytes, for rows of operands `strides` bytes apart."""
-        x, y = self._places(strides)
+        if self.source_order == "any" and any(strides):
+            raise ValueError("rows of a copy whose order is not known")
+        x, y = self._lying(strides)
         return [
-            CopyAxis(m.count, m.x_step * x.steps[m.x_axis] if m.x_step else 0, m.y_step * y.steps[m.y_axis])
+            Loop(m.count, (m.x_step * x.steps[m.x_axis] if m.x_step else 0, m.y_step * y.steps[m.y_axis]))
             for m in self._moves
         ]
 
@@ -120,17 +100,11 @@ class Copy(Operation):
             return None
         if any((m.x_step, m.y_step) != (1, 1) or m.count != self.operands[0].shape[m.x_axis] for m in axes):
             return None
-        x, y = self._places((0, 0))
+        x, y = self._lying((0, 0))
         return tuple(x.steps[m.x_axis] if read else y.steps[m.y_axis] for m in axes)
 
-    def _places(self, strides: Sequence[int]) -> tuple[OperandStrides, OperandStrides]:
-        if self.source_order == "any" and any(strides):
-            raise ValueError("rows of a copy whose order is not known")
-        x, y = (OperandStrides.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
-        return x, y
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = self._places(strides)
+        x, y = self._lying(strides)
         starts = [
             place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
             for place, first in zip((x, y), self._first, strict=True)
@@ -139,7 +113,7 @@ class Copy(Operation):
         sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
         for first, counts in self._fills:
             start = y.start + sum(f * s for f, s in zip(first, y.steps, strict=True))
-            box = [CopyAxis(n, 0, s) for n, s in zip(counts, y.steps, strict=True)]
+            box = [Loop(n, (0, s)) for n, s in zip(counts, y.steps, strict=True)]
             sections += fills(self.engine, box, start, self._value)
         return tuple(sections)
 

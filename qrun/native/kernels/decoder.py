@@ -4,12 +4,11 @@ arrays that never change."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.kernels.strided import CopyAxis, copies, fills, stores
+from qrun.native.kernels.strided import Loop, copies, fills, stores
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 
@@ -202,25 +201,17 @@ class Present(Operation):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         batch, count, places, length = self.new.shape
         row, whole = 4 * length, 4 * length * self.room
-        one, last, after = CopyAxis(length, 4, 4), len(self.operands) - 1, self.kept + places
-        steps = zip((batch, count, places), self.new.steps, (count * whole, whole, row), strict=True)
-        parts = [(last - 1, copies(self.engine, [*(CopyAxis(*step) for step in steps), one],
-                                   (self.new.start, self.kept * row), 4))]  # fmt: skip
+        one, last, after = Loop(length, (4, 4)), len(self.operands) - 1, self.kept + places
+        steps = zip(self.new.steps, (count * whole, whole, row), strict=True)
+        new = [*map(Loop, (batch, count, places), steps), one]
+        parts = [(last - 1, copies(self.engine, new, (self.new.start, self.kept * row), 4))]
         if self.kept:
             gap = row * self.operands[0].shape[2]
-            old = [CopyAxis(batch * count, gap, whole), CopyAxis(self.kept, row, row), one]
+            old = [Loop(batch * count, (gap, whole)), Loop(self.kept, (row, row)), one]
             parts.append((0, copies(self.engine, old, (0, 0), 4)))
-        empty = [CopyAxis(batch * count, 0, whole), CopyAxis((self.room - after) * length, 0, 4)]
+        empty = [Loop(batch * count, (0, whole)), Loop((self.room - after) * length, (0, 4))]
         parts.append((0, fills(self.engine, empty, after * row, np.zeros((), _FLOAT))))
-        return tuple(_placed(section, place, last) for place, sections in parts for section in sections)
-
-
-def _placed(section: KernelCall, place: int, last: int) -> KernelCall:
-    """A call of two operands, as one of the operands with these numbers."""
-    extents = [0] * (last + 1)
-    extents[place], extents[last] = section.extents
-    pointers = tuple((word, (place, last)[operand]) for word, operand in section.pointers)
-    return replace(section, pointers=pointers, extents=tuple(extents))
+        return tuple(section.among((place, last), last + 1) for place, sections in parts for section in sections)
 
 
 class Constant(Operation):
@@ -231,4 +222,4 @@ class Constant(Operation):
         self.operands = (Operand(array.shape, array.dtype),)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        return tuple(_placed(section, 0, 0) for section in stores(self.engine, self.array))
+        return tuple(section.among((0, 0), 1) for section in stores(self.engine, self.array))

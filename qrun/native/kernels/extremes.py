@@ -9,7 +9,6 @@ import numpy as np
 from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.operation import TILE_BYTES
@@ -36,7 +35,7 @@ class Arg(Operation):
         return self.again(order=order)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = self._lying(strides)
         source = self.operands[0]
         length, along, itemsize = source.shape[self.axis], x.steps[self.axis], source.dtype.itemsize
         loops = merged(

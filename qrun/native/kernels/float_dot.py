@@ -10,6 +10,7 @@ from qrun.native.emit.spec import DOT_BLOCK
 from qrun.native.kernels.float_product import FloatProduct
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import KernelCall, KernelSpec
+from qrun.native.machine.memory import aligned_up
 
 _ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21
 """Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many bytes on:
@@ -42,7 +43,7 @@ def dot_call(product: FloatProduct, stack: FloatStack, pointers: Sequence[str], 
     block = min(panels, max(share, least))
     together = _together(engine.isa, left.rows)
     spec = KernelSpec("float_dot", engine.isa.name, left.rows, 1, together, terms.form, terms.out, False)
-    squares_at = 64 * -(-8 * left.rows // 64)
+    squares_at = aligned_up(8 * left.rows)
     sums_at = squares_at + 64
     words = {"b_column": stack.b_column, "panels": panels, "panel_block": block}
     wide = together * stack.b_column

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.native.kernels.float_product import FloatProduct, known_lengths
-from qrun.native.kernels.float_tiles import aligned_up
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec
+from qrun.native.machine.memory import aligned_up
 
 _ROWS, _FAR = 12, 1 << 20
 """Up to so many rows, and from so many bytes of a right matrix on: smaller ones stay in the second-level cache."""

@@ -10,7 +10,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH, PITCH
 from qrun.native.emit.isa import Isa
-from qrun.native.machine.memory import Array
+from qrun.native.machine.memory import Array, aligned_up
 
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
@@ -123,11 +123,6 @@ class Cut:
             most = max(1, _SUMS // (8 * tall * width)) if k > DEPTH else panels
             cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
         return min(cuts, key=cost)
-
-
-def aligned_up(nbytes: int) -> int:
-    """To the next line of 64 bytes."""
-    return -(-nbytes // 64) * 64
 
 
 def even(count: int, most: int, step: int) -> int:

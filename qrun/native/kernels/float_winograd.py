@@ -13,10 +13,11 @@ import numpy as np
 from qrun.native.emit.float_winograd import LINE, TAPS, TWO, Filtering, both
 from qrun.native.emit.isa import Isa
 from qrun.native.kernels.float_product import FloatProduct
-from qrun.native.kernels.float_tiles import aligned_up, even
+from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import FloatPanels, FloatStack
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec
+from qrun.native.machine.memory import aligned_up
 
 _FLOAT = np.dtype(np.float32)
 _BLOCK = 32

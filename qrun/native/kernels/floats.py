@@ -14,6 +14,7 @@ from qrun.native.emit.floats import SHARED
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, aligned
+from qrun.native.machine.memory import array_at
 
 Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
@@ -147,7 +148,7 @@ class ElementRecheck(Rechecker):
         rows = _floats(a, places, each)
         columns = self.columns(b, starts[:, 1], column)
         added = self.addends(addend, starts[:, 2], row, column, number)
-        low, high, zero = np.ctypeslib.as_array((ctypes.c_double * 7).from_address(numbers))[4:].astype(_FLOAT)
+        low, high, zero = array_at(numbers, np.float64, (7,))[4:].astype(_FLOAT)
         made = self.exact(rows, columns, added)
         made = np.where(made < low, low, made)
         made = np.where(made > high, high, made) + zero
@@ -175,8 +176,7 @@ def column_lengths(right: Array) -> Array:
 
 def _floats(address: int, places: Array, each: int = 4) -> Array:
     """Numbers so many bytes from an address, of 4 or 8 bytes, as float32; 0 where that is negative."""
-    kind = ctypes.c_float if each == 4 else ctypes.c_double
-    memory = np.ctypeslib.as_array((kind * (int(places.max(initial=0)) // each + 1)).from_address(address))
+    memory = array_at(address, f"f{each}", (int(places.max(initial=0)) // each + 1,))
     return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // each].astype(_FLOAT))
 
 

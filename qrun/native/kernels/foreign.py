@@ -5,19 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from qrun.native.emit.spec import DOUBT, FOREIGN, KernelSpec
 from qrun.native.errors import Declined, Unplanned
-from qrun.native.kernels.strided import SIZES, CopyAxis, copies
+from qrun.native.kernels.strided import SIZES, Loop, copies
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, size
+from qrun.native.machine.memory import aligned_up, array_at
 
 Function = Callable[[list[Array]], Sequence[Array]]
 _MOST = DOUBT // 8 - len(FOREIGN)
-_LINE = 64
 _KEPT = 16
 """Places of operands whose arrays are kept: programs that run at once have one each, and arrays of a run others."""
 
@@ -41,7 +40,7 @@ class Foreign(Operation):
         self.engine, self.made, self.function = engine, tuple(made), function
         self.starts = [0]
         for operand in made:
-            self.starts.append(self.starts[-1] + lined(operand.nbytes))
+            self.starts.append(self.starts[-1] + aligned_up(operand.nbytes))
         whole = made[0] if len(made) == 1 else Operand((self.starts[-1],), np.dtype(np.uint8))
         self.operands = (*operands, whole)
 
@@ -94,8 +93,11 @@ class _Caller(Rechecker):
         *read, whole = np.frombuffer(places, np.int64).tolist()
         pairs = zip(operation.operands, read, strict=False)
         found = (
-            [_at(operand, start) for operand, start in pairs],
-            [_at(operand, whole + start) for operand, start in zip(operation.made, operation.starts, strict=False)],
+            [array_at(start, operand.dtype, operand.shape) for operand, start in pairs],
+            [
+                array_at(whole + start, operand.dtype, operand.shape)
+                for operand, start in zip(operation.made, operation.starts, strict=False)
+            ],
         )
         for array in found[0]:
             array.flags.writeable = False
@@ -113,7 +115,7 @@ class Part(Operation):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         itemsize = self.result.dtype.itemsize
-        axes = [CopyAxis(size(self.result.shape), itemsize, itemsize)]
+        axes = [Loop(size(self.result.shape), (itemsize, itemsize))]
         return tuple(copies(self.engine, axes, (self.start, 0), itemsize))
 
 
@@ -123,16 +125,3 @@ def _functions() -> tuple[int, ...]:
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyLong_FromLongLong", "PyObject_CallOneArg")
     functions = [getattr(ctypes.pythonapi, name) for name in (*names, "Py_DecRef", "PyErr_Clear")]
     return tuple([int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions])
-
-
-def lined(nbytes: int) -> int:
-    """So many bytes as whole lines of a cache."""
-    return -(-nbytes // _LINE) * _LINE
-
-
-def _at(operand: Operand, start: int) -> Array:
-    """The memory at an address as an array."""
-    if not operand.nbytes:
-        return np.empty(operand.shape, operand.dtype)
-    memory: Any = (ctypes.c_char * operand.nbytes).from_address(start)
-    return np.ndarray(operand.shape, operand.dtype, memory)

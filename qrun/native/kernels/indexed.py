@@ -13,7 +13,6 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.expression import KIND_OF, MOVED
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import SIZES, Loop, outer_words
 from qrun.native.machine.engine import (
     Array,
@@ -87,7 +86,7 @@ class Indexed(Operation):
 
     def _axes(self, strides: Sequence[int]) -> list[_Axis]:
         """The loops, outermost in the result first, neighbours that walk on evenly as one."""
-        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = self._lying(strides)
         found: list[_Axis] = []
         shape = self.result.shape
         for axis in sorted(range(len(shape)), key=lambda axis: -y.steps[axis]):

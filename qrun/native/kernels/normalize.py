@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from qrun.native.emit.spec import NARROW
 from qrun.native.kernels.rowwise import UNIT, FloatRows
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine, Ints, Operation
-from qrun.native.machine.memory import Array, aligned_copy
+from qrun.native.machine.memory import Array, aligned_copy, array_at
 
 _FLOAT = np.dtype(np.float32)
 
@@ -66,10 +65,10 @@ class GroupRecheck(Rechecker):
 
     def make(self, entries: Ints, x: int, y: int) -> None:
         """entries: addresses of rows, and of their results; x: that of the first row's results."""
-        sources = [np.ctypeslib.as_array((ctypes.c_float * self.length).from_address(int(at))) for at in entries[:, 0]]
+        sources = [array_at(int(at), _FLOAT, (self.length,)) for at in entries[:, 0]]
         numbers = (entries[:, 1] - x) // (4 * self.length) % self.groups
         for at, row in zip(entries[:, 1].tolist(), self.function(np.stack(sources), numbers), strict=True):
-            np.ctypeslib.as_array((ctypes.c_float * self.length).from_address(at))[...] = row
+            array_at(at, _FLOAT, (self.length,))[...] = row
 
 
 class ChannelNorm(LayerNorm):

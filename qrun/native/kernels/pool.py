@@ -14,7 +14,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.taps import Taps
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, size
-from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
+from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy, array_at
 from qrun.native.machine.operation import TILE_BYTES
 from qrun.native.proof.means import Means
 
@@ -239,15 +239,14 @@ class WindowRecheck(Rechecker):
         """entries: addresses of results; x: that of the argument struct."""
         from qrun.native.emit.pool import AVERAGE
 
-        words = np.ctypeslib.as_array((ctypes.c_int64 * len(AVERAGE)).from_address(x))
+        words = array_at(x, np.int64, (len(AVERAGE),))
         names = ("x*", "y*", "x_image", "y_image", "y_row", "offsets*", "taps")
         source, result, x_image, y_image, y_row, offsets, taps = (int(words[AVERAGE.index(name)]) for name in names)
         image, inner = divmod(entries[:, 0] - result, y_image)
         pixel, column = divmod(inner, y_row)
-        table = np.ctypeslib.as_array((ctypes.c_int32 * (self.taps.pixels * taps)).from_address(offsets))
-        found = table.reshape(-1, taps)[pixel].astype(np.int64)
+        found = array_at(offsets, np.int32, (self.taps.pixels, taps))[pixel].astype(np.int64)
         places = np.where(found < 0, -1, found + (image * x_image + column)[:, None])
-        memory = np.ctypeslib.as_array((ctypes.c_float * (int(places.max(initial=0)) // 4 + 1)).from_address(source))
+        memory = array_at(source, _FLOAT, (int(places.max(initial=0)) // 4 + 1,))
         windows = np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
         for place, mean in zip(entries[:, 0].tolist(), self.means(windows, self.divisors[pixel]).tolist(), strict=True):
             ctypes.c_float.from_address(place).value = mean

@@ -53,7 +53,7 @@ class RelocatableCall:
         first, end, share = section.first, section.first + section.channels, section.spec.unroll if self.later else 1
         key = section.spec.rows, share, self.taps, self.later, self.start, self.read, self.itemsize, first, end
         words, offsets, extents = layout.shared.once(key, lambda: self._words(layout, first, end, share))
-        return section.changed(words, {"offsets*": offsets}, extents)
+        return section.changed(words, {"offsets*": offsets}, extents=extents)
 
     def _words(
         self, layout: Layout, first: int, end: int, share: int

@@ -11,10 +11,10 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import CODES, OUT_OF, PIECE
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import OperandStrides
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, share, size
 from qrun.native.machine.memory import Array, aligned
 from qrun.native.machine.operation import TILE_BYTES
+from qrun.native.proof.fits import fused
 
 _NORMAL = (2.0**-100, 2.0**100)
 """Scales of which no number on the way is subnormal, or infinite."""
@@ -179,7 +179,7 @@ class QuantizeImage(Operation):
         lines = size(y.shape[2:-1])
         stored = y.stored("channels")
         y_line, y_image = stored[-2] * planes, size(stored[1:])
-        start = OperandStrides.of(y, "channels", 0).start
+        start = self._lying(strides)[-1].start
         block = _block(width, 4 * engine.isa.lanes)[0]
         plane, row = 4 * lines * width, width * planes * 5
         chunk = lines if engine.threads == 1 else min(lines, share(images * lines, row, engine.threads))
@@ -246,22 +246,11 @@ def reciprocal(scale: np.float32, low: int, high: int) -> tuple[np.float32, ...]
     ties = np.arange(low, high) + 0.5
     near = (ties * exact).astype(np.float32).view(np.int32)[:, None] + _NEAR
     x = near.view(np.float32)
-    if (np.rint(x / scale) != np.rint(_fma(x, r, x * s))).any():
+    product = fused(x.astype(np.float64) * np.float64(r), (x * s).astype(np.float64))
+    if (np.rint(x / scale) != np.rint(product)).any():
         return None
     ends = (np.float64(end) * exact for end in (low, high))
     return (*(np.float32(end) for end in ends), r, s)
-
-
-def _fma(a: Array, b: np.float32, c: Array) -> Array:
-    """float32(a * b + c), rounded once: the sum is rounded to odd first."""
-    product, addend = a.astype(np.float64) * np.float64(b), c.astype(np.float64)
-    total = product + addend
-    rest = total - product
-    error = (product - (total - rest)) + (addend - rest)
-    bits = total.view(np.int64)
-    away = (error > 0) == (total > 0)
-    odd = bits + np.where((error != 0) & (bits & 1 == 0), np.where(away, 1, -1), 0)
-    return odd.view(np.float64).astype(np.float32)
 
 
 def _block(columns: int, widest: int) -> tuple[int, int]:

@@ -11,9 +11,9 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import NARROW, OUT_OF
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, size
+from qrun.native.machine.operation import OperandStrides
 
 _TYPES = ("float32", "float64", "uint8", "int8")
 _NEAR = 1 << 16
@@ -92,7 +92,7 @@ class Resample(Operation):
         return self.again(out=NARROW[dtype.name]) if self.out == "f32" else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = (OperandStrides.of(o, self.order, s) for o, s in zip(self.operands, strides, strict=True))
+        x, y = self._lying(strides)
         shape = self.result.shape
         stored = sorted(range(len(shape)), key=lambda axis: -y.steps[axis])
         axes = sorted(self.taps)

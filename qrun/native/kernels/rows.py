@@ -8,7 +8,6 @@ from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE, masks, widest
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, share, size
-from qrun.native.machine.memory import address
 
 SINGLE = ("table", "tables")
 """The forms that look up one element after the other: in one table, and in a table for each column."""
@@ -117,14 +116,10 @@ class Kernel:
         """The calls on whole grids of a kernel that differs in constants only, with its own; None if it differs in more."""
         own, made = (self.kind, self.form, self.out, self.signed), []
         for call in calls:
-            spec, arguments, word = call.spec, call.arguments.copy(), call.kernel.word
+            spec = call.spec
             if (spec.kind, spec.form, spec.out, spec.signed) != own:
                 return None
-            for name, value in self.words.items():
-                arguments[word(name)] = value
-            for name, array in self.arrays.items():
-                arguments[word(name)] = address(array)
-            made.append(replace(call, arguments=arguments, keep=tuple(self.arrays.values())))
+            made.append(call.changed(self.words, self.arrays, keep=tuple(self.arrays.values())))
         return tuple(made)
 
 

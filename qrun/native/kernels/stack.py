@@ -14,6 +14,7 @@ from qrun.native.kernels.layout import unroll_for
 from qrun.native.kernels.product import panel_runs
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Engine, Operand, size
+from qrun.native.machine.memory import aligned_up
 from qrun.shapes import broadcast_shapes
 
 _CALLS = 1 << 10
@@ -123,7 +124,7 @@ class Stack:
         for places, each in ((weights, 4 * self.quads), (starts, 4)):
             for _, vectors, panels, _ in runs:
                 places.append(at)
-                at += -(-self.count * panels * vectors * lanes * each // 64) * 64
+                at += aligned_up(self.count * panels * vectors * lanes * each)
         return tuple(PanelRun(*run, w, s) for run, w, s in zip(runs, weights, starts, strict=True)), at
 
     @property

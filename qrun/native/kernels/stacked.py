@@ -147,11 +147,9 @@ class StackProduct(Operation):
             found[panels.first] = panels, self._constants(panels, panels.vectors * stack.engine.isa.lanes)
         for call in calls:
             panels, constants = found[call.first]
-            arguments, word = call.arguments.copy(), call.kernel.word
-            arguments[word("constants*")] = address(constants)
-            arguments[word("zero_point!")] = stack.results.zero_point
+            words, arrays = {"zero_point!": stack.results.zero_point}, {"constants*": constants}
             why = stack.results.why(panels.form, lanes_of(panels.first, call.channels, stack.n))
-            made.append(replace(call, arguments=arguments, keep=(*call.keep[:-1], constants), why=why))
+            made.append(call.changed(words, arrays, keep=(*call.keep[:-1], constants), why=why))
         return tuple(made)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -26,20 +26,19 @@ _PAGE, _WAYS = 4096, 8
 
 
 @frozen
-class CopyAxis:
-    """One loop of a copy: its length, and bytes from one element to the next in source and destination."""
-
-    count: int
-    x: int
-    y: int
-
-
-@frozen
 class Loop:
     """count: how often; steps: bytes from one element to the next in each operand, the result last."""
 
     count: int
     steps: tuple[int, ...]
+
+    @property
+    def x(self) -> int:
+        return self.steps[0]
+
+    @property
+    def y(self) -> int:
+        return self.steps[-1]
 
     def continues(self, inner: Loop) -> bool:
         return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
@@ -55,11 +54,6 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
     return found
 
 
-def coalesced(axes: Sequence[CopyAxis]) -> list[CopyAxis]:
-    """The same loops of a copy, merged."""
-    return [CopyAxis(loop.count, *loop.steps) for loop in merged(Loop(a.count, (a.x, a.y)) for a in axes)]
-
-
 def outer_words(
     names: Sequence[str], outer: Sequence[Loop], chunks: tuple[int, int], unit_bytes: int, threads: int
 ) -> dict[str, int]:
@@ -72,19 +66,19 @@ def outer_words(
     return words | {"units": units, "share": each, "tiles": -(-units // each)}
 
 
-def copies(engine: Engine, axes: Sequence[CopyAxis], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
+def copies(engine: Engine, axes: Sequence[Loop], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
     """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
     if any(axis.count == 0 for axis in axes):
         return
-    yield from _copies(engine, coalesced(axes), starts, itemsize, None)
+    yield from _copies(engine, merged(axes), starts, itemsize, None)
 
 
-def fills(engine: Engine, axes: Sequence[CopyAxis], start: int, value: Array) -> Iterator[KernelCall]:
+def fills(engine: Engine, axes: Sequence[Loop], start: int, value: Array) -> Iterator[KernelCall]:
     """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
         return
-    *outer, run = [replace(axis, x=0) for axis in coalesced(axes)] or [CopyAxis(1, 0, itemsize)]
+    *outer, run = [Loop(axis.count, (0, axis.y)) for axis in merged(axes)] or [Loop(1, (0, itemsize))]
     row = aligned(_FILL // itemsize, value.dtype)
     row[...] = value
     if run.y != itemsize:
@@ -94,15 +88,15 @@ def fills(engine: Engine, axes: Sequence[CopyAxis], start: int, value: Array) ->
     parts = [(whole, len(row), start), (1, rest, start + whole * row.nbytes)]
     for rows, count, first in parts:
         if rows and count:
-            own = [CopyAxis(rows, 0, row.nbytes), CopyAxis(count, itemsize, itemsize)]
-            yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
+            own = [Loop(rows, (0, row.nbytes)), Loop(count, (itemsize, itemsize))]
+            yield from _copies(engine, merged([*outer, *own]), (0, first), itemsize, row)
 
 
 def stores(engine: Engine, array: Array) -> Iterator[KernelCall]:
     """Kernel calls that write this array, which lies in C order."""
     if array.size:
-        own = [CopyAxis(array.size, array.itemsize, array.itemsize)]
-        yield from _copies(engine, coalesced(own), (0, 0), array.itemsize, array)
+        own = [Loop(array.size, (array.itemsize, array.itemsize))]
+        yield from _copies(engine, merged(own), (0, 0), array.itemsize, array)
 
 
 @frozen
@@ -115,7 +109,7 @@ class _Call:
     kind: str
     block: tuple[int, int, int]
     form: str
-    outer: tuple[CopyAxis, ...]
+    outer: tuple[Loop, ...]
     words: Mapping[str, int]
     count: int
     each: int
@@ -123,9 +117,9 @@ class _Call:
 
 
 def _copies(
-    engine: Engine, axes: list[CopyAxis], starts: tuple[int, int], itemsize: int, source: Array | None
+    engine: Engine, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> Iterator[KernelCall]:
-    """axes: coalesced. source: what to read instead of the operand."""
+    """axes: merged. source: what to read instead of the operand."""
     call = _chosen(engine, axes, itemsize)
     if len(call.outer) <= OUTER:
         yield _section(engine, call, axes, starts, itemsize, source)
@@ -138,8 +132,8 @@ def _copies(
         yield from _copies(engine, rest, (starts[0] + i * first.x, starts[1] + i * first.y), itemsize, source)
 
 
-def _chosen(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call:
-    last = axes[-1] if axes else CopyAxis(1, itemsize, itemsize)
+def _chosen(engine: Engine, axes: list[Loop], itemsize: int) -> _Call:
+    last = axes[-1] if axes else Loop(1, (itemsize, itemsize))
     if last.x == last.y == itemsize:
         run = last.count * itemsize
         blocks = _blocks(engine, axes[:-1], run) if run in SIZES else None
@@ -147,7 +141,7 @@ def _chosen(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call:
     return _blocks(engine, axes, itemsize) or _elements(axes, itemsize)
 
 
-def _runs(engine: Engine, axes: list[CopyAxis], run: int) -> _Call:
+def _runs(engine: Engine, axes: list[Loop], run: int) -> _Call:
     vector = _power(min(run, 4 * engine.isa.lanes))
     block = _UNROLL * vector
     unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
@@ -156,22 +150,22 @@ def _runs(engine: Engine, axes: list[CopyAxis], run: int) -> _Call:
     return _Call("runs", (0, unroll, vector), "copy", outer, words, rows.count, run)
 
 
-def _elements(axes: list[CopyAxis], itemsize: int) -> _Call:
+def _elements(axes: list[Loop], itemsize: int) -> _Call:
     outer, rows = _rows(axes[:-1])
     words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y}
     words |= {"columns": axes[-1].count, "x_column": axes[-1].x, "y_column": axes[-1].y}
     return _Call("elements", (0, 0, itemsize), "copy", outer, words, rows.count, axes[-1].count * itemsize)
 
 
-def _rows(axes: list[CopyAxis]) -> tuple[tuple[CopyAxis, ...], CopyAxis]:
+def _rows(axes: list[Loop]) -> tuple[tuple[Loop, ...], Loop]:
     """The axis to walk inside the outer ones: the innermost, or the longest if that is short."""
     if not axes:
-        return (), CopyAxis(1, 0, 0)
+        return (), Loop(1, (0, 0))
     rows = axes[-1] if axes[-1].count >= 8 else max(axes[::-1], key=lambda axis: axis.count)
     return tuple(axis for axis in axes if axis is not rows), rows
 
 
-def _blocks(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call | None:
+def _blocks(engine: Engine, axes: list[Loop], itemsize: int) -> _Call | None:
     """A transposition: one axis is contiguous in the destination, another one in the source."""
     j = next((axis for axis in axes if axis.y == itemsize), None)
     i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
@@ -193,7 +187,7 @@ def _blocks(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call | None
     return _Call("blocks", (rows, columns, itemsize), "copy", outer, words, a.count, b.count * itemsize, multiple)
 
 
-def _block_words(a: tuple[CopyAxis, int], b: tuple[CopyAxis, int], x_step: int, y_step: int) -> dict[str, int]:
+def _block_words(a: tuple[Loop, int], b: tuple[Loop, int], x_step: int, y_step: int) -> dict[str, int]:
     """Words of the kernel that copies blocks: its two axes, and how much of each is a block."""
     words = {"x_step": x_step, "y_step": y_step}
     for name, (axis, block) in (("a", a), ("b", b)):
@@ -201,13 +195,13 @@ def _block_words(a: tuple[CopyAxis, int], b: tuple[CopyAxis, int], x_step: int, 
     return words
 
 
-def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, itemsize: int) -> _Call:
+def _dense(outer: tuple[Loop, ...], i: Loop, j: Loop, columns: int, itemsize: int) -> _Call:
     """A few rows interleaved: each block takes all of j, so that the kernel's second axis walks rows of the copy."""
     left, rows = _rows(list(outer))
     fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
     least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
     if least < rows.count and len(left) < OUTER:
-        left = (*left, CopyAxis(rows.count // least, rows.x * least, rows.y * least))
+        left = (*left, Loop(rows.count // least, (rows.x * least, rows.y * least)))
         rows = replace(rows, count=least)
     words = _block_words((i, columns), (rows, 1), j.x, i.y)
     each = rows.count * j.count * itemsize
@@ -215,15 +209,14 @@ def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, 
 
 
 def _section(
-    engine: Engine, call: _Call, axes: list[CopyAxis], starts: tuple[int, int], itemsize: int, source: Array | None
+    engine: Engine, call: _Call, axes: list[Loop], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> KernelCall:
     chunk = call.count
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
         work = TILE_BYTES if engine.threads > 1 else _UNIT
         chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
-    outer = [Loop(axis.count, (axis.x, axis.y)) for axis in call.outer]
     unit = min(chunk, call.count) * call.each
-    shared = outer_words(("x", "y"), outer, (-(-call.count // chunk), chunk), unit, engine.threads)
+    shared = outer_words(("x", "y"), call.outer, (-(-call.count // chunk), chunk), unit, engine.threads)
     words = {**call.words, **shared, "x*": starts[0], "y*": starts[1]}
     extents = [start + itemsize for start in starts]
     for axis in axes:

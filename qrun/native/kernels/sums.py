@@ -16,14 +16,13 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.gemm import Gemm
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.memory import Array, address, aligned_copy
+from qrun.native.machine.memory import Array, address, aligned_copy, aligned_up
 from qrun.native.machine.operation import Operand, Operation, Order
 from qrun.native.proof.fold import magnitudes, totals, wrapped
 
 KINDS = frozenset({"tiled", "widened"})
 """The kernels of products that do not depend on the zero point of the activations."""
 _BYTE, _FLOAT = np.dtype(np.uint8), np.dtype(np.float32)
-_LINE = 64
 
 
 @frozen
@@ -63,11 +62,11 @@ class SumsPlan:
         self.places, at = [], 0
         for part in self.parts:
             lanes = _lanes(part.section).size
-            constants = at + _whole(4 * lanes)
+            constants = at + aligned_up(4 * lanes)
             self.places.append(_Place(at, constants))
-            at = constants + _whole(constant_bytes(self.form) * lanes)
+            at = constants + aligned_up(constant_bytes(self.form) * lanes)
         fills = (self._held(part, "padding*").nbytes for part in self.parts)
-        self.padding, self.fill = at, _whole(max(fills, default=0))
+        self.padding, self.fill = at, aligned_up(max(fills, default=0))
         self.prepared = Operand((at + self.fill,), _BYTE)
 
     def sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
@@ -143,18 +142,14 @@ class SumsPlan:
             if "constants_group" in section.kernel.names:
                 panel = constant_bytes(self.form) * spec.vectors * self.conv.engine.isa.lanes
                 words["constants_group"] = section.word("group_panels") * panel
-        made = section.changed(words, {}, (section.extents[0], self.prepared.shape[0], section.extents[1]))
+        extents = section.extents[0], self.prepared.shape[0], section.extents[1]
+        made = section.changed(words, {}, extents=extents)
         return replace(made, spec=spec, kernel=self.conv.engine.kernels.get(spec), pointers=tuple(pointers))
 
 
 def _lanes(section: KernelCall) -> Array:
     assert section.pick is not None
     return section.pick
-
-
-def _whole(nbytes: int) -> int:
-    """The number of bytes, rounded up to whole cache lines."""
-    return -(-nbytes // _LINE) * _LINE
 
 
 class Prepare(Operation):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
 from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of
-from qrun.native.kernels.tiling import Mode, Tables, choose, tables
+from qrun.native.kernels.tiling import Tables, choose, tables
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.fold import Int8s, int8_taps
@@ -27,33 +29,15 @@ _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 22
 
 
 @frozen
-class Tiles:
-    """How the rows of a product are tiled, whatever lies between its pixels.
-
-    stored: padding is stored around the image, and a tap is a whole kernel row.
-    taps:   which tap of the window each one of the kernel reads. chunks: at least so many parts of the rows.
-    """
-
-    window: Window
-    depth: int
-    mode: Mode
-    stored: bool
-    taps: tuple[int, ...]
-    chunks: int
-
-    def tables(self, pixel: int) -> Tables:
-        return tables(self.window, pixel, self.depth, self.mode, self.stored, self.taps, self.chunks)
-
-
-@frozen
 class TiledPart:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
-    itemsize: of results. x_start: the input channel where its group begins.
+    tables: how rows are tiled whose pixels are so many bytes apart. itemsize: of results. x_start: the input channel where its
+            group begins.
     """
 
     section: KernelCall
-    tiles: Tiles
+    tables: Callable[[int], Tables]
     itemsize: int
     x_start: int = 0
 
@@ -64,13 +48,13 @@ class TiledPart:
 
     def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
-        section, made = self.section, self.tiles.tables(layout.pixel)
+        section, made = self.section, self.tables(layout.pixel)
         words = {"x*": self.x_start, "x_image": layout.x_image, "line": made.line}
         words |= {"y*": section.first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
         arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
         read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
-        return section.changed(words, arrays, (read, written))
+        return section.changed(words, arrays, extents=(read, written))
 
 
 def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
@@ -87,10 +71,9 @@ def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
     folded = folded.shifted(-product.isa.shift(product.signed))
     weights, sources = int8_taps(folded.centred)
     chunks, shares = _cut(product, macs, weights.nbytes)
-    tiles = Tiles(window, k, mode, stored, tuple(sources), chunks)
-    made = tiles.tables(layout.pixel)
+    laid = partial(tables, window, k, mode, stored, tuple(sources), chunks)
     own = replace(product, folded=folded)
-    parts = [_part(own, run, weights, tiles, made, shares) for run in product.panels(n, 1)]
+    parts = [_part(own, run, weights, laid, shares) for run in product.panels(n, 1)]
     return parts if all(part.section.scratch <= _SCRATCH for part in parts) else []
 
 
@@ -110,11 +93,11 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
 
 
 def _part(
-    product: Product, run: tuple[int, int, int, str], weights: Int8s, tiles: Tiles, made: Tables, shares: int
+    product: Product, run: tuple[int, int, int, str], weights: Int8s, laid: Callable[[int], Tables], shares: int
 ) -> TiledPart:
-    """The call for one run of panels."""
+    """The call for one run of panels. laid: `tables` of a TiledPart."""
     first, vectors, panels, form = run
-    results, n = product.results, len(weights)
+    results, n, made = product.results, len(weights), laid(product.layout.pixel)
     pick = lanes_of(first, panels * vectors * TILE, n).reshape(panels, -1)
     kind = "amx_copy" if made.piece else "amx"
     spec = KernelSpec(kind, product.isa.name, TILE * made.high, vectors, 1, form, results.out, product.signed)
@@ -147,7 +130,7 @@ def _part(
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
     section = product.section(spec, pick, arrays, known, scratch)
-    return TiledPart(section, tiles, results.size)
+    return TiledPart(section, laid, results.size)
 
 
 def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Int8s:

@@ -210,9 +210,10 @@ def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, 
 
 @lru_cache(256)
 def tables(
-    window: Window, pixel: int, depth: int, mode: Mode, stored: bool, taps: tuple[int, ...], chunks: int
+    window: Window, depth: int, mode: Mode, stored: bool, taps: tuple[int, ...], chunks: int, pixel: int
 ) -> Tables:
-    """Tables for about `chunks` chunks of blocks or more; taps: which tap each one of the kernel reads."""
+    """Tables for about `chunks` chunks of blocks or more; taps: which tap each one of the kernel reads. pixel, depth, mode and
+    stored: as `tiling` takes them."""
     made = tiling(window, pixel, depth, mode, stored)
     assert made
     grid, used = made.grid, Tiling(made.grid, made.taps[list(taps)], made.depth)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -12,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.walking import AT, GATES, HEADER, INPUTS, NEW, OLD, STATES, SUMS, WORDS, Y
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.engine import Array, Engine, Ints, Operand, Operation, size
-from qrun.native.machine.memory import aligned_copy
+from qrun.native.machine.memory import aligned_copy, array_at
 
 Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 """Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and for
@@ -240,8 +239,7 @@ class Walked(Operation):
         unit = 4 * (row * self.walk.units + place)
 
         def at(start: int, base: int = result) -> Array:
-            kind = ctypes.c_float * count
-            return np.ctypeslib.as_array(kind.from_address(base + start))
+            return array_at(base + start, _FLOAT, (count,))
 
         sums = [at(words[SUMS // 8] + 4 * n * self.each + unit)[None] for n in range(self.gates)]
         if self.cell.kind == "linear":

@@ -15,7 +15,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, KernelSpec
 from qrun.native.errors import TooLong, Undecided
 from qrun.native.machine.builder import Awaited
-from qrun.native.machine.memory import Array, Ints, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, array_at, forget
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
@@ -48,7 +48,7 @@ class Rechecker(ABC):
         the mark that was there.
         """
         try:
-            self.make(np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(entries)).reshape(-1, 2), x, y)
+            self.make(array_at(entries, np.int64, (count, 2)), x, y)
             mark = 0
         except BaseException as error:
             self._failed, mark = error, FAILED
@@ -75,8 +75,7 @@ class _Rows:
     def __init__(self, places: Array, length: int) -> None:
         first = int(places.min())
         offsets = (places - first) // 4
-        kind = ctypes.c_float * (int(offsets.max()) + length)
-        self.all = np.ctypeslib.as_array(kind.from_address(first))
+        self.all = array_at(first, np.float32, (int(offsets.max()) + length,))
         self.index = offsets[:, None] + np.arange(length)
 
 
@@ -110,8 +109,12 @@ class CompiledKernel:
         return int(self._function(*arguments))
 
     def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
-        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
-        return struct(self.names, words, arrays or {})
+        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing. `words` may leave out the mark
+        (!) of those that are read as int32."""
+        held = arrays or {}
+        return struct_of(
+            [address(held[n]) if n in held else words[n if n in words else n.rstrip("!")] for n in self.names]
+        )
 
     def sparse_struct(self, words: Mapping[str, int], arrays: Mapping[str, Array]) -> Ints:
         """A struct of which all words are 0 but these, and the addresses of arrays; words that it has not are left out."""
@@ -202,14 +205,20 @@ class KernelCall:
         """What is in a word of the struct."""
         return int(self.arguments[self.kernel.word(name)])
 
-    def changed(
-        self, words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]], extents: Sequence[int]
-    ) -> KernelCall:
-        """The same call with other words in its struct, and others that point to arrays."""
+    def changed(self, words: Mapping[str, int], arrays: Mapping[str, Array], **fields: Any) -> KernelCall:
+        """The same call with other words in its struct, others that point to arrays, and other fields."""
         arguments = self.arguments.copy()
         for name, value in (*words.items(), *((name, address(array)) for name, array in arrays.items())):
             arguments[self.kernel.word(name)] = value
-        return replace(self, arguments=arguments, extents=tuple(extents), keep=(*self.keep, *arrays.values()))
+        return replace(self, arguments=arguments, **{"keep": (*self.keep, *arrays.values()), **fields})
+
+    def among(self, places: Sequence[int], count: int) -> KernelCall:
+        """The call as one of an operation of so many operands; places: the numbers of its own among these."""
+        extents = [0] * count
+        for place, extent in zip(places, self.extents, strict=True):
+            extents[place] = max(extents[place], extent)
+        pointers = tuple((word, places[operand]) for word, operand in self.pointers)
+        return replace(self, pointers=pointers, extents=tuple(extents))
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""
@@ -249,14 +258,6 @@ def scratch(nbytes: int) -> int:
     else:
         forget(held[0])
     return held[2]
-
-
-def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ints:
-    """An argument struct: a word for each name, the address of an array where the name is one's.
-
-    Names of words that are read as int32 end with a mark (!), which `words` may leave out.
-    """
-    return struct_of([address(arrays[n]) if n in arrays else words[n if n in words else n.rstrip("!")] for n in names])
 
 
 def struct_of(values: Sequence[int]) -> Ints:

@@ -13,6 +13,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 _LARGEST_REUSED = 1 << 24
+LINE = 64
+"""Bytes of a cache line, and of the widest vector."""
 
 poison: int | None = None
 """What tests put into every byte of memory whose contents nobody may rely on; None leaves it as it is."""
@@ -79,6 +81,17 @@ def address(array: np.ndarray[Any, Any]) -> int:
         return addressof(c_char.from_buffer(buffer))
     except (TypeError, ValueError):  # it has no buffer that can be written to, or nothing in it
         return int(array.__array_interface__["data"][0])
+
+
+def array_at(start: int, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """The memory at an address as an array."""
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, (c_char * nbytes).from_address(start)) if nbytes else np.empty(shape, dtype)
+
+
+def aligned_up(nbytes: int) -> int:
+    """So many bytes as whole lines of a cache."""
+    return -(-nbytes // LINE) * LINE
 
 
 def forget(array: np.ndarray[Any, Any]) -> None:

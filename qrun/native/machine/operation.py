@@ -75,6 +75,28 @@ class Operand:
         return (slice(None), *(slice(a, n - b) for a, n, b in zip(starts, sizes, ends, strict=True)))
 
 
+@frozen
+class OperandStrides:
+    """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
+
+    start: int
+    steps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
+        stored = operand.stored(order)
+        steps = [operand.dtype.itemsize]
+        for axis in range(len(stored) - 1, 0, -1):
+            packed = steps[0] * stored[axis]
+            steps.insert(0, stride if stride and axis == len(stored) - 1 else packed)
+        steps = steps[: len(stored)]
+        interior = operand.interior(order) or (slice(0, None),) * len(stored)
+        start = sum((cut.start or 0) * step for cut, step in zip(interior, steps, strict=False))
+        if order == "channels" and len(stored) > 2:
+            steps = [steps[0], steps[-1], *steps[1:-1]]
+        return cls(start, tuple(steps))
+
+
 class Operation(ABC):
     """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads, but that it
     keeps its kernel calls for each set of strides.
@@ -134,11 +156,20 @@ class Operation(ABC):
         return found
 
     def _may_lie(self, place: int, stride: int) -> bool:
-        operand, last = self.operands[place], place == len(self.operands) - 1
-        order = self.result_order if last else self.source_order
+        operand, order = self.operands[place], self._orders[place]
+        last = place == len(self.operands) - 1
         if order == "plain" or any(operand.border) or operand.tight or (last and not self.gaps):
             return False
         return stride >= operand.row_bytes(order)
+
+    @property
+    def _orders(self) -> list[Order]:
+        """In which order each operand lies."""
+        return [self.source_order] * (len(self.operands) - 1) + [self.result_order]
+
+    def _lying(self, strides: Sequence[int]) -> list[OperandStrides]:
+        """Where the elements of each operand lie."""
+        return [OperandStrides.of(*each) for each in zip(self.operands, self._orders, strides, strict=True)]
 
     @property
     def source_order(self) -> Order:

@@ -13,7 +13,7 @@ import numpy as np
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.peak import ACCUMULATORS, INSTRUCTIONS, LOADS, UNROLL, peak_text
 from qrun.native.machine.codegen import compile_object, load_object
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.memory import address, aligned
 
 STEPS = 50_000
 TILE_STEPS, TILE_MACS = 5_000, 16 * 16 * 64
@@ -52,7 +52,7 @@ class Peak:
             return []
         settings = aligned(64, np.uint8, 0)
         settings[0], settings[16:32:2], settings[48:56] = 1, 64, 16
-        words = [(TILE_STEPS, _address(settings))] * self.threads
+        words = [(TILE_STEPS, address(settings))] * self.threads
         return [4 * TILE_STEPS * TILE_MACS * self.threads / self._once("tiles", words) for _ in range(times)]
 
     def reads(self, nbytes: int, times: int = BURSTS) -> list[float]:
@@ -61,7 +61,7 @@ class Peak:
         each = max(nbytes // self.threads // step, 1) * step
         buffers = [aligned(each, np.uint8, 0) for _ in range(self.threads)]
         turns = max(LEAST_READS, READ // each)
-        words = [(_address(buffer), each, turns) for buffer in buffers]
+        words = [(address(buffer), each, turns) for buffer in buffers]
         return [each * turns * self.threads / self._once("reads", words) for _ in range(times)]
 
     def _once(self, name: str, words: Sequence[tuple[int, ...]]) -> float:
@@ -84,7 +84,3 @@ class Peak:
         for helper in helpers:
             helper.join()
         return max(end for _, end in spans) - min(begin for begin, _ in spans)
-
-
-def _address(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])

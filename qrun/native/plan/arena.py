@@ -8,9 +8,8 @@ from heapq import heappop, heappush
 from itertools import chain
 
 from qrun.declare.frozen import frozen
+from qrun.native.machine.memory import aligned_up
 
-ALIGNMENT = 64
-"""Bytes of a cache line, and of the widest vector."""
 MANY = 512
 """Buffers that are placed by size."""
 
@@ -25,7 +24,7 @@ class Need:
 
 
 def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
-    """Offsets of the buffers, multiples of ALIGNMENT, and the size of the whole.
+    """Offsets of the buffers, at the start of cache lines, and the size of the whole.
 
     Buffers in use at the same step do not overlap. The largest are placed first, in the first gap, which leaves few
     gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in the
@@ -101,7 +100,3 @@ class _Gaps:
 
     def _remove(self, start: int) -> None:
         del self._starts[self._ends.pop(start)]
-
-
-def aligned_up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

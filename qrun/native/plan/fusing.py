@@ -12,7 +12,7 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.kernels.strided import CopyAxis, coalesced
+from qrun.native.kernels.strided import Loop, merged
 from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
@@ -158,17 +158,17 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
     if not first.orders == middle.orders == last.orders == plain:
         return 0
     images, channels, pixels = x.shape[0], x.shape[1], size(x.shape[2:])
-    axes = coalesced(middle.axes((0, 0)))
+    axes = merged(middle.axes((0, 0)))
     step = x.dtype.itemsize
     for groups in {axis.count for axis in axes if channels % axis.count == 0}:
         each = channels // groups
         shuffle = [
-            CopyAxis(images, channels * pixels * step, channels * pixels * step),
-            CopyAxis(each, pixels * step, groups * pixels * step),
-            CopyAxis(groups, each * pixels * step, pixels * step),
-            CopyAxis(pixels, step, step),
+            Loop(images, (channels * pixels * step, channels * pixels * step)),
+            Loop(each, (pixels * step, groups * pixels * step)),
+            Loop(groups, (each * pixels * step, pixels * step)),
+            Loop(pixels, (step, step)),
         ]
-        if coalesced(shuffle) == axes:
+        if merged(shuffle) == axes:
             return groups
     return 0
 

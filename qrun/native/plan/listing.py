@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
-from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from qrun.native.emit.spec import ENTRY, GUARD, STRUCT
 from qrun.native.machine.call import Holder
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
-from qrun.native.machine.operation import Operand
+from qrun.native.machine.operation import Operand, OperandStrides
 from qrun.native.plan.items import Key, PythonStep
 from qrun.native.plan.stamps import Segment
 
@@ -190,21 +189,5 @@ def _whole(storage: Storage) -> View:
 
 
 def _shown(storage: Storage) -> View:
-    operand, order = storage.operand, storage.order
-    stored, itemsize = operand.stored(order), operand.dtype.itemsize
-    steps = [itemsize]
-    for axis in range(len(stored) - 1, 0, -1):
-        packed = steps[0] * stored[axis]
-        steps.insert(0, storage.stride if storage.stride and axis == len(stored) - 1 else packed)
-    steps = steps[: len(stored)]
-    cuts = operand.interior(order) or (slice(0, None),) * len(stored)
-    start = storage.place + sum((cut.start or 0) * step for cut, step in zip(cuts, steps, strict=False))
-    shape = [len(range(*cut.indices(n))) for cut, n in zip(chain(cuts, _rest()), stored, strict=False)]
-    if order == "channels" and len(stored) > 2:
-        steps, shape = [steps[0], steps[-1], *steps[1:-1]], [shape[0], shape[-1], *shape[1:-1]]
-    return View(storage.root.key, int(start), operand.dtype, tuple(map(int, shape)), tuple(map(int, steps)))
-
-
-def _rest() -> Iterator[slice]:
-    while True:
-        yield slice(None)
+    lies = OperandStrides.of(storage.operand, storage.order, storage.stride)
+    return View(storage.root.key, storage.place + lies.start, storage.operand.dtype, storage.operand.shape, lies.steps)

@@ -12,10 +12,10 @@ from qrun.declare.frozen import frozen
 from qrun.memory import Budget
 from qrun.native.emit.spec import HELD, MOVE, STRUCT, KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.kernels.foreign import Part, lined
+from qrun.native.kernels.foreign import Part
 from qrun.native.kernels.strided import SIZES
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation
-from qrun.native.machine.memory import address
+from qrun.native.machine.memory import address, aligned_up
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
 from qrun.native.plan.turns import Turned, Turning, TurnsMemory
@@ -59,7 +59,7 @@ class Repeated(Operation):
             raise Declined("no result, or many operands")
         if any(operand.dtype.itemsize not in SIZES for operand in self.made):
             raise Declined("elements that are no numbers")
-        *self.starts, nbytes = accumulate((lined(o.nbytes) for o in self.made), initial=0)
+        *self.starts, nbytes = accumulate((aligned_up(o.nbytes) for o in self.made), initial=0)
         self.operands = (*operands, Operand((max(nbytes, 1),), np.dtype(np.uint8)))
         self.held_bytes = turning.listing.nbytes + turning.memory
 

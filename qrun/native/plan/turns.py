@@ -28,7 +28,7 @@ from qrun.native.emit.spec import (
     TURNS,
 )
 from qrun.native.errors import Declined, TooLong
-from qrun.native.machine.memory import Array, Ints, address, aligned, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, aligned_up, forget
 from qrun.native.plan.instance import Instance
 from qrun.native.plan.items import Key
 from qrun.native.plan.program import Program
@@ -36,7 +36,6 @@ from qrun.native.plan.program import Program
 _FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
 """Turns that are first made without coming back to Python, where interrupts are seen; it comes back so seldom that as many
 turns take longer than the first of these times (ns), if it can be, and not longer than the other."""
-_LINE = 64
 
 Move = tuple[int, int, int, int, int]
 Place = tuple[Key | None, int]
@@ -94,8 +93,8 @@ class Turning:
         self.places = {key: self._place(key) for key in (*(made for made, _ in carried), *stacked, *self.guards)}
         self.forms = [self._form(key) for key in self.stacked]
         self.element = sum(_nbytes(shape, dtype) for shape, dtype in self.forms)
-        self.sizes = {key: _lined(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self.read.items()}
-        self.passing = {read: _lined(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
+        self.sizes = {key: aligned_up(max(_nbytes(o.shape, o.dtype), self._room(key))) for key, o in self.read.items()}
+        self.passing = {read: aligned_up(_nbytes(given[read].shape, given[read].dtype)) for read in self._exchanged()}
         self.memory = sum(self.sizes.values()) + sum(self.passing.values())
 
     def _form(self, key: Key) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
@@ -294,7 +293,3 @@ def _block(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
 
 def _nbytes(shape: Sequence[int], dtype: np.dtype[np.generic]) -> int:
     return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-
-
-def _lined(nbytes: int) -> int:
-    return -(-nbytes // _LINE) * _LINE
