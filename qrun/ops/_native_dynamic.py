@@ -144,8 +144,8 @@ class DynamicProduct:
     def _weighted(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
         """With constant weights, which are packed once."""
         from qrun.native.kernels import conv, sums
+        from qrun.native.kernels.conv import Gemm
         from qrun.native.kernels.copy import view
-        from qrun.native.kernels.gemm import Gemm
 
         site, zero, w_zero = self.site, self._zero(self.places[2]), self._weights_zero()
         site.afford(self.rows * 36 + self.right.size * 16 + self.n * 8192)

@@ -75,7 +75,7 @@ def gemm_kernel(
     transpose: bool = False,
 ) -> NativeKernel:
     """The kernel of a checked product of a [...,K] and the constant matrix b [K,N]; site.inputs[0] is a, or a.T."""
-    from qrun.native.kernels.gemm import Gemm
+    from qrun.native.kernels.conv import Gemm
 
     if b.ndim != 2:
         raise declined("the constant operand is not a matrix")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from helpers.native import LIMITS, Array, codes
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.operation import Operation, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.thresholds import INT32, exact_steps
@@ -32,7 +33,7 @@ SPECIAL = {
 OUTPUTS = [("u8", 0), ("u8", 7), ("u8", 128), ("u8", 255), ("s8", -128), ("s8", 0), ("s8", 3)]
 
 
-def run(operation: Operation, x: Array) -> Array:
+def run(operation: Conv | Gemm, x: Array) -> Array:
     """An operation of one operand, alone."""
     return operation.engine.run(operation, [x])
 

@@ -12,8 +12,7 @@ from helpers.native_cases import conv_case, reference, run, target_of
 
 from qrun.native.emit.spec import taps_per_turn
 from qrun.native.errors import Declined
-from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.kernels.product import even_rows
 from qrun.native.machine.engine import stage
 from qrun.native.proof.epilogue import Target

@@ -9,7 +9,7 @@ import pytest
 from helpers.native import LIMITS, THOROUGH, Array, engine, every_isa, exact_result, thin
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical, run
 
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.proof.epilogue import Target, prove
 from qrun.native.proof.thresholds import Steps, exact_steps

@@ -16,8 +16,7 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.declare.memo import Memo
-from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.proof import fold
 from qrun.native.proof.epilogue import Target
 

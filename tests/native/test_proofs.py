@@ -13,7 +13,7 @@ from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_
 from helpers.native_cases import run
 
 from qrun.native.emit.isa import Isa
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine

@@ -15,8 +15,7 @@ from onnx import helper
 
 import qrun
 from qrun.native.kernels import tiled, tiling
-from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.kernels.tiling import Mode, TileGrid

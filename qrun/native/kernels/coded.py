@@ -113,8 +113,7 @@ class CodedMatmul(Operation):
         held = {**self._arrays(), "known*": self.lengths}
         if self.bias is not None:
             held["addend*"] = self.bias
-        extents = [4 * size(operand.shape) for operand in self.operands]
-        given = (self.stack, terms, self.recheck, words, held, ("a*", "y*"), extents, scratch)
+        given = (self.stack, terms, self.recheck, words, held, ("a*", "y*"), self.whole, scratch)
         return (stack_call(self.engine, spec, *given),)
 
     def _cut(self, rows: int) -> Cut:

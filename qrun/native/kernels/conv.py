@@ -1,4 +1,5 @@
-"""Planned convolutions: shapes, weights and scales in; an object that turns activations into results out."""
+"""Planned convolutions, and products with constant weights: shapes, weights and scales in; an object that turns activations into
+results out."""
 
 from __future__ import annotations
 
@@ -90,13 +91,13 @@ class Conv(Operation):
         self.may_wrap = self.tiled = False
         self._memo = memo or Memo()
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
-        self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
+        self.pieces: Sequence[RelocatableCall | TiledPart] = ()
         self._sums: tuple[Folded, Target | None] | None = None
         if 0 not in self.result.shape:
             folded = self._folded(taps, zero, addend)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
             self._sums = folded, target
-            self._parts = self._cut(folded, target)
+            self.pieces = self._cut(folded, target)
 
     def resized(self, other: Operation) -> Conv | None:
         """None also if there is nothing to compute, or padding is stored."""
@@ -106,11 +107,10 @@ class Conv(Operation):
         if made is None or self._sums is None or other._sums is None:
             return None
         made.window, made.image, made.tiled = other.window, other.image, False
-        pairs = zip(self._parts, other._parts, strict=False)
-        sized = [(_sized(own, like), k) for (own, _), (like, k) in pairs]
-        parts = [(part, k) for part, k in sized if part is not None]
-        complete = len(parts) == len(self._parts) == len(other._parts)
-        made._parts = list(parts) if complete else made._cut(*self._sums)
+        sized = map(_sized, self.pieces, other.pieces)
+        pieces = [piece for piece in sized if piece is not None]
+        complete = len(pieces) == len(self.pieces) == len(other.pieces)
+        made.pieces = pieces if complete else made._cut(*self._sums)
         return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
@@ -121,8 +121,8 @@ class Conv(Operation):
         return self._memo.once(("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        x, y = strides[0] or self.image[3], strides[1] or self.result.row_bytes("channels")
-        return tuple(part.placed(self._layout(k, x, y)) for part, k in self._parts)
+        layout = self._layout(strides)
+        return tuple(piece.placed(layout) for piece in self.pieces)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
         n = len(taps)
@@ -135,42 +135,35 @@ class Conv(Operation):
     def _depthwise(self, taps: Array) -> bool:
         return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
 
-    def _cut(self, folded: Folded, target: Target | None) -> list[tuple[RelocatableCall | TiledPart, int]]:
-        """Calls for channels, each with its k."""
-        engine, channels = self.engine, self.image[3]
-        results = self._memo.once(
-            ("results", id(folded)), lambda: Results.of(target, folded, engine.kernels, engine.isa)
-        )
+    def _cut(self, folded: Folded, target: Target | None) -> Sequence[RelocatableCall | TiledPart]:
+        """A call for each run of channels."""
+        engine, layout = self.engine, self._layout((0, 0))
+        zero = np.asarray(self.x_zero, self.operands[0].dtype)
+        results = self._memo.once(("results", id(folded)), lambda: Results.of(target, folded, engine))
 
-        def product(part: Folded, k: int, results: Results = results) -> Product:
-            zero = np.asarray(self.x_zero, self.operands[0].dtype)
-            layout = self._layout(k, channels, self.result.row_bytes("channels"))
-            return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
+        def product(part: Folded, results: Results = results) -> Product:
+            return Product(engine, layout, part, results, zero)
 
         if self._depthwise(folded.centred):
             from qrun.native.kernels.depthwise import depthwise
 
-            return [(part, channels) for part in depthwise(product(folded, channels), self.window)]
+            return depthwise(product(folded), self.window)
         if self.lines:
-            merged = folded.lines(self.window.kernel)
-            k = merged.centred.shape[2]
-            return self._dense(product(merged, k), 1)
+            return self._dense(product(folded.lines(self.window.kernel)), 1)
         if self._tiles and 1 < self.group <= _TILED_GROUPS:
             from qrun.native.kernels.tiled import tiled
 
             n, _, k = folded.centred.shape
             each = n // self.group
             cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
-            made = [tiled(product(folded.part(c), k, results.part(c)), self.window, False) for c in cuts]
+            made = [tiled(product(folded.part(c), results.part(c)), self.window, False) for c in cuts]
             if all(made) and k >= _TILED_INPUTS:
                 self.tiled = True
-                return [(part.of_group(g, k, each), k) for g, parts in enumerate(made) for part in parts]
+                return [part.of_group(g, k, each) for g, parts in enumerate(made) for part in parts]
         count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
-        k, groups = folded.centred.shape[2] * count, self.group // count
-        merged = folded.merged(self.group, count)
-        return self._dense(product(merged, k), groups)
+        return self._dense(product(folded.merged(self.group, count)), self.group // count)
 
-    def _dense(self, product: Product, groups: int) -> list[tuple[RelocatableCall | TiledPart, int]]:
+    def _dense(self, product: Product, groups: int) -> Sequence[RelocatableCall | TiledPart]:
         parts: Sequence[RelocatableCall | TiledPart] = ()
         if self._tiles and groups == 1:
             from qrun.native.kernels.tiled import tiled
@@ -181,11 +174,12 @@ class Conv(Operation):
             from qrun.native.kernels.copied import copied
 
             parts = copied(product, groups, self._kinds)
-        return [(part, product.layout.k) for part in parts or product.dense(groups)]
+        return parts or product.dense(groups)
 
-    def _layout(self, k: int, pixel: int, row: int) -> Layout:
-        stored = self.operands[0].stored("channels")
-        sizes = self.image[0], k, size(stored[1:-1]) * pixel, row, pixel
+    def _layout(self, strides: Sequence[int]) -> Layout:
+        stored, channels = self.operands[0].stored("channels"), self.image[3]
+        pixel, row = strides[0] or channels, strides[1] or self.result.row_bytes("channels")
+        sizes = self.image[0], channels > 0, size(stored[1:-1]) * pixel, row, pixel
         few = size(self.window.out) * size(self.window.kernel) <= _FEW_OFFSETS
         return (_shared_layout if few else _layout)(self.window, self.lines, *sizes)
 
@@ -208,12 +202,12 @@ def _sized(own: RelocatableCall | TiledPart, like: RelocatableCall | TiledPart) 
     return replace(like, section=other.changed(constants, {}, keep=mine.keep, pick=mine.pick, why=mine.why))
 
 
-def _layout(window: Window, lines: bool, images: int, k: int, x_image: int, row: int, pixel: int) -> Layout:
-    """The layout of rows `row` bytes apart, of an image of so many bytes."""
+def _layout(window: Window, lines: bool, images: int, read: bool, x_image: int, row: int, pixel: int) -> Layout:
+    """The layout of rows `row` bytes apart, of an image of so many bytes, of which nothing is read unless `read`."""
     offsets = window.line_offsets(pixel) if lines else window.offsets(pixel)
-    if not k:
+    if not read:
         offsets = np.full((len(offsets), 1), -1, np.int64)
-    return Layout(images, offsets, k, x_image, len(offsets) * row, row, pixel)
+    return Layout(images, offsets, x_image, len(offsets) * row, row, pixel)
 
 
 _shared_layout = lru_cache(64)(_layout)
@@ -230,6 +224,32 @@ class ChannelsLast(Operation):
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self.conv.sections(strides)
+
+
+class Gemm(Operation):
+    """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N], as a convolution of one axis.
+
+    parameters, and the result: as for Conv, with one zero point and scale per column.
+    """
+
+    order: Order = "rows"
+
+    def __init__(
+        self, engine: Engine, x_shape: Sequence[int], w: Array, *, memo: Memo | None = None, **parameters: Any
+    ) -> None:
+        self.engine, memo = engine, memo or Memo()
+        *rows, k = (int(n) for n in x_shape)
+        columns = memo.once("columns", lambda: np.ascontiguousarray(w.T)[:, :, None])
+        self.conv = Conv(engine, (1, w.shape[0], max(size(rows), 1)), columns, memo=memo, **parameters)
+        x, y = self.conv.operands
+        self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return self.conv.sections(strides)
+
+    def sized_as(self, other: Operation, memo: Memo) -> Gemm | None:
+        conv = self.conv.resized(other.conv) if isinstance(other, Gemm) else None
+        return None if conv is None else self.again(conv=conv, operands=other.operands)
 
 
 def _check(

@@ -53,9 +53,9 @@ def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Relocat
     layout, isa = product.layout, product.isa
     each = len(product.folded.centred) // groups
     plain = product.panels(each, groups)
-    if not layout.k or any(form == "table" for *_, form in plain):
+    if not product.k or any(form == "table" for *_, form in plain):
         return []
-    if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
+    if groups > 1 and (each <= _VECTORS * isa.lanes or product.k <= _QUAD):
         return []
     wide, small = "widened" in kinds and layout.rows >= _LEAST_ROWS, "clipped" in kinds and clips(product)
     least, most = (_narrow(rows, each, isa.lanes) for rows in (CLIPPED_ROWS, block_rows(isa)))
@@ -143,9 +143,9 @@ class Blocked:
         images, blocks = product.layout.images * self.groups, -(-product.layout.rows // self.rows)
         chunks = -(-blocks // max(1, self.near // self.block))
         units = 1
-        if product.threads > 1:
+        if product.engine.threads > 1:
             macs = self.rows * len(self.taps) * self.depth * self.width
-            units = min(_UNITS_PER_THREAD * product.threads, images * blocks * panels * macs // _UNIT_MACS)
+            units = min(_UNITS_PER_THREAD * product.engine.threads, images * blocks * panels * macs // _UNIT_MACS)
             units = max(1, units // images)
             chunks = max(chunks, min(units, -(-blocks // _LEAST_BLOCKS)))
         shares = min(panels, -(-units // chunks))
@@ -176,28 +176,28 @@ class Blocked:
             "tiles": layout.images * self.groups * chunks * shares,
             "last_channel": int(pick[panels - 1, 0]) - first,
             "groups": self.groups,
-            "x_group": layout.k,
+            "x_group": product.k,
             "y_group": self.channels * product.results.size,
         }
         arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
         section = product.section(spec, pick, arrays, {**known, **words}, scratch)
-        read = self.read + (self.groups - 1) * layout.k
+        read = self.read + (self.groups - 1) * product.k
         return RelocatableCall(section, self.taps, read, product.results.size)
 
 
 def clips(product: Product) -> bool:
     """Whether this serves a product: activations may be mostly small."""
-    layout, isa = product.layout, product.isa
+    isa = product.isa
     zero = int(product.x_zero) + isa.shift(product.signed)
-    return isa.clips and zero <= SMALL and layout.k >= EIGHT
+    return isa.clips and zero <= SMALL and product.k >= EIGHT
 
 
 def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
     """The call for one run of panels."""
     _, vectors, panels, form = run
-    layout, isa = product.layout, product.isa
+    isa = product.isa
     weights, taps = int8_taps(product.folded.centred)
-    depth, rows = -(-layout.k // EIGHT) * EIGHT, CLIPPED_ROWS[vectors]
+    depth, rows = -(-product.k // EIGHT) * EIGHT, CLIPPED_ROWS[vectors]
     row = len(taps) * depth
     plan = Blocked(product, groups, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
     spec = KernelSpec(
@@ -240,7 +240,7 @@ def widened(product: Product, groups: int, run: Run) -> RelocatableCall:
     folded = product.folded.shifted(-product.isa.shift(product.signed))
     product = replace(product, folded=folded)
     taps, rows = folded.centred.shape[1], block_rows(product.isa)[run[1]]
-    depth = -(-product.layout.k // STEP) * STEP
+    depth = -(-product.k // STEP) * STEP
     block = rows * taps * depth * _SIZE
     plan = Blocked(product, groups, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
     spec = KernelSpec("widened", product.isa.name, rows, run[1], 1, run[3], product.results.out, product.signed)

@@ -71,7 +71,7 @@ class _Ragged(Operation):
         isa, (least, last) = self.engine.isa, self.bounds
         words |= row_tiles(rows, 8 * width, self.engine.threads) | {"least": least, "span": last - least}
         spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.form, "f32", False)
-        return (self._whole(spec, names, words, decides=False),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, decides=False),)
 
 
 class Rotary(_Ragged):

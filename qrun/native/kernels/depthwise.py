@@ -21,7 +21,7 @@ _LONGER = 8
 
 
 def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
-    """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; the layout's k is N."""
+    """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights."""
     lanes, n = product.isa.lanes, len(product.folded.centred)
     width = INTERLEAVED * lanes
     if n < width or not _interleaves(product):

@@ -36,7 +36,7 @@ class _Step(Operation):
         self.engine, self.operands, self.spec, self.words = engine, tuple(operands), spec, dict(words)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        return (self._whole(self.spec, self.places, self.words, decides=self.decides),)
+        return (self.engine.kernels.call(self.spec, self.places, self.words, self.whole, decides=self.decides),)
 
 
 def _tiles(engine: Engine, count: int) -> dict[str, int]:
@@ -146,7 +146,7 @@ class Factors(Operation):
         words = {"columns": scaling.columns, "panels": self.panels, "tiles": 1}
         words |= {"most!": scaling.most, "slope!": int(slope.view(np.int32))}
         names = [*(name for name, _ in scaling.given()), "y*"]
-        return (self._whole(spec, names, words, arrays=arrays, sparse=True),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, arrays=arrays, sparse=True),)
 
 
 class Scaled(Operation):

@@ -89,7 +89,7 @@ class TopPlaces(Operation):
         words["levels"] = self.count.bit_length()
         lanes, kind = self.engine.isa.lanes, KIND_OF[x.dtype.name]
         spec = KernelSpec("top", self.engine.isa.name, lanes, 1, 1, self.what, "i64", False, operands=kind)
-        return (self._whole(spec, ("x*", "y*"), words, scratch=8 * self.count),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole, scratch=8 * self.count),)
 
 
 class Along(Operation):
@@ -107,7 +107,7 @@ class Along(Operation):
         x, count = self.operands[0], self.result.shape[-1]
         words = _words(self.engine, x.shape, count, 16 * count)
         spec = KernelSpec("along", self.engine.isa.name, 0, 0, x.dtype.itemsize, "copy", "bytes", False)
-        return (self._whole(spec, ("x*", "at*", "y*"), words),)
+        return (self.engine.kernels.call(spec, ("x*", "at*", "y*"), words, self.whole),)
 
 
 def _words(engine: Engine, shape: Sequence[int], count: int, row_bytes: int) -> dict[str, int]:

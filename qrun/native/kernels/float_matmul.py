@@ -108,7 +108,7 @@ class FloatMatmul(FloatProduct):
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, b_row, addend_row, 4 * n, b_column=b_column)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        extents = [operand.nbytes for operand in self.operands]
+        extents = self.whole
         if self.turned:
             return (dot_call(self, self.stack, self.names, extents),)
         if "b*" not in self.arrays:

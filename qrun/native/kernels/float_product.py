@@ -12,7 +12,7 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.spec import NARROW
 from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, narrower, stack_call
-from qrun.native.machine.engine import Array, KernelCall, KernelSpec, Operation
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operation
 
 _AHEAD, _FEW, _FAR = (8, 16), 4, 1 << 20
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for more, and bytes of it from which on that
@@ -25,6 +25,7 @@ class FloatProduct(Operation):
     terms: what becomes of them. exact: makes those that are in doubt. arrays: operands that are constant, by word.
     """
 
+    engine: Engine
     terms: FloatTerms
     exact: Exact
     arrays: Mapping[str, Array] = {}
@@ -76,8 +77,7 @@ def product_call(
     held: dict[str, Array] = {}
     if weights is not None:
         held["b*"], lengths = weights.panels(width), weights.lengths
-        starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
-        stack = replace(stack, starts=starts, b_row=4 * width, panel=width)
+        stack = stack.in_panels(width)
     cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, width), engine.threads, image)
     places, scratch = scratch_places(left, cut, (rows, vectors), lanes, near)
     far = near and not weights and stack.k * stack.b_row > _FAR

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.native.emit.float_winograd import LINE, TAPS, TWO, Filtering, both
 from qrun.native.emit.isa import Isa
-from qrun.native.kernels.float_product import FloatProduct
+from qrun.native.kernels.float_product import FloatProduct, known_lengths
 from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import FloatPanels, FloatStack
 from qrun.native.kernels.layout import Window
@@ -96,14 +96,11 @@ def winograd_call(
     width = vectors * lanes
     panels = -(-stack.columns // width)
     patches, panel_block = _cut(number, (len(corners), stack.columns, depth), (rows, width, most), engine.threads)
-    starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
-    stack = replace(stack, starts=starts, b_row=4 * width, panel=width)
+    stack = stack.in_panels(width)
     blocks = -(-depth // _BLOCK)
     step = -(-depth // blocks)
     stack = replace(stack, left=replace(left, links=step + blocks + lost(TWO)))
     known = weights.memo.once("transformed", lambda: transformed_lengths(weights.matrices))
-    entries = np.pad(starts, [(0, 0), (0, 2)])
-    entries[:, 4] = starts[:, 1] // (4 * width * stack.k) * (8 * width)
     places, scratch = _places(patches, depth, step, (rows, width))
     words = {
         **places,
@@ -117,11 +114,10 @@ def winograd_call(
     }
     held = {
         "b*": weights.panels(width),
-        "batches*": entries,
         "offsets*": np.ascontiguousarray(_offsets(window, corners, pixel), np.int32),
         "padding*": np.zeros(depth, _FLOAT),
         "pixels*": np.ascontiguousarray(corners @ [window.out[1], 1], np.int32),
-        "known*": np.pad(known, [(0, 0), (0, width * panels - stack.columns)]),
+        **known_lengths(stack, known, width),
     }
     spec = KernelSpec("float_winograd", engine.isa.name, rows, vectors, 1, terms.form, terms.out, False)
     return product.call(spec, stack, words, held, ("a*", "y*"), extents, scratch)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo
 from qrun.native.emit.floats import SHARED
 from qrun.native.kernels.float_tiles import LeftRows
@@ -44,6 +44,12 @@ class FloatStack:
     @property
     def k(self) -> int:
         return self.left.taps * self.left.depth
+
+    def in_panels(self, width: int) -> FloatStack:
+        """With b panel after panel of so many columns; starts then say which matrix it is."""
+        panels = -(-self.columns // width)
+        starts = self.starts * np.array([1, 4 * width * panels * self.k, 1, 1])
+        return replace(self, starts=starts, b_row=4 * width, panel=width)
 
     def b_places(self, column: Ints) -> Ints:
         """Bytes from a right matrix's start to these columns."""

@@ -55,7 +55,7 @@ class Foreign(Operation):
         spec = KernelSpec("foreign", self.engine.isa.name, count, 0, 0, "", "bytes", False)
         caller, names = _Caller(self), [f"operand{n}*" for n in range(count)]
         words = dict(zip(FOREIGN, (*_functions(), id(caller.called), id(True), 1), strict=True))
-        return (self._whole(spec, names, words, decides=False, rechecks=(caller,)),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, decides=False, rechecks=(caller,)),)
 
 
 class _Caller(Rechecker):

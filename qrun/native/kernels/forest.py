@@ -78,7 +78,7 @@ class TreeWalk(Operation):
         held = {"nodes*": packed.nodes, "roots*": packed.roots, "depths*": packed.depths, "first*": packed.first}
         held |= {"targets*": packed.targets, "weights*": packed.weights}
         held["numbers*"] = np.array(self.numbers or (1.0, 0.0))
-        return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole, arrays=held),)
 
 
 class Winners(Operation):
@@ -97,7 +97,7 @@ class Winners(Operation):
         spec = KernelSpec("winners", self.engine.isa.name, 1, 1, 1, form, out, False)
         words = row_tiles(rows, 8 * classes, self.engine.threads) | {"classes": classes}
         held = {"base*": self.base, "labels*": np.zeros(1, np.int64) if self.labels is None else self.labels}
-        return (self._whole(spec, ("x*", "y*"), words, arrays=held),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole, arrays=held),)
 
 
 def packed_forest(trees: TreeNodes, lanes: int, single: bool) -> PackedForest:

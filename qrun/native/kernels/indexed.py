@@ -228,7 +228,9 @@ class Gathered(Operation):
         spec = KernelSpec(
             "gathered", engine.isa.name, 1, vectors, vector, form, "bytes", False, operands=KIND_OF[indices.dtype.name]
         )
-        return (self._whole(spec, ("x*", "indices*", "y*"), words, arrays=arrays, decides=False),)
+        return (
+            self.engine.kernels.call(spec, ("x*", "indices*", "y*"), words, self.whole, arrays=arrays, decides=False),
+        )
 
 
 class Scattered(Operation):
@@ -264,7 +266,7 @@ class Scattered(Operation):
         lanes = 4 * engine.isa.lanes // item
         spec = KernelSpec("scattered", engine.isa.name, lanes, 1, item, self.how, "bytes", False, operands=self.kinds)
         names = ("x*", "indices*", "updates*", "y*")
-        return (self._whole(spec, names, words, arrays=arrays, decides=False),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, arrays=arrays, decides=False),)
 
 
 def _joined_kind(dtype: np.dtype[Any], how: str) -> str:

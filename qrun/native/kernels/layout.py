@@ -113,21 +113,19 @@ class Layout:
     """Activations and results in memory, in bytes from the buffers' starts.
 
     offsets: int64 [rows, taps] from the start of an image; -1 reads a row of zero points instead.
-    k:       activations read at an offset.
     x_image, y_image: from one image to the next. y_row: from one row of results to the next.
     pixel:   from one pixel of activations to the next.
     """
 
     images: int
     offsets: Ints
-    k: int
     x_image: int
     y_image: int
     y_row: int
     pixel: int
 
     def __post_init__(self) -> None:
-        if min(self.images, self.k + 1, self.x_image + 1, self.y_image + 1, self.y_row + 1) < 1:
+        if min(self.images, self.x_image + 1, self.y_image + 1, self.y_row + 1) < 1:
             raise ValueError("a layout has no negative sizes")
         if self.offsets.size and (self.offsets.min() < -1 or self.offsets.max() > _OFFSET_LIMIT):
             raise Declined("one image is larger than 2 GB")

@@ -14,7 +14,7 @@ from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import size
 from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
@@ -86,13 +86,20 @@ class Product:
     x_zero: the activations' zero point, an element of their type; it is what an offset of -1 reads.
     """
 
-    kernels: Kernels
-    isa: Isa
+    engine: Engine
     layout: Layout
     folded: Folded
     results: Results
     x_zero: np.ndarray[Any, Any]
-    threads: int = 1
+
+    @property
+    def isa(self) -> Isa:
+        return self.engine.isa
+
+    @property
+    def k(self) -> int:
+        """Activations that are read at each tap."""
+        return int(self.folded.centred.shape[2])
 
     @property
     def signed(self) -> bool:
@@ -101,7 +108,7 @@ class Product:
     def dense(self, groups: int = 1) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
         weights, taps = self.folded.memo.once("taps", lambda: int8_taps(self.folded.centred))
-        unroll, steps = unroll_for(self.layout.k)
+        unroll, steps = unroll_for(self.k)
         each = len(weights) // groups
         parts = []
         for first, vectors, panels, form in self.panels(each, groups):
@@ -124,13 +131,13 @@ class Product:
                 "depth": steps // unroll,
                 "panels": len(pick),
                 "group_panels": panels,
-                "x_group": self.layout.k,
+                "x_group": self.k,
                 "y_group": each * self.results.size,
                 "weights_group": packed.nbytes // groups,
                 "bias_group": 4 * width * panels,
                 "constants_group": constant_bytes(form) * width * panels,
             }
-            reads = taps, 4 * steps, (groups - 1) * self.layout.k
+            reads = taps, 4 * steps, (groups - 1) * self.k
             work = Work(len(pick), macs, chunk)
             parts.append(self.part(spec, pick, {"weights*": packed}, words, work, reads))
         return parts
@@ -179,7 +186,7 @@ class Product:
         layout, (taps, read, beyond) = self.layout, reads
         arrays = {**arrays, "padding*": self.padding(read)}
         blocks = -(-layout.rows // spec.rows)
-        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads, self.isa.lanes)
+        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.engine.threads, self.isa.lanes)
         chunk = min(chunk, work.chunk or chunk)
         chunks = -(-blocks // chunk)
         tiles = layout.images * work.walks * chunks
@@ -211,7 +218,9 @@ class Product:
         constants, mask, shown = self.results.memo.once(panel, lambda: self._of_channels(spec.form, pick))
         arrays = {**arrays, "bias*": bias, "constants*": constants}
         words = {"mask": mask, "zero_point!": self.results.zero_point, **words}
-        return self.kernels.call(spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, scratch=scratch, **shown)
+        return self.engine.kernels.call(
+            spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, scratch=scratch, **shown
+        )
 
     def _of_channels(self, form: str, pick: Ints) -> tuple[Array, int, Mapping[str, Any]]:
         """What all calls for these channels have: constants, the lanes of the last vector, and fields of the call."""

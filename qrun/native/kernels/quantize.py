@@ -59,11 +59,18 @@ class _Grid:
 
 
 class _Elementwise(Operation):
-    """One array of a shape to another type: per tensor, or with constants per column of axis 1 or the last one."""
+    """One array of a shape to another type: scale and zero point per tensor, or per column of axis 1 or the last one."""
 
     why = ""
 
-    def __init__(self, engine: Engine, shape: Sequence[int], types: tuple[Any, Any], axis: int | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        types: tuple[Any, Any],
+        parameters: tuple[Array, Array],
+        axis: int | None,
+    ) -> None:
         self.engine, self.axis = engine, axis
         shape = tuple(int(n) for n in shape)
         self.operands = (Operand(shape, np.dtype(types[0])), Operand(shape, np.dtype(types[1])))
@@ -72,6 +79,9 @@ class _Elementwise(Operation):
             if axis not in (1, len(shape) - 1):
                 raise Declined(f"scales along axis {axis}")
             self.order = "rows" if axis == len(shape) - 1 else "channels"
+        lanes = () if axis is None else (shape[axis],)
+        if any(values.shape != lanes for values in parameters):
+            raise ValueError("scale and zero point have not one value, or one per column")
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         return self.resized(other) if isinstance(other, _Elementwise) and other.axis == self.axis else None
@@ -122,10 +132,7 @@ class Quantize(_Elementwise):
     ) -> None:
         if zero_point.dtype not in CODES or scale.dtype != np.float32:
             raise Declined("not float32 scales and 8-bit results")
-        super().__init__(engine, shape, (np.float32, zero_point.dtype), axis)
-        lanes = () if axis is None else (self.operands[0].shape[axis],)
-        if scale.shape != lanes or zero_point.shape != lanes:
-            raise ValueError("scale and zero point have not one value, or one per column")
+        super().__init__(engine, shape, (np.float32, zero_point.dtype), (scale, zero_point), axis)
         self.scale, self.zero_point = scale, zero_point
         info, zero = np.iinfo(zero_point.dtype), zero_point.astype(np.int32)
         fields: list[Any] = [scale, info.min - zero, info.max - zero]
@@ -221,10 +228,7 @@ class Dequantize(_Elementwise):
             raise Declined("not 8-bit or int32 codes with float32 scales")
         if zero_point.dtype == np.int32 and zero_point.any():
             raise Declined("int32 codes with a zero point")
-        super().__init__(engine, shape, (zero_point.dtype, np.float32), axis)
-        lanes = () if axis is None else (self.operands[0].shape[axis],)
-        if scale.shape != lanes or zero_point.shape != lanes:
-            raise ValueError("scale and zero point have not one value, or one per column")
+        super().__init__(engine, shape, (zero_point.dtype, np.float32), (scale, zero_point), axis)
         self.zero = int(zero_point) if axis is None else 0
         self.constants = np.asarray([scale, zero_point], np.float32)
 

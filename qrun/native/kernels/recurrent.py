@@ -132,7 +132,7 @@ class Recurrent(Walked):
         held = {"batches*": starts, "known*": found, "b*": self.weights.panels(width), **self.absent()}
         pointers = {**self.pointers, "a*": len(self.names)}
         recheck = _CellRecheck(self, stack)
-        return (stack_call(engine, spec, stack, terms, recheck, words, held, pointers, self.extents, scratch),)
+        return (stack_call(engine, spec, stack, terms, recheck, words, held, pointers, self.whole, scratch),)
 
 
 def _blocks(batch: int, directions: int, threads: int) -> int:
@@ -248,7 +248,7 @@ class QuantizedRecurrent(Walked):
         }  # fmt: skip
         held = {**self.held, **self.absent()}
         fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": 4 * depth * walk.batch + 64}
-        given = spec, self.pointers, words, self.extents, held
+        given = spec, self.pointers, words, self.whole, held
         return (engine.kernels.call(*given, sparse=True, **fields),)
 
 

@@ -78,4 +78,4 @@ class IntegerReduction(Operation):
         words = row_tiles(rows, self.length * item, engine.threads)
         words |= {"length": self.length, "whole": self.length - self.length % lanes}
         spec = KernelSpec("folded", engine.isa.name, lanes, 1, 1, self.kind, "bytes", False, operands=self.element)
-        return (self._whole(spec, ("x*", "y*"), words),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole),)

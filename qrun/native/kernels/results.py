@@ -9,9 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
-from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine, Ints
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
@@ -33,10 +31,10 @@ class Results:
     memo: Memo = field(default_factory=Memo)
 
     @classmethod
-    def of(cls, target: Target | None, folded: Folded, kernels: Kernels, isa: Isa) -> Results:
+    def of(cls, target: Target | None, folded: Folded, engine: Engine) -> Results:
         if target is None or target.arith == "ort" or not len(folded.low):
             return cls(target, None)
-        return cls(target, proven(target, *int32_bounds(folded.low, folded.high), kernels, isa))
+        return cls(target, proven(target, *int32_bounds(folded.low, folded.high), engine.kernels, engine.isa))
 
     @property
     def out(self) -> str:
@@ -131,4 +129,4 @@ def requantization(
 def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
     nothing = np.zeros((channels, 1, 0), np.int16), np.zeros(channels, np.int32)
     folded = Folded(*nothing, np.full(channels, low), np.full(channels, high))
-    return Results.of(target, folded, engine.kernels, engine.isa)
+    return Results.of(target, folded, engine)

@@ -91,7 +91,9 @@ class Softmax(Operation):
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
         }
         arrays = {**self.tables, "certain*": np.array([0.5 - (length + 32) * _REACH * _EPS])}
-        return (self._whole(spec, ("x*", "y*"), words, arrays=arrays, channels=1, decides=False),)
+        return (
+            self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole, arrays=arrays, channels=1, decides=False),
+        )
 
 
 def _tables(scale: float, y_scale: float) -> dict[str, Array]:

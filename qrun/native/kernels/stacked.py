@@ -120,7 +120,7 @@ class RowTerms(Operation):
         words = row_tiles(stack.rows, stack.k, self.engine.threads) | {"depth": stack.k}
         words |= {"a_value!": a_value, "b_value!": b_value, "shift!": stack.shift}
         names = ["a*", *["a_zero*"] * len(a_given), *["b_zero*"] * len(b_given), "y*"]
-        return (self._whole(spec, names, words, sparse=True),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, sparse=True),)
 
 
 class StackProduct(Operation):
@@ -164,7 +164,7 @@ class StackProduct(Operation):
         spec = KernelSpec("dense", isa.name, *block, panels.form, out, signed, operands=more)
         itemsize, width = stack.results.size, panels.vectors * isa.lanes
         channels = min(panels.panels * width, stack.n - panels.first)
-        offsets = Layout(1, np.arange(stack.m)[:, None] * stack.k, stack.k, 0, 0, stack.n * itemsize, stack.k)
+        offsets = Layout(1, np.arange(stack.m)[:, None] * stack.k, 0, 0, stack.n * itemsize, stack.k)
         table = offsets.table(rows, [0])
         constants = self._constants(panels, width)
         known = {

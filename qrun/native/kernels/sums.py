@@ -13,8 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
-from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.gemm import Gemm
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import Array, address, aligned_copy, aligned_up
 from qrun.native.machine.operation import Operand, Operation, Order
@@ -58,7 +57,7 @@ class SumsPlan:
         self.conv = product.conv if isinstance(product, Gemm) else product
         if self.conv.lines or self.conv.x_zero:
             raise ValueError("a product that is planned for one zero point")
-        self.parts = [part for part, _ in self.conv._parts]
+        self.parts = self.conv.pieces
         self.places, at = [], 0
         for part in self.parts:
             lanes = _lanes(part.section).size
@@ -169,8 +168,6 @@ class Prepare(Operation):
 
 class DynamicSums(Operation):
     """8-bit activations and what Prepare made to int32 sums, or to the float32 numbers of a tail."""
-
-    leads = True
 
     def __init__(self, plan: SumsPlan, y_shape: Sequence[int] | None = None) -> None:
         self.plan, product = plan, plan.product

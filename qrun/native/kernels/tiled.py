@@ -79,9 +79,9 @@ def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
 
 def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
     """(chunks, shares): about eight units of work per thread, of rows or, with many weights, of channels."""
-    if product.threads == 1:
+    if product.engine.threads == 1:
         return 1, 1
-    units = min(_UNITS_PER_THREAD * product.threads, macs * product.layout.images // _UNIT_MACS)
+    units = min(_UNITS_PER_THREAD * product.engine.threads, macs * product.layout.images // _UNIT_MACS)
     units = max(1, -(-units // product.layout.images))
     blocks = -(-product.layout.rows // (2 * TILE))
     panels = -(-len(product.folded.centred) // (product.isa.vectors * product.isa.lanes))

@@ -26,4 +26,4 @@ class Triangle(Operation):
         words |= {"lines": lines, "columns": columns, "diagonal": self.diagonal}
         form = "upper" if self.upper else "lower"
         spec = KernelSpec("triangle", isa.name, 4 * isa.lanes // item, 1, item, form, "bytes", False)
-        return (self._whole(spec, ("x*", "y*"), words),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole),)

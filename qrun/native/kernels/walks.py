@@ -112,10 +112,6 @@ class Walked(Operation):
         return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
 
     @property
-    def extents(self) -> list[int]:
-        return [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
-
-    @property
     def at_once(self) -> int:
         """Units that are made at once."""
         lanes = self.engine.isa.lanes

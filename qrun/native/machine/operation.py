@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
     from qrun.declare.memo import Memo
     from qrun.native.emit.expression import FunctionStep
-    from qrun.native.machine.engine import Engine
 
 Order = Literal["channels", "rows", "any", "plain"]
 
@@ -107,13 +105,10 @@ class Operation(ABC):
               ``plain``: C order without gaps.
     """
 
-    engine: Engine
     operands: tuple[Operand, ...]
     order: Order = "plain"
     view = False
     """Whether the result is the operand's own bytes, in C order, under another shape."""
-    leads = False
-    """Whether elementwise operations on its result may be made in its kernels (plan/fusing.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()
@@ -245,9 +240,10 @@ class Operation(ABC):
                 return None
         return self.again(operands=other.operands)
 
-    def _whole(self, spec: KernelSpec, names: Sequence[str], words: Mapping[str, int], **fields: Any) -> KernelCall:
-        """The call on whole operands, to which the words of these names point. fields: as those of Kernels.call."""
-        return self.engine.kernels.call(spec, names, words, [operand.nbytes for operand in self.operands], **fields)
+    @property
+    def whole(self) -> list[int]:
+        """The extents of a call on whole operands: their bytes."""
+        return [operand.nbytes for operand in self.operands]
 
 
 def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:

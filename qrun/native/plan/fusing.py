@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,30 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.chains import chained, widened
 from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
+
+Guards = Mapping[int, Key]
+"""Of items by number that a bool of the run decides on: its key. What they do is done if it is true."""
+
+
+def fused_apart(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], guards: Guards) -> list[Item]:
+    """The items as `fused` makes them, but that none does the work of items with another guard than its own."""
+    if not guards:
+        return fused(engine, items, wanted)
+    made = list(items)
+    for guard in dict.fromkeys((None, *guards.values())):
+        own = [guards.get(number) == guard for number in range(len(items))]
+        seen = [item if is_own else _opaque(item) for item, is_own in zip(items, own, strict=True)]
+        read = (key for item, is_own in zip(items, own, strict=True) if not is_own for key in item.inputs)
+        kept = tuple(dict.fromkeys((*wanted, *guards.values(), *read)))
+        for number, item in enumerate(fused(engine, seen, kept)):
+            if own[number]:
+                made[number] = item
+    return made
+
+
+def _opaque(item: Item) -> PythonStep:
+    """A step that reads and makes what the item does, and whose work nobody else does."""
+    return PythonStep(item.inputs, tuple(made_by(item)))
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -183,13 +207,12 @@ def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     outputs. The list keeps its length.
     """
     made = list(items)
-    products = [number for number, item in enumerate(items) if _is_product(item)]
     uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
     readers = {key: number for number, item in enumerate(items) for key in item.inputs}
     makers = {key: number for number, item in enumerate(items) for key in made_by(item)}
-    for number in products:
-        item = items[number]
-        assert isinstance(item, Chain)
+    for number, item in enumerate(items):
+        if not isinstance(item, Chain) or not isinstance(item.tasks[-1].operation, DynamicSums):
+            continue
         tail, taken = _TailBuilder(item), list[int]()
         while uses[tail.output] == 1 and tail.output in readers:
             reader = readers[tail.output]
@@ -203,10 +226,6 @@ def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
             for reader in taken:
                 made[reader] = PythonStep((), ())
     return made
-
-
-def _is_product(item: Item) -> bool:
-    return isinstance(item, Chain) and isinstance(item.tasks[-1].operation, DynamicSums)
 
 
 def made_by(item: Item) -> Iterator[Key]:

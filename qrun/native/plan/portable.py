@@ -112,7 +112,8 @@ def _around(value: int, places: Sequence[tuple[int, Array]]) -> tuple[Array, int
 def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Listing:
     """The program in this process; rechecks: what takes the place of those that it was made with."""
     structs = made.listing.structs.copy()
-    arrays = [_at_line(array) for array in made.arrays]
+    # Those that a mapped file holds begin on such boundaries, but if its system maps it otherwise.
+    arrays = [aligned_copy(array) if address(array) % 64 else array for array in made.arrays]
     starts = np.array([address(array) for array in arrays], np.int64)
     if len(made.held):
         call, word, array, start = made.held.T
@@ -132,10 +133,3 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
         undecided=lambda number, mark: undecided(own.get(number, ()), mark),
         keep=(arrays, rechecks),
     )
-
-
-def _at_line(array: Array) -> Array:
-    """The array on a boundary of 64 bytes, as those are that a mapped file holds."""
-    if not address(array) % 64:
-        return array
-    return aligned_copy(array)

@@ -18,8 +18,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.fusing import made_by
-from qrun.native.plan.guarded import Guards, fused_apart
+from qrun.native.plan.fusing import Guards, fused_apart, made_by
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
