@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,20 +10,14 @@ from qrun.native.kernels.attention import Attention
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine
-from qrun.native.plan.items import Item, Key, PythonStep, Task
+from qrun.native.plan.items import IDLE, Item, Key, Links, Task
 
 
 def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
     """The items with attentions joined: the last one of each does all of its work, the others become steps that do nothing.
     The list keeps its length. memo: operations that were made of the same operations."""
     memo = memo or Memo()
-    made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
-    makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
-
-    def maker(key: Key) -> int:
-        """The item that makes a value for one reader alone; -1 if there is none."""
-        return makers.get(key, -1) if uses[key] == 1 else -1
-
+    made, maker = list(items), Links(items, wanted).maker
     for number, item in enumerate(items):
         middle = maker(item.inputs[0]) if isinstance(item, Task) and isinstance(item.operation, FloatMatmul) else -1
         softmax = items[middle] if middle >= 0 else None
@@ -34,7 +27,7 @@ def attended(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], memo:
             joined = _joined(engine, items[first], softmax, item, place, memo) if first >= 0 else None
             if joined:
                 made[number] = joined
-                made[first] = made[middle] = PythonStep((), ())
+                made[first] = made[middle] = IDLE
                 break
     return made
 

@@ -14,7 +14,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Elementwise, Expression
 from qrun.native.machine.call import Recheck
 from qrun.native.machine.operation import Operand, Order, size
-from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
+from qrun.native.plan.items import IDLE, Item, Key, Links, PythonStep, Task, item_of
 
 _OPERANDS, _RECHECKS = 12, 6
 """The most that a kernel reads, and functions that float64 does not decide: what is on these stands in its argument
@@ -35,7 +35,7 @@ def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = No
         if made[end] is items[end] and chains.expression(end):
             numbers, task = chains.ending(end)
             for number in numbers:
-                made[number] = PythonStep((), ())
+                made[number] = IDLE
             made[end] = task
     return _read(made, wanted, memo)
 
@@ -50,10 +50,8 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
             continue
         operation = memo.once((item.operation, source), partial(item.operation.reading, source))
         if operation:
-            made[number], made[maker] = (
-                replace(item, operation=operation, inputs=items[maker].inputs),
-                PythonStep((), ()),
-            )
+            made[number] = replace(item, operation=operation, inputs=items[maker].inputs)
+            made[maker] = IDLE
     return made
 
 
@@ -63,7 +61,7 @@ class _Chains:
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> None:
         self.items, self.memo = items, memo
-        operations = [task.operation for item in items for task in _tasks(item)]
+        operations = [task.operation for item in items for task in item.tasks]
         self.channels = any("channels" in (operation.source_order, operation.result_order) for operation in operations)
         self.makers = {item.output: n for n, item in enumerate(items) if isinstance(item, Task)}
         self.readers: dict[Key, set[int]] = {key: {len(items)} for key in wanted}
@@ -88,10 +86,6 @@ class _Chains:
                 chain = longer
             else:
                 refused.add(found)
-
-
-def _tasks(item: Item) -> tuple[Task, ...]:
-    return (item,) if isinstance(item, Task) else item.tasks if isinstance(item, Chain) else ()
 
 
 class _Chain:
@@ -200,26 +194,20 @@ def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which what widens a value reads what was narrowed to it, or what widened it before, instead; what
     narrows values that nothing reads then is gone. A node that only moves elements moves narrow ones, unless what it reads,
     or makes, is there as float32 as well."""
-    if not any(_narrows(task) or _widens(task) for item in items for task in _tasks(item)):
+    if not any(_narrows(task) or _widens(task) for item in items for task in item.tasks):
         return list(items)
     made = _widened_once(items, set(wanted))
-    uses = Counter([*wanted, *(key for item in made for key in item.inputs)])
+    uses = Links(made, wanted).uses
     for number in reversed(range(len(made))):
         tasks: list[Task] = []
-        for task in reversed(_tasks(made[number])):
+        for task in reversed(made[number].tasks):
             if uses[task.output] or not (_narrows(task) or _widens(task)):
                 tasks.insert(0, task)
             else:
                 uses.subtract(task.inputs)
-        if tasks:
-            made[number] = _moved(tasks, uses) or _item(tasks)
-        elif not isinstance(made[number], PythonStep):
-            made[number] = PythonStep((), ())
+        if made[number].tasks:
+            made[number] = _moved(tasks, uses) or item_of(tasks)
     return made
-
-
-def _item(tasks: Sequence[Task]) -> Item:
-    return Chain(tuple(tasks)) if len(tasks) > 1 else tasks[0] if tasks else PythonStep((), ())
 
 
 def _widens(task: Task) -> bool:
@@ -238,7 +226,7 @@ def _widened_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
     made = []
     for item in items:
         kept = []
-        for task in _tasks(item):
+        for task in item.tasks:
             task = replace(task, inputs=tuple(other.get(key, key) for key in task.inputs))
             if _narrows(task):
                 wide[task.output] = task.inputs[0]
@@ -248,7 +236,7 @@ def _widened_once(items: Sequence[Item], wanted: set[Key]) -> list[Item]:
                     other[task.output] = known
                     continue
             kept.append(task)
-        made.append(_item(kept) if not isinstance(item, PythonStep) else _other(item, other))
+        made.append(item_of(kept) if not isinstance(item, PythonStep) else _other(item, other))
     return made
 
 

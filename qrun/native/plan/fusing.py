@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.chains import chained, widened
-from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
+from qrun.native.plan.items import IDLE, Chain, Item, Key, Links, PythonStep, Task, item_of
 
 Guards = Mapping[int, Key]
 """Of items by number that a bool of the run decides on: its key. What they do is done if it is true."""
@@ -41,7 +40,7 @@ def fused_apart(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], gu
 
 def _opaque(item: Item) -> PythonStep:
     """A step that reads and makes what the item does, and whose work nobody else does."""
-    return PythonStep(item.inputs, tuple(made_by(item)))
+    return PythonStep(item.inputs, item.outputs)
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -54,13 +53,10 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items; where three are a shuffle, the first and the last only hand the array on, channels-last."""
-    made = list(items)
-    uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
-    makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
+    made, links = list(items), Links(items, wanted)
     for end in range(len(items)):
-        places, copies = _trio(items, makers, end)
-        outputs = [item.output for item in (items[place] for place in places[:2]) if isinstance(item, Task)]
-        if len(copies) < 3 or any(uses[key] != 1 for key in outputs):
+        places, copies = _trio(items, links.makers, end)
+        if len(copies) < 3 or any(links.uses[key] != 1 for place in places[:2] for key in items[place].outputs):
             continue
         x = copies[0].operands[0]
         groups = shuffle_groups(*copies)
@@ -68,9 +64,7 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
             handed = arrange(engine, x, "channels", x, "channels", view=True)
             shuffle = shuffled(engine, x.shape, x.dtype, groups)
             for place, operation in zip(places, (handed, shuffle, handed), strict=True):
-                item = made[place]
-                assert isinstance(item, Task)
-                made[place] = replace(item, operation=operation)
+                made[place] = replace(items[place].tasks[0], operation=operation)
     return made
 
 
@@ -85,27 +79,17 @@ def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Me
 
 def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items; Relu or Clip of what a product of floats makes becomes a step that does nothing: the product does it."""
-    made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
-    makers = {_last(item).output: number for number, item in enumerate(items) if not isinstance(item, PythonStep)}
+    made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
-        limits = item.operation.between if isinstance(item, Task) and len(item.inputs) == 1 else None
-        maker = makers.get(item.inputs[0]) if limits else None
-        if limits is None or maker is None or not isinstance(item, Task) or uses[item.inputs[0]] != 1:
+        if not isinstance(item, Task) or len(item.inputs) != 1 or item.operation.between is None:
             continue
-        product = made[maker]
-        if isinstance(product, PythonStep):
-            continue
-        last = _last(product)
-        operation = last.operation.limited(*limits)
+        maker = links.maker(item.inputs[0])
+        tasks = made[maker].tasks if maker >= 0 else ()
+        operation = tasks[-1].operation.limited(*item.operation.between) if tasks else None
         if operation is not None:
-            last = replace(last, operation=operation, output=item.output)
-            made[maker] = Chain((*product.tasks[:-1], last)) if isinstance(product, Chain) else last
-            made[number] = PythonStep((), ())
+            last = replace(tasks[-1], operation=operation, output=item.output)
+            made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
     return made
-
-
-def _last(item: Task | Chain) -> Task:
-    return item.tasks[-1] if isinstance(item, Chain) else item
 
 
 def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> Sequence[Item]:
@@ -118,27 +102,20 @@ def moved(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None
     copies = [item.operation for item in items if isinstance(item, Task) and isinstance(item.operation, Copy)]
     if all(copy.view for copy in copies):
         return items
-    made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
-    makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
-    readers = {key: number for number, item in enumerate(items) for key in item.inputs}
+    made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
         if not isinstance(item, Task):
             continue
         for place, key in enumerate(item.inputs):
-            _take(made, number, place, makers.get(key) if uses[key] == 1 else None, memo)
-        _take(made, number, -1, readers.get(item.output) if uses[item.output] == 1 else None, memo)
+            _take(made, number, place, links.maker(key), memo)
+        _take(made, number, -1, links.reader(item.output), memo)
     return made
 
 
-def _take(made: list[Item], number: int, place: int, other: int | None, memo: Memo) -> None:
+def _take(made: list[Item], number: int, place: int, other: int, memo: Memo) -> None:
     """Let a product do what the copy of this number does with its operand of this place, or with its result (-1)."""
-    task, item = made[number], made[other] if other is not None else None
-    if (
-        other is None
-        or not isinstance(task, Task)
-        or not isinstance(item, Task)
-        or not isinstance(item.operation, Copy)
-    ):
+    task, item = made[number], made[other] if other >= 0 else None
+    if not isinstance(task, Task) or not isinstance(item, Task) or not isinstance(item.operation, Copy):
         return
     copy = item.operation
     operation = memo.once((task.operation, copy, place), lambda: _moved(task, copy, place))
@@ -149,7 +126,7 @@ def _take(made: list[Item], number: int, place: int, other: int | None, memo: Me
     else:
         inputs = (*task.inputs[:place], *item.inputs, *task.inputs[place + 1 :])
         made[number] = replace(task, operation=operation, inputs=inputs)
-    made[other] = PythonStep((), ())
+    made[other] = IDLE
 
 
 def _moved(task: Task, copy: Copy, place: int) -> Operation | None:
@@ -206,34 +183,22 @@ def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """The items with tails joined to products: a task that the kernel of an earlier item also does becomes a step without
     outputs. The list keeps its length.
     """
-    made = list(items)
-    uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
-    readers = {key: number for number, item in enumerate(items) for key in item.inputs}
-    makers = {key: number for number, item in enumerate(items) for key in made_by(item)}
+    made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
         if not isinstance(item, Chain) or not isinstance(item.tasks[-1].operation, DynamicSums):
             continue
         tail, taken = _TailBuilder(item), list[int]()
-        while uses[tail.output] == 1 and tail.output in readers:
-            reader = readers[tail.output]
+        while (reader := links.reader(tail.output)) >= 0:
             task = items[reader]
-            there = all(makers.get(key, -1) < number for key in task.inputs if key != tail.output)
+            there = all(links.makers.get(key, -1) < number for key in task.inputs if key != tail.output)
             if not there or not isinstance(task, Task) or not tail.take(task):
                 break
             taken.append(reader)
         if taken:
             made[number] = tail.chain()
             for reader in taken:
-                made[reader] = PythonStep((), ())
+                made[reader] = IDLE
     return made
-
-
-def made_by(item: Item) -> Iterator[Key]:
-    """The values that an item makes."""
-    if isinstance(item, PythonStep):
-        yield from item.outputs
-    else:
-        yield from (task.output for task in (item.tasks if isinstance(item, Chain) else (item,)))
 
 
 class _TailBuilder:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 from qrun.declare.frozen import frozen
 from qrun.native.machine.operation import Operation
@@ -18,6 +19,14 @@ class Task:
     inputs: tuple[Key, ...]
     output: Key
 
+    @property
+    def outputs(self) -> tuple[Key, ...]:
+        return (self.output,)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return (self,)
+
 
 @frozen
 class Chain:
@@ -29,6 +38,10 @@ class Chain:
     def inputs(self) -> tuple[Key, ...]:
         return tuple(key for task in self.tasks for key in task.inputs)
 
+    @property
+    def outputs(self) -> tuple[Key, ...]:
+        return tuple(task.output for task in self.tasks)
+
 
 @frozen
 class PythonStep:
@@ -38,5 +51,33 @@ class PythonStep:
     outputs: tuple[Key, ...]
     loose: bool = False
 
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return ()
+
 
 Item = Task | Chain | PythonStep
+IDLE = PythonStep((), ())
+"""In place of an item whose work another one does."""
+
+
+def item_of(tasks: Sequence[Task]) -> Item:
+    """The item of these tasks, in order."""
+    return Chain(tuple(tasks)) if len(tasks) > 1 else tasks[0] if tasks else IDLE
+
+
+class Links:
+    """Which items make and read values, by number, and how often each value is read, `wanted` once more."""
+
+    def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
+        self.uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
+        self.makers = {key: number for number, item in enumerate(items) for key in item.outputs}
+        self.readers = {key: number for number, item in enumerate(items) for key in item.inputs}
+
+    def maker(self, key: Key) -> int:
+        """The item that makes a value for one reader alone; -1 if there is none."""
+        return self.makers.get(key, -1) if self.uses[key] == 1 else -1
+
+    def reader(self, key: Key) -> int:
+        """The item that alone reads a value, once; -1 if there is none."""
+        return self.readers.get(key, -1) if self.uses[key] == 1 else -1

@@ -12,7 +12,7 @@ from qrun.declare.frozen import changeable, frozen
 from qrun.native.machine.memory import aligned_up
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
-from qrun.native.plan.items import Chain, Item, Key, PythonStep, Task
+from qrun.native.plan.items import Item, Key, PythonStep, Task
 
 Conversion = Callable[[Operand, Order, Operand, Order], Operation]
 
@@ -139,7 +139,7 @@ class Placement:
             if isinstance(item, PythonStep):
                 self._python_step(item, number, given)
             else:
-                for task in item.tasks if isinstance(item, Chain) else (item,):
+                for task in item.tasks:
                     self._task(task, number)
         for key in wanted:
             self.forms[key].sort(key=lambda form: form.order != "plain")

@@ -18,7 +18,7 @@ from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.fusing import Guards, fused_apart, made_by
+from qrun.native.plan.fusing import Guards, fused_apart
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
 from qrun.native.plan.stamps import Segment
@@ -259,27 +259,23 @@ def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
 
     given: the items of the steps; items: as many, of which those that were joined to others have become steps that do nothing.
     """
-    makers = {key: number for number, item in enumerate(items) for key in made_by(item)}
+    makers = {key: number for number, item in enumerate(items) for key in item.outputs}
     readers = {key: number for number, item in enumerate(given) for key in item.inputs}
 
     def doer(number: int) -> int | None:
         """The item that makes its result now, or reads what it would have read."""
-        for key in made_by(given[number]):
+        for key in given[number].outputs:
             if key in makers:
                 return makers[key]
             reader = readers.get(key)
             if reader is not None and reader != number:
-                return doer(reader) if _is_idle(items[reader]) else reader
+                return reader if items[reader].outputs else doer(reader)
         return None
 
-    idle = (n for n, item in enumerate(items) if _is_idle(item) and _has_work(given[n]))
+    idle = (n for n, item in enumerate(items) if not item.outputs and _has_work(given[n]))
     found = ((number, doer(number)) for number in idle)
     return {number: other for number, other in found if other is not None}
 
 
 def _has_work(item: Item) -> bool:
-    return not isinstance(item, PythonStep) and not (isinstance(item, Task) and isinstance(item.operation, Copy))
-
-
-def _is_idle(item: Item) -> bool:
-    return isinstance(item, PythonStep) and not item.outputs
+    return bool(item.tasks) and not (isinstance(item, Task) and isinstance(item.operation, Copy))
