@@ -226,13 +226,11 @@ class ChannelsLast(Operation):
         return self.conv.sections(strides)
 
 
-class Gemm(Operation):
+class Gemm(ChannelsLast):
     """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N], as a convolution of one axis.
 
     parameters, and the result: as for Conv, with one zero point and scale per column.
     """
-
-    order: Order = "rows"
 
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], w: Array, *, memo: Memo | None = None, **parameters: Any
@@ -243,9 +241,6 @@ class Gemm(Operation):
         self.conv = Conv(engine, (1, w.shape[0], max(size(rows), 1)), columns, memo=memo, **parameters)
         x, y = self.conv.operands
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
-
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        return self.conv.sections(strides)
 
     def sized_as(self, other: Operation, memo: Memo) -> Gemm | None:
         conv = self.conv.resized(other.conv) if isinstance(other, Gemm) else None

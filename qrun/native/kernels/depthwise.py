@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.native.emit.spec import INTERLEAVED, KernelSpec, taps_per_turn
 from qrun.native.kernels.layout import Window
-from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, lanes_of
+from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, lanes_of
 from qrun.native.machine.memory import Array, Ints, aligned_copy
 
 _ROWS = 4
@@ -103,7 +103,6 @@ def _part(
 ) -> RelocatableCall:
     start, last = int(pick[0, 0]), int(pick[-1, 0])
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
-    work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
-    reads = taps, last - start + pick.shape[1], 0
-    part = product.part(spec, pick, {"weights*": weights}, words, work, reads)
+    macs, reads = _LONGER * len(taps) * spec.rows * pick.size, (taps, last - start + pick.shape[1], 0)
+    part = product.part(spec, pick, {"weights*": weights}, words, reads, macs)
     return replace(part, later=tuple(later), start=start)

@@ -66,20 +66,6 @@ class RelocatableCall:
 
 
 @frozen
-class Work:
-    """How a kernel call is cut into tiles.
-
-    walks: how often the blocks of an image are walked, once per panel. macs: products per block; those of a depthwise
-           kernel count several times, as they take longer.
-    chunk: blocks per tile if all walks of a tile are to follow each other, else 0.
-    """
-
-    walks: int
-    macs: int
-    chunk: int
-
-
-@frozen
 class Product:
     """Sums of activations times weights, and what becomes of them.
 
@@ -138,8 +124,8 @@ class Product:
                 "constants_group": constant_bytes(form) * width * panels,
             }
             reads = taps, 4 * steps, (groups - 1) * self.k
-            work = Work(len(pick), macs, chunk)
-            parts.append(self.part(spec, pick, {"weights*": packed}, words, work, reads))
+            held = {"weights*": packed}
+            parts.append(self.part(spec, pick, held, words, reads, macs, walks=len(pick), chunk=chunk))
         return parts
 
     def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
@@ -175,23 +161,26 @@ class Product:
         pick: Ints,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         words: Mapping[str, int],
-        work: Work,
         reads: tuple[Sequence[int], int, int],
+        macs: int,
+        walks: int = 1,
+        chunk: int = 0,
     ) -> RelocatableCall:
         """A kernel call for the channels `pick` [panels, lanes], -1 for none.
 
         arrays, words: what is in its argument struct, but for what all kernels of products have.
         reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
+        macs:  products of a block of rows. walks: how often the blocks of an image are walked.
+        chunk: blocks of a tile if all of its walks are to follow each other, else 0.
         """
         layout, (taps, read, beyond) = self.layout, reads
         arrays = {**arrays, "padding*": self.padding(read)}
         blocks = -(-layout.rows // spec.rows)
-        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.engine.threads, self.isa.lanes)
-        chunk = min(chunk, work.chunk or chunk)
-        chunks = -(-blocks // chunk)
-        tiles = layout.images * work.walks * chunks
-        steps = {"chunk_step": work.walks, "panel_step": 1} if work.chunk else {"chunk_step": 1, "panel_step": chunks}
-        cut = {"blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles}
+        each = chunk_blocks(blocks, walks * layout.images, macs, self.engine.threads, self.isa.lanes)
+        each = min(each, chunk or each)
+        chunks = -(-blocks // each)
+        steps = {"chunk_step": walks, "panel_step": 1} if chunk else {"chunk_step": 1, "panel_step": chunks}
+        cut = {"blocks": blocks, "chunks": chunks, "chunk": each, "tiles": layout.images * walks * chunks}
         known = {"last_row": layout.rows - spec.rows, **cut, **steps, **words}
         section = self.section(spec, pick, arrays, known)
         return RelocatableCall(section, tuple(taps), read + beyond, self.results.size)

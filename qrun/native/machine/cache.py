@@ -84,15 +84,16 @@ class ObjectCache:
 
     A directory that is not this user's alone is not used: `refused` then says why, and nothing is read or written.
     An entry whose content does not match its hash, or that belongs to someone else, counts as absent. When all entries
-    together take more than `size_limit`, those go that were not used for longest. Raises CallError as that does.
+    together take more than `limit` bytes, about, those go that were not used for longest. Raises CallError as `size_limit`
+    does.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None) -> None:
         self.directory = Path(directory) if directory is not None else None
         self.refused = "" if directory is not None else "off"
-        self._limit = 0
+        self.limit = 0
         if self.directory is not None:
-            self._limit = size_limit()
+            self.limit = size_limit()
             self.refused = _refusal(self.directory)
 
     def load(self, key: str, suffix: str = ".o") -> bytes | None:
@@ -116,7 +117,7 @@ class ObjectCache:
 
     def mapped(self, key: str, suffix: str) -> memoryview | None:
         """The same for a large object: the file's own memory, read-only, all of which was held against its checks."""
-        with self._opened(key, suffix, self._limit // 2) as handle:
+        with self._opened(key, suffix, self.limit // 2) as handle:
             if handle < 0:
                 return None
             try:
@@ -128,12 +129,12 @@ class ObjectCache:
 
     def save(self, key: str, body: bytes, suffix: str = ".o") -> None:
         """Store atomically; a full or read-only disk is no error."""
-        if len(body) <= min(_LARGEST, self._limit):
+        if len(body) <= min(_LARGEST, self.limit):
             self._save(key, _head(key, (body,)), (body,), suffix)
 
     def save_parts(self, key: str, parts: Sequence[Bytes], suffix: str) -> None:
         """Store an object that is to be `mapped`, which these parts make up one after the other."""
-        if sum(map(len, parts)) <= self._limit // 2:
+        if sum(map(len, parts)) <= self.limit // 2:
             self._save(key, _head(key, (_checks(parts),)), parts, suffix)
 
     def _save(self, key: str, head: bytes, parts: Sequence[Bytes], suffix: str) -> None:
@@ -148,13 +149,8 @@ class ObjectCache:
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        if int(name[:8], 16) * self._limit < size * _PARTS << 32:
-            _trim(self.directory, self._limit - self._limit // _PARTS)
-
-    @property
-    def limit(self) -> int:
-        """Bytes that all entries take at most, about."""
-        return self._limit
+        if int(name[:8], 16) * self.limit < size * _PARTS << 32:
+            _trim(self.directory, self.limit - self.limit // _PARTS)
 
     def entries(self) -> list[Entry]:
         """What is kept, what was used last first; nothing of a folder that is refused."""
