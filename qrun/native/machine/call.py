@@ -108,24 +108,24 @@ class CompiledKernel:
     def __call__(self, *arguments: int | None) -> int:
         return int(self._function(*arguments))
 
-    def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
-        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing. `words` may leave out the mark
-        (!) of those that are read as int32."""
-        held = arrays or {}
-        return struct_of(
-            [address(held[n]) if n in held else words[n if n in words else n.rstrip("!")] for n in self.names]
-        )
-
-    def sparse_struct(self, words: Mapping[str, int], arrays: Mapping[str, Array]) -> Ints:
-        """A struct of which all words are 0 but these, and the addresses of arrays; words that it has not are left out."""
-        places, filled = self._places, [0] * len(self.names)
+    def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array], sparse: bool = False) -> Ints:
+        """A struct with these words, and addresses of arrays, by name, of which the struct need not have all. sparse: whether
+        words that are not given are 0; else KeyError for one that is missing."""
+        places = self._places
+        values: list[Any] = [0 if sparse else None] * len(self.names)
         for name, value in words.items():
             if name in places:
-                filled[places[name]] = value
+                values[places[name]] = value
         for name, array in arrays.items():
             if name in places:
-                filled[places[name]] = address(array)
-        return struct_of(filled)
+                values[places[name]] = address(array)
+        if None in values:
+            raise KeyError(self.names[values.index(None)])
+        if 8 * len(values) > DOUBT:
+            raise ValueError(f"{len(values)} words in a struct for {DOUBT // 8}")
+        filled = np.zeros(WORDS, np.int64)
+        filled[: len(values)] = values
+        return filled
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -258,12 +258,3 @@ def scratch(nbytes: int) -> int:
     else:
         forget(held[0])
     return held[2]
-
-
-def struct_of(values: Sequence[int]) -> Ints:
-    """An argument struct that begins with these words."""
-    if 8 * len(values) > DOUBT:
-        raise ValueError(f"{len(values)} words in a struct for {DOUBT // 8}")
-    filled = np.zeros(WORDS, np.int64)
-    filled[: len(values)] = values
-    return filled

@@ -101,10 +101,7 @@ class Kernels:
         pointing = operands if isinstance(operands, Mapping) else {name: n for n, name in enumerate(operands)}
         pointers = tuple([(kernel.word(name), operand) for name, operand in pointing.items()])
         keep = tuple(held.values())
-        if sparse:
-            arguments = kernel.sparse_struct(words, held)
-        else:
-            arguments = kernel.struct({**dict.fromkeys(pointing, 0), **words}, held)
+        arguments = kernel.struct({**dict.fromkeys(pointing, 0), **words}, held, sparse)
         return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
     def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:
