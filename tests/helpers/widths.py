@@ -52,11 +52,13 @@ def alike(spec: KernelSpec, isa: str) -> bool:
 
 @cache
 def differing(spec: KernelSpec) -> tuple[str, ...]:
-    """The sets of the same width on which a kernel is another one."""
+    """The sets of the same width on which a kernel is another one; of those with the same products, the first."""
     if spec.kind == CHOSEN:
         return tuple(SETS)
-    own = width(BY_NAME[spec.isa])
-    return tuple(name for name in SETS if name != spec.isa and width(BY_NAME[name]) == own and not alike(spec, name))
+    own = BY_NAME[spec.isa]
+    others = (isa for name, isa in BY_NAME.items() if name in SETS and width(isa) == width(own))
+    first = {str([getattr(isa, name) for name in OF_PRODUCTS]): isa.name for isa in (*reversed([*others]), own)}
+    return tuple(name for name in first.values() if name != spec.isa and not alike(spec, name))
 
 
 @contextmanager
