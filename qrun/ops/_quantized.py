@@ -16,7 +16,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Node
-from qrun.ir.schema import MS
+from qrun.ir.schema import FORMER, MS, QONNX
 from qrun.ops._op import REGISTRY, OpDef, find
 from qrun.ops._promises import Granularity, Real
 
@@ -157,8 +157,10 @@ def quantized_index() -> str:
 def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:
     """The real operator of one of com.microsoft, places of its operands and their scales, and that of the output's scale.
 
-    None for an operator that is not quantized, or that ONNX defines. inputs: how many the node has.
+    Operators of QONNX, whose tensors are floats, have the shape to which their first inputs broadcast. None for an operator that is not quantized, or that ONNX defines. inputs: how many the node has.
     """
+    if FORMER.get(domain, domain) == QONNX:
+        return ("Sum", [(0, None), (1, None)], None) if find(domain, op_type, 1) else None
     known = facts(domain, op_type)
     if known is None or known.real is None or domain != MS:
         return None

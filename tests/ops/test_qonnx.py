@@ -7,12 +7,15 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from helpers.native import nearest32
 from helpers.support import assert_equal, node_model, run_qrun
 
 import qrun
+from qrun.ir.infer import infer
 from qrun.ir.schema import QONNX
+from qrun.ops import expansion
 
 F = np.float32
 NUMBERS = (5.5, 2.5, 1.6, 1.1, 1.0, -1.0, -1.1, -1.6, -2.5, -5.5)
@@ -137,6 +140,18 @@ def test_every_step(mode: str) -> None:
         each = zip(*(np.broadcast_to(a, x.shape).reshape(-1).tolist() for a in (x, s, z)), strict=True)
         want = [quantized(*one, bits, signed, narrow, mode) for one in each]
         assert_equal(got, F(want).reshape(x.shape), f"seed {seed}, {bits} bits, {attributes}, scale {s}, zero {z}")
+
+
+def test_shapes_are_inferred_through_it() -> None:
+    for op_type, count in (("Quant", 4), ("BipolarQuant", 2), ("Trunc", 5)):
+        inputs = [np.ones((2, 3), F), *[np.full((3,), 2, F)] * (count - 1)]
+        attributes = {"signed": 1, "rounding_mode": "FLOOR"} if op_type == "Quant" else {}
+        model, _ = node_model(op_type, inputs, attributes, domain="onnx.brevitas", outputs=[F])
+        model.graph.node.append(onnx.helper.make_node("Transpose", ["y0"], ["y1"]))
+        model.graph.output[0].name = "y1"
+        found = infer(model.SerializeToString(), expansion)
+        assert (found["y0"].shape, found["y1"].shape) == ((2, 3), (3, 2))
+    assert expansion(QONNX, "MultiThreshold", 2) is None
 
 
 def test_widths_that_differ() -> None:
