@@ -114,9 +114,9 @@ class Operation(ABC):
     steps: tuple[FunctionStep, ...] = ()
     """Of an elementwise operation: its functions."""
     between: tuple[float, float, float] | None = None
-    """Of Relu and Clip of float32: what `limited` is given for the same of a result."""
+    """Of Relu and Clip of float32: the arguments with which `limited` does the same."""
     narrows = False
-    """Whether it does the same to numbers of any narrower type: it moves elements, or says where some of them are."""
+    """Whether it serves narrower floats as it is, since it only moves elements or finds their places."""
     attends = False
     """Whether it may be the middle of an attention (plan/attention.py)."""
     parts: tuple[int, ...] = ()
@@ -180,35 +180,35 @@ class Operation(ABC):
         return self
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """The operation that puts the result into this operand in that order at once, if there is one."""
+        """The operation that writes its result as this operand, in this order, without a copy in between; None if there is none."""
         return None
 
     def reading(self, source: Operation) -> Operation | None:
-        """The operation that makes its operand itself, of what `source` reads, if there is one."""
+        """The operation that reads what `source` reads, and computes its own operand from that; None if there is none."""
         return None
 
     def limited(self, low: float, high: float, zero: float) -> Operation | None:
-        """The operation that makes its results lie between two limits (the upper one where they cross; NaN stays) and then adds
-        a zero, if there is one: Clip with -0, or Relu with 0, which makes 0 of -0."""
+        """The operation with its results clipped to low..high (to high where the limits cross; NaN stays) and `zero` added; None
+        if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0, which makes 0.0 of -0.0."""
         return None
 
     def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
-        """The operation on float32 that are numbers of this narrower type, whose results are rounded to it, once, and kept as
-        float32, if there is one."""
+        """The operation on numbers of this narrower type that are kept as float32: each result is rounded to the type, once. None
+        if there is none."""
         return self if self.narrows else None
 
     def moving(self, dtype: np.dtype[Any]) -> Operation | None:
-        """The operation that moves elements of this type instead, if that is all it does."""
+        """The same operation on elements of this type, if all it does is to move them; else None."""
         return None
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        """This operation with operands of the sizes of another one, which differs from it in sizes and constants only; None if
-        it must be planned anew. memo: what operations of the same kernel share."""
+        """This operation with the sizes of `other`, where the two differ in sizes and constants only; None if it must be planned
+        anew. memo: shared by the operations of one kernel."""
         return None
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
-        """The same operation on an operand (place -1: with a result) that lies in memory as another one does, so many bytes
-        from one element to the next along each axis, if there is one: what a transpose would read or write."""
+        """The same operation with one operand (place -1: the result) where a transpose would read or write it: `operand` is what
+        lies there, `steps` the bytes from one element to the next along each axis. None if it cannot."""
         return None
 
     @property
