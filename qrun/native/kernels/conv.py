@@ -16,7 +16,6 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window, merged_groups
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
-from qrun.native.kernels.taps import out_of
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
@@ -84,7 +83,7 @@ class Conv(Operation):
         border = self.window.pads if self.lines else (0, 0, 0, 0)
         self.operands = (
             Operand(x_shape, x_zero_point.dtype, border, self.x_zero, self.lines),
-            Operand((images, outputs, *out_of(self.window, len(x_shape))), DTYPE_OF[target.out if target else "i32"]),
+            Operand((images, outputs, *self.window.out[4 - len(x_shape) :]), DTYPE_OF[target.out if target else "i32"]),
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
