@@ -92,8 +92,10 @@ class CommandGroup(click.Group):
         word = args[0]
         if word != "help" and word not in COMMANDS and not ctx.resilient_parsing:
             message = f"No such command {word!r}."
-            if os.path.exists(word):
-                message += f" To run the file of that name: qrun ./{word}"
+            if os.path.isdir(word):
+                message += f" Did you mean qrun check ./{word}, all models in that folder?"
+            elif os.path.exists(word):
+                message += f" Did you mean qrun ./{word}, the file of that name?"
             else:
                 from difflib import get_close_matches
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.errors import CallError
+from qrun.errors import CallError, MemoryLimitError
 from qrun.io.sizes import Sizes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import maps, sequence
@@ -46,7 +46,11 @@ def random_feeds(
                 raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
             if value.dtype is None:
                 raise _not_random(model, value, "an unknown element type")
-            budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
+            try:
+                budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
+            except MemoryLimitError as error:
+                error.where = (model.label, f"input {value.name}")
+                raise
             return _random(model, value, shape, rng)
 
         made[value.name] = _value(model, value, tensor)

@@ -266,3 +266,22 @@ def test_options_of_other_commands(words: list[str], expected: str) -> None:
     ended = call(*words)
     assert ended.code == 2
     assert f"=  fix: {expected}" in ended.err
+
+
+def test_a_folder_or_a_file_in_place_of_a_command(folder: Path) -> None:
+    (folder / "zoo").mkdir()
+    save(conv_model(), folder / "zoo" / "m.onnx")
+    save(conv_model(), folder / "net")
+    assert "fix: did you mean qrun check ./zoo, all models in that folder?" in call("zoo").err
+    assert "fix: did you mean qrun ./net, the file of that name?" in call("net").err
+    assert call("check", "./zoo").code in (0, 1)
+
+
+def test_random_data_that_takes_too_much_names_the_model() -> None:
+    ended = call("m.onnx", "--max-memory", "1")
+    assert ended.code == 5
+    assert "--> m.onnx  input image" in ended.err
+
+
+def test_a_runtime_that_there_is_not() -> None:
+    assert "did you mean --runtime onnx-ref?" in call("conform", "--runtime", "onnx-reff").err

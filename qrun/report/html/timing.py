@@ -59,7 +59,7 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
         "Time, in graph order",
         about,
         _strip(page.nodes, spent, whole, palette),
-        tag("div", tag("span", "0 ms"), tag("span", duration(whole * 1e6)), class_="ends"),
+        tag("div", tag("span", "0"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
         _operators(page.nodes, whole, palette, TimeUnit.of(spent)),
         (tag("p", f"Note: {note}") for note in page.told.notes),
