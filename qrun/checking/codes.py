@@ -155,13 +155,6 @@ def _places(node: Node) -> Iterator[QuantizedTensorNames]:
             yield QuantizedTensorNames(q.tensor.tensor, node, scale, zero)
 
 
-@frozen
-class _Seen:
-    type: str
-    shape: tuple[int, ...]
-    counted: Counted
-
-
 class CodeCounter:
     """Counts a model's quantized tensors: those stored at once, the others when `see` is shown them."""
 
@@ -171,7 +164,7 @@ class CodeCounter:
         self._parameters: dict[str, Array | None] = {
             name: None for place in self.places.values() for name in (place.scale, place.zero_point) if name
         }
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[str, tuple[int, ...], Counted]] = {}
         scope = Scope(model)
         self._stored = {name: v for name in self.places if (v := scope.value(name)) is not None}
         for name in self._parameters:
@@ -191,23 +184,23 @@ class CodeCounter:
         if name in self._parameters:
             self._parameters[name] = np.array(array)
         if name in self.places and (found := counted(array)) is not None:
-            self._seen[name] = _Seen(type_name(array.dtype), array.shape, found)
+            self._seen[name] = type_name(array.dtype), array.shape, found
 
     def records(self) -> list[TensorCodes]:
         """One record for each tensor that was counted, in graph order."""
-        return [self._record(place, self._seen[name]) for name, place in self.places.items() if name in self._seen]
+        return [self._record(place, *self._seen[name]) for name, place in self.places.items() if name in self._seen]
 
-    def _record(self, place: QuantizedTensorNames, seen: _Seen) -> TensorCodes:
-        c, stored = seen.counted, place.tensor in self._stored
-        kind = "bias" if stored and seen.type == "int32" else "weight" if stored else "activation"
+    def _record(self, place: QuantizedTensorNames, dtype: str, shape: tuple[int, ...], c: Counted) -> TensorCodes:
+        stored = place.tensor in self._stored
+        kind = "bias" if stored and dtype == "int32" else "weight" if stored else "activation"
         scale, zero = (_range(self._parameters.get(name)) for name in (place.scale, place.zero_point))
         return TensorCodes(
             place.tensor,
             place.node.index,
             place.node.name,
             kind,
-            seen.type,
-            seen.shape,
+            dtype,
+            shape,
             scale,
             zero,
             c.size,

@@ -17,8 +17,12 @@ Activation = Callable[[Array], Array]
 
 @frozen
 class Gates:
-    """Activations of each direction, and the greatest magnitude of what they are given; None for any."""
+    """Activations of each direction, and the greatest magnitude of what they are given; None for any.
 
+    names: in small letters.
+    """
+
+    names: tuple[tuple[str, ...], ...]
     functions: tuple[tuple[Activation, ...], ...]
     clip: float | None
 
@@ -74,10 +78,10 @@ def activations(
             raise refuse(f"there is no activation {name!r}", "activations", ", ".join(_OPERATORS), name, code="QR204")
         kinds = zip((_ALPHA, _BETA), _OPERATORS[name.lower()][1], strict=False)
         made.append(_function(name.lower(), {kind: _taken(name, kind, rest[kind], default) for kind, default in kinds}))
-    each = len(defaults)
     require("clip", clip is None or clip > 0, "more than 0", clip)
-    bound = None if clip is None else single(clip)
-    return Gates(tuple(tuple(made[first : first + each]) for first in range(0, wanted, each)), bound)
+    own = [slice(first, first + len(defaults)) for first in range(0, wanted, len(defaults))]
+    known = tuple(tuple(name.lower() for name in names[part]) for part in own)
+    return Gates(known, tuple(tuple(made[part]) for part in own), None if clip is None else single(clip))
 
 
 def _function(name: str, given: Mapping[str, Any]) -> Activation:

@@ -41,8 +41,8 @@ class BlockWeights:
         """Columns of the product that are made together, so that few weights are dequantized at a time."""
         return max(1, _CHUNK // max(1, self.depth))
 
-    def part(self, columns: slice | Array) -> BlockWeights:
-        """The weights of some columns of the product."""
+    def part(self, columns: slice | Array | int) -> BlockWeights:
+        """The weights of some columns of the product; of weights of several products, those of one."""
         zeros = None if self.zero_points is None else self.zero_points[columns]
         return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
 

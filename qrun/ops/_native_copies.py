@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,14 +30,20 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
     require_copied(x.dtype)
-
-    def run(inputs: Inputs) -> Array:
-        return np.asarray(site.reference(inputs, Context(site.ctx.arith, site.ctx.version)))
-
     made = operation(x, y)
     if not made.view and x.ndim > AXES:
         _ = made.tight
-    return NativeKernel(run, ALWAYS, (), (Stage(made, (0,)),))
+    return by_reference(site, [Stage(made, (0,))])
+
+
+def by_reference(site: LoweringContext, stages: Sequence[Stage]) -> NativeKernel:
+    """The kernel of these stages in programs; step by step the reference kernel does the same, without copies."""
+    ctx = site.ctx
+
+    def run(inputs: Inputs) -> Any:
+        return site.reference(inputs, Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted))
+
+    return NativeKernel(run, ALWAYS, (), tuple(stages))
 
 
 def view_kernel(site: LoweringContext) -> NativeKernel:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
-from qrun.ops._context import Context
 from qrun.ops._float import axis_in
 from qrun.ops._native import (
-    Inputs,
     LoweringContext,
     NativeKernel,
     Stage,
@@ -24,7 +22,7 @@ from qrun.ops._native import (
     require_copied,
     staged_kernel,
 )
-from qrun.ops._native_copies import AXES, moving_kernel, tried
+from qrun.ops._native_copies import AXES, by_reference, moving_kernel, tried
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -59,12 +57,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
             made = view(site.engine, x.shape, x.shape, x.dtype) if whole else _possible(cut)
             stages.append(Stage(made, (0,), place))
         first += part.shape[axis]
-
-    def run(inputs: Inputs) -> Any:
-        ctx = site.ctx
-        return site.reference(inputs, Context(ctx.arith, ctx.version, ctx.outputs, ctx.wanted))
-
-    return NativeKernel(run, ALWAYS, (), tuple(stages))
+    return by_reference(site, stages)
 
 
 def repeat_kernel(site: LoweringContext) -> NativeKernel:

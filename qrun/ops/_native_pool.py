@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
+from qrun.ops._complete import ALWAYS, NEVER, FewEnds
 from qrun.ops._context import Context
 from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._quantize import store
@@ -54,12 +54,24 @@ def mean_kernel(
     divisors: Array,
     zeros: tuple[Array, Array],
     scales: tuple[Array, Array],
-    rounding: Rounding,
+    rounding: Rounding | None,
     order: Order,
 ) -> NativeKernel:
-    """The kernel of means that are functions of sums; divisors: one for each output pixel."""
-    from qrun.native.kernels.pool import SumPool
+    """The kernel of means that are functions of sums; None: of means in onnxruntime's float32 arithmetic.
+
+    divisors: one for each output pixel.
+    """
+    from qrun.native.kernels.pool import MeanPool, SumPool
     from qrun.native.proof.means import Means
+
+    plain = all(np.isfinite(scale) and scale > 0 for scale in scales) and bool((divisors > 0).all())
+    complete = FewEnds.of(x.dtype, int(zeros[1])) if plain else NEVER  # where a mean may be NaN
+    if rounding is None:
+        if not np.isfinite(scales[0]):
+            raise declined("x_scale is not finite")
+        both = np.float32(scales[0]), np.float32(scales[1])
+        means = MeanPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), divisors, both, int(zeros[1]), order)
+        return kernel_of(site, means, (0,), complete)
 
     info, start = np.iinfo(x.dtype), int(zeros[0])
     codes = int(info.min) - start, int(info.max) - start
@@ -71,7 +83,7 @@ def mean_kernel(
         store(rounded, zeros[1], made, Context(observing=False), "Y")
         return made
 
-    means = Means.of(
+    rounded_means = Means.of(
         rule,
         (float(scales[0]), float(scales[1])),
         taps.inside,
@@ -80,30 +92,5 @@ def mean_kernel(
         int(zeros[1]),
         "s8" if info.min else "u8",
     )
-    pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), means, order)
-    return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
-
-
-def float_mean_kernel(
-    site: LoweringContext,
-    x: Array,
-    taps: Taps,
-    divisors: Array,
-    zeros: tuple[Array, Array],
-    scales: tuple[Array, Array],
-    order: Order,
-) -> NativeKernel:
-    """The kernel of means in onnxruntime's float32 arithmetic."""
-    from qrun.native.kernels.pool import MeanPool
-
-    if not np.isfinite(scales[0]):
-        raise declined("x_scale is not finite")
-    both = np.float32(scales[0]), np.float32(scales[1])
-    pool = MeanPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), divisors, both, int(zeros[1]), order)
-    return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
-
-
-def mean_complete(x: Array, zero: Array, scales: tuple[Array, Array], divisors: Array) -> Complete:
-    """Conservative: where a mean may be NaN, no result is complete."""
-    plain = all(np.isfinite(scale) and scale > 0 for scale in scales) and bool((divisors > 0).all())
-    return FewEnds.of(x.dtype, int(zero)) if plain else NEVER
+    pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), rounded_means, order)
+    return kernel_of(site, pool, (0,), complete)

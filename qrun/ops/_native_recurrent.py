@@ -10,14 +10,13 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.ir import Array
-from qrun.ops._activations import Activation
+from qrun.ops._activations import Activation, Gates
 from qrun.ops._complete import Settled
-from qrun.ops._float import single
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 from qrun.ops._native_dynamic import DynamicProduct, Given
 from qrun.ops._native_floats import quantizing, scaled_stages
 from qrun.ops._native_products import exact_sums
-from qrun.ops._recurrent import Sequences, biases, mixed, plain
+from qrun.ops._recurrent import Sequences, biases, lstm_step, mixed, plain
 
 if TYPE_CHECKING:
     from qrun.native.kernels.walks import CellForm, Walk, Walked
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
 Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 
 
-def recurrent_kernel(
-    site: LoweringContext, sequences: Sequences, kind: str, functions: Sequence[str], cell: Cell
-) -> NativeKernel:
+def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates, cell: Cell) -> NativeKernel:
     """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py).
 
-    functions: the defaults of `activations`. cell: what the gates' sums and the states before a step make, by the reference.
+    cell: what the gates' sums and the states before a step make, by the reference.
     """
     site.require_constant(1)
     site.require_constant(2)
@@ -39,7 +36,7 @@ def recurrent_kernel(
     require_type(x.dtype == np.float32, x.dtype, "{} recurrences")
     if not x.size or not sequences.hidden:
         raise declined("an empty tensor")
-    form = _form(site, kind, functions, sequences.directions)
+    form = _form(kind, gates)
     directions, columns = w.shape[:2]
     wb, rb = zip(*(biases(b, number, columns, w.dtype) for number in range(directions)), strict=True)
     linear = kind == "linear"
@@ -53,24 +50,16 @@ def recurrent_kernel(
     return _walked(site, sequences, form, inputs, added, cell)
 
 
-def _form(site: LoweringContext, kind: str, functions: Sequence[str], directions: int) -> CellForm:
+def _form(kind: str, gates: Gates) -> CellForm:
     from qrun.native.emit.walking import FUNCTIONS
     from qrun.native.kernels.walks import CellForm
 
-    given = site.attributes
-    names = [name.lower() for name in given["activations_"] or list(functions) * directions][
-        : len(functions) * directions
-    ]
-    unknown = next((name for name in names if name not in FUNCTIONS), None)
+    unknown = next((name for names in gates.names for name in names if name not in FUNCTIONS), None)
     if unknown is not None:
         raise declined(f"no native cells with {unknown}")
-    if any(
-        names[: len(functions)] != names[first : first + len(functions)]
-        for first in range(0, len(names), len(functions))
-    ):
+    if len(set(gates.names)) > 1:
         raise declined("directions with activations of their own")
-    clip = given["clip"]
-    return CellForm(kind, tuple(names[: len(functions)]), None if clip is None else single(clip))
+    return CellForm(kind, gates.names[0], gates.clip)
 
 
 def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
@@ -136,7 +125,7 @@ def _taken(
     return staged_kernel(site, stages, shown, Settled(complete))
 
 
-def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, cell: Cell) -> NativeKernel:
+def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Gates, cell: Cell) -> NativeKernel:
     """The kernel of a checked DynamicQuantizeLSTM without lengths, peepholes and input_forget."""
     from qrun.native.kernels.dynamic import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
@@ -146,7 +135,7 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, cell: Cel
     x, w, r, b = site.inputs[:4]
     if not x.size or not sequences.hidden:
         raise declined("an empty tensor")
-    form = _form(site, "lstm", ("Sigmoid", "Tanh", "Tanh"), sequences.directions)
+    form = _form("lstm", gates)
     own = _product_site(site, w, b)
     codes = np.broadcast_to(np.uint8(0), x.shape)
     product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
@@ -189,8 +178,13 @@ def _by_column(parameter: Array, shape: Sequence[int]) -> Array:
     return np.broadcast_to(whole, (shape[0], shape[2]))
 
 
-def lstm_cell(step: Callable[[Array, Sequence[Array]], Sequence[Array]]) -> Cell:
-    """That of the reference's step, which is given sums in place of what inputs give."""
+def lstm_cell(sequences: Sequences, gates: Gates, peepholes: Array | None, input_forget: int) -> Cell:
+    """That of the reference's step, which is given sums in place of what inputs give. Declined for other cells."""
+    for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
+        if given:
+            raise declined(f"no native cells with {what}")
+    gate, cell, out = gates.of(0)
+    step = lstm_step(sequences, (gate, cell, out), lambda h, sums: h if sums is None else sums, None, 0, False)
     return lambda _, sums, states: _quiet(lambda: step(np.concatenate(sums, axis=1), states))
 
 

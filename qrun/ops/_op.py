@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -287,10 +286,6 @@ def find(domain: str, op_type: str, version: int) -> OpDef | None:
         if definition.since <= version:
             best = definition
     return best
-
-
-def elements(shape: Shape) -> int:
-    return math.prod(shape)
 
 
 __all__ = ["Array", "Context", "OpDef", "Real", "contrib_op", "find", "op"]

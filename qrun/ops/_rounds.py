@@ -83,14 +83,18 @@ class Rounds:
         """Whether to try it before run `number`, as so many are left: where it worked, and else ever more seldom."""
         return left > 1 and (self._worked or number < _TRIES or not number & (number - 1))
 
-    def alone(self, number: int, args: Sequence[Array]) -> Sequence[Array]:
-        """What run `number`, counted from 0, makes. Raises TimeLimitError, which tells the number."""
+    def alone(self, number: int, args: Sequence[Array]) -> Turns:
+        """Run `number`, counted from 0. What it makes for scan outputs is added. Raises TimeLimitError, which tells the number."""
         try:
             self._ctx.budget.in_time()
-            return self._body.run(args)
+            made = self._body.run(args)
         except TimeLimitError as error:
             error.in_turn(number + 1)
             raise
+        carried = len(self._body.outputs) - len(self._stacks)
+        for stack, element in zip(self._stacks, made[carried:], strict=True):
+            stack.add(element)
+        return Turns(1, made[:carried], ())
 
     def run(self, args: Sequence[Array], scanned: tuple[int, ...], most: int, until: bool) -> Turns | None:
         """As the body's `repeat`; None where the next run has to be alone. What it makes for scan outputs is added."""

@@ -20,6 +20,7 @@ from qrun.errors import OperatorError
 from qrun.ir import Attribute, Model, Node, TensorType
 from qrun.ir.schema import Formal, Schema
 from qrun.ir.types import BY_ONNX_NAME
+from qrun.ops._context import refuse
 
 T = TypeVar("T")
 Types = Mapping[str, tuple[str, str]]
@@ -178,20 +179,22 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
     """
     inputs = inputs if known is None else inputs[: len(known.inputs)]
     if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
-        raise _refused(
+        raise refuse(
             f"{node.op_type} has {len(node.inputs)} inputs",
+            "",
             f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}",
-            str(len(node.inputs)),
+            len(node.inputs),
+            code="QR205",
         )
     for place, p in enumerate(inputs):
         given = place < len(node.inputs) and bool(node.inputs[place])
         optional = p.optional if known is None else known.inputs[place].option == "Optional"
         if not given and not optional and not p.variadic:
             expected = f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}"
-            raise _refused(f"input {p.name!r} is missing", expected, "nothing")
+            raise refuse(f"input {p.name!r} is missing", "", expected, "nothing", code="QR205")
     if known is not None and len(node.outputs) > known.max_outputs:
         count = len(node.outputs)
-        raise _refused(f"{node.op_type} has {count} outputs", f"at most {known.max_outputs}", str(count))
+        raise refuse(f"{node.op_type} has {count} outputs", "", f"at most {known.max_outputs}", count, code="QR205")
 
 
 def attributes_given(
@@ -201,7 +204,7 @@ def attributes_given(
     for name in graphs:
         if not isinstance(node.attributes.get(name), Model):
             got = str(node.attributes.get(name))
-            raise _refused(f"attribute {name!r} is no graph", f"{name}, a graph", got, code="QR204")
+            raise refuse(f"attribute {name!r} is no graph", "", f"{name}, a graph", got, code="QR204")
     names = [name for name in specs if known is None or name in known.attributes]
     given = {name: value for name, value in node.attributes.items() if name not in graphs}
     for name, value in given.items():
@@ -209,11 +212,11 @@ def attributes_given(
         if spec is None or name not in names:
             raise _unknown(node, name, names)
         if not spec.fits(value):
-            raise _refused(f"attribute {name!r} has the wrong type", spec.text, repr(value)[:60], code="QR204")
+            raise refuse(f"attribute {name!r} has the wrong type", "", spec.text, repr(value)[:60], code="QR204")
     missing = next((spec for spec in specs.values() if spec.required and spec.name not in given), None)
     if missing is not None:
         name = missing.name
-        raise _refused(f"attribute {name!r} is missing", f"{name}, {missing.text}", "nothing", code="QR204")
+        raise refuse(f"attribute {name!r} is missing", "", f"{name}, {missing.text}", "nothing", code="QR204")
     return given
 
 
@@ -221,17 +224,12 @@ def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
     from difflib import get_close_matches
 
     near = get_close_matches(name, names, 1)
-    return _refused(
+    return refuse(
         f"{node.op_type} has no attribute {name!r}",
+        "",
         f"one of: {', '.join(names)}" if names else "no attributes",
         name,
         why=f"{node.op}-{node.version} does not define it.",
         fix=f"did you mean {near[0]}?" if near else f"remove {name}, or import an opset that has it",
         code="QR204",
     )
-
-
-def _refused(
-    message: str, expected: str, got: str, *, why: str = "", fix: str = "", code: str = "QR205"
-) -> OperatorError:
-    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code=code)

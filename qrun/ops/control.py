@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Body, Turns
+from qrun.ops._context import Body
 from qrun.ops._float import axis_in
 from qrun.ops._op import Array, Context, misfit, op, refuse, require
 from qrun.ops._rounds import AT_ONCE, Rounds, ScanOutput
@@ -71,10 +71,7 @@ def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, c
             shape = _as(body, 0, numbers[:1].reshape(())).shape
             turns = rounds.run([numbers.reshape(left, *shape), condition, *state], (0,), left, until=True)
         if turns is None:
-            made = rounds.alone(number, [_as(body, 0, np.array(number, np.int64)), condition, *state])
-            turns = Turns(1, made[: 1 + len(state)], ())
-            for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
-                stack.add(element)
+            turns = rounds.alone(number, [_as(body, 0, np.array(number, np.int64)), condition, *state])
         going = _truth(turns.carried[0], "body", "the condition that body makes")
         state, number = list(turns.carried[1:]), number + turns.count
     stated = body.outputs[1 + len(state) :]
@@ -220,10 +217,7 @@ def _scan(
             elements = (
                 x.take(length - 1 - step if b else step, axis) for x, axis, b in zip(scanned, *how, strict=True)
             )
-            made = rounds.alone(step, [*states, *map(np.asarray, elements)])
-            turns = Turns(1, made[: len(states)], ())
-            for stack, element in zip(stacks, made[len(states) :], strict=True):
-                stack.add(element)
+            turns = rounds.alone(step, [*states, *map(np.asarray, elements)])
         states, step = list(turns.carried), step + turns.count
     return states, stacks
 

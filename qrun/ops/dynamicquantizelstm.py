@@ -12,7 +12,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
 from qrun.ops._op import Array, Context, contrib_op, refuse
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked, lstm_step, recurrent_macs, walk_lstm
+from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
 
@@ -81,17 +81,12 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given, attributes = site.given(QuantizedLstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _check(given, attributes, site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _DEFAULTS)
-    forgets = site.attributes["input_forget"]
-    for present, what in ((given.P is not None, "peepholes"), (forgets, "input_forget")):
-        if present:
-            raise declined(f"no native cells with {what}")
+    cell = lstm_cell(sequences, gates, given.P, site.attributes["input_forget"])
     if given.sequence_lens is not None:
         raise declined("sequences that end apart are quantized apart")
     if site.ctx.arith != "exact":
         raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
-    gate, cell, out = gates.of(0)
-    step = lstm_step(sequences, (gate, cell, out), lambda rows, sums: rows if sums is None else sums, None, 0, False)
-    return quantized_lstm_kernel(site, sequences, lstm_cell(step))
+    return quantized_lstm_kernel(site, sequences, gates, cell)
 
 
 def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Context) -> Sequences:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from qrun.ops._attention import attend, check_bias, default_scale, hidden, merged_heads
 from qrun.ops._body import node
+from qrun.ops._context import Given
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._float import single
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
@@ -226,15 +227,7 @@ def _extended(past: Array | None, new: Array, own: slice, step: Places) -> Array
     return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)
 
 
-@overload
-def _longer(x: Array, count: int, axis: int) -> Array: ...
-
-
-@overload
-def _longer(x: Array | None, count: int, axis: int) -> Array | None: ...
-
-
-def _longer(x: Array | None, count: int, axis: int) -> Array | None:
+def _longer(x: Given, count: int, axis: int) -> Given:
     """x with zeros behind it along the axis, up to `count`: scores of all sequences then have one length, and their sums are
     made in one order."""
     if x is None or x.shape[axis] == count:

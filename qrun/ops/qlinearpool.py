@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
+from qrun.ops._native_pool import mean_kernel, taps_of
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._signature import InputRecord
@@ -20,6 +20,8 @@ from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout,
 
 _NAME = "QLinearAveragePool"
 _BLOCK = 1 << 20
+Pair = tuple[Array, Array]
+"""Of X and of Y."""
 
 
 @frozen
@@ -63,34 +65,22 @@ def qlinear_average_pool(
         if ctx.arith == "ort":
             rounded = _ort(x, c)
         else:
-            acc = window_sums(x, c.axes, c.where).astype(np.float64) - c.inside * float(c.x_zero)
-            rounded = pooled(acc, c.x_scale, c.y_scale, c.divisor)
-        store(rounded, c.y_zero, out, ctx, "Y")
+            acc = window_sums(x, c.axes, c.where).astype(np.float64) - c.inside * float(c.zeros[0])
+            rounded = pooled(acc, *c.scales, c.divisor)
+        store(rounded, c.zeros[1], out, ctx, "Y")
     return y
 
 
 @frozen
-class _Scalars:
-    """Scalar parameters, and the spatial axes."""
+class _Checked:
+    """Scales and zero points of X and Y, the spatial axes and the window over them.
 
-    x_scale: Array
-    y_scale: Array
-    x_zero: Array
-    y_zero: Array
+    Per output position: where it is, how many elements it covers, and their divisor.
+    """
+
+    scales: Pair
+    zeros: Pair
     axes: tuple[int, ...]
-
-
-@frozen
-class _Image(_Scalars):
-    """count: of positions."""
-
-    count: int
-
-
-@frozen
-class _Checked(_Scalars):
-    """The window over the spatial axes; per output position how many elements and their divisor."""
-
     window: SlidingWindow
     where: Spans
     inside: Array
@@ -117,7 +107,7 @@ def _check(given: AveragePoolInputs, geometry: PoolGeometry, modes: tuple[bool, 
         divisor = np.full(inside.shape, float(math.prod(win.kernel)))
         if ctx.arith != "ort":
             divisor = counts(_padded_spans(size, win), axes, x.ndim)
-    return _Checked(xs, ys, xz, yz, axes, win, where, inside, divisor, shape)
+    return _Checked((xs, ys), (xz, yz), axes, win, where, inside, divisor, shape)
 
 
 @qlinear_average_pool.native
@@ -128,10 +118,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
     site.require_constants()
     order: Literal["rows", "channels"] = "rows" if modes[0] else "channels"
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
-    zeros, scales, divisors = (c.x_zero, c.y_zero), (c.x_scale, c.y_scale), c.divisor.reshape(-1)
-    if site.ctx.arith == "ort":
-        return float_mean_kernel(site, x, taps, divisors, zeros, scales, order)
-    return mean_kernel(site, x, taps, divisors, zeros, scales, lambda sums, count: pooled(sums, *scales, count), order)
+    rounding = None if site.ctx.arith == "ort" else lambda sums, count: pooled(sums, *c.scales, count)
+    return mean_kernel(site, x, taps, c.divisor.reshape(-1), c.zeros, c.scales, rounding, order)
 
 
 def _padded_spans(size: tuple[int, ...], win: SlidingWindow) -> Spans:
@@ -159,10 +147,10 @@ def _ort(x: Array, c: _Checked) -> Array:
         shape[axis] = len(start)
     with np.errstate(all="ignore"):
         total = np.zeros(shape, np.float32)
-        for value in _positions((x.astype(np.float32) - single(c.x_zero)) * single(c.x_scale), c.axes, c.where):
+        for value in _positions((x.astype(np.float32) - single(c.zeros[0])) * single(c.scales[0]), c.axes, c.where):
             total += value
-        mean = total / c.divisor.astype(np.float32)
-        return np.asarray(np.rint(mean / single(c.y_scale) + single(c.y_zero)).astype(np.float64) - float(c.y_zero))
+        mean, zero = total / c.divisor.astype(np.float32), c.zeros[1]
+        return np.asarray(np.rint(mean / single(c.scales[1]) + single(zero)).astype(np.float64) - float(zero))
 
 
 def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Array]:
@@ -202,49 +190,45 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
     Exact: the sum is an integer and the quotient is rounded once, as a real number. Of no positions it is NaN.
     ``ort``: float32 multiplier x_scale / (y_scale * n). onnx.reference has no such operator: ``onnx-ref`` is exact.
     """
-    X, c = given.X, _check_image(given, channels_last, ctx)
-    ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)
-    wide = np.int32 if c.count < 1 << 23 else np.int64
-    total = np.asarray(np.sum(X, axis=c.axes, dtype=wide, keepdims=True))
-    acc = total.astype(np.float64) - float(c.count) * float(c.x_zero)
+    X, (scales, zeros, axes, count) = given.X, _check_image(given, channels_last, ctx)
+    ctx.claim([n for axis, n in enumerate(X.shape) if axis not in axes], 8)
+    wide = np.int32 if count < 1 << 23 else np.int64
+    total = np.asarray(np.sum(X, axis=axes, dtype=wide, keepdims=True))
+    acc = total.astype(np.float64) - float(count) * float(zeros[0])
     y = np.empty(acc.shape, X.dtype)
-    store(_rounded(acc, c, np.full((1,) * acc.ndim, float(c.count)), ctx.arith), c.y_zero, y, ctx, "Y")
+    store(_rounded(acc, scales, np.full((1,) * acc.ndim, float(count)), ctx.arith), zeros[1], y, ctx, "Y")
     return y
 
 
-def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> _Image:
-    """Refuse what does not fit, and observe scales."""
+def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> tuple[Pair, Pair, tuple[int, ...], int]:
+    """Refuse what does not fit, and observe scales; scales and zero points, the spatial axes and how many positions they have."""
     axes = channel_layout(given.X, bool(channels_last), _GLOBAL)
     (xs, ys), (xz, yz) = parameters(_GLOBAL, given, ctx)
-    return _Image(xs, ys, xz, yz, axes, math.prod(given.X.shape[a] for a in axes))
+    return (xs, ys), (xz, yz), axes, math.prod(given.X.shape[a] for a in axes)
 
 
-def _rounded(acc: Array, c: _Image, count: Array, arith: Arith) -> Array:
+def _rounded(acc: Array, scales: Pair, count: Array, arith: Arith) -> Array:
     """Sums to rounded quotients."""
     if arith != "ort":
-        return pooled(acc, c.x_scale, c.y_scale, count)
+        return pooled(acc, *scales, count)
     with np.errstate(all="ignore"):
-        multiplier = single(c.x_scale) / (single(c.y_scale) * count.astype(np.float32))
+        multiplier = single(scales[0]) / (single(scales[1]) * count.astype(np.float32))
         return np.asarray(np.rint(acc.astype(np.float32) * multiplier).astype(np.float64))
 
 
 @qlinear_global_average_pool.native
 def _lower_global(site: LoweringContext) -> NativeKernel:
     given = site.given(GlobalPoolInputs)
-    x, c = given.X, _check_image(given, site.attributes["channels_last"], site.ctx)
+    x, last = given.X, site.attributes["channels_last"]
+    scales, zeros, axes, count = _check_image(given, last, site.ctx)
     site.require_constants()
-    if not c.count:
+    if not count:
         raise declined("the image is empty")
-    whole, ones, none = tuple(x.shape[a] for a in c.axes), (1,) * len(c.axes), (0,) * len(c.axes)
+    whole, ones, none = tuple(x.shape[a] for a in axes), (1,) * len(axes), (0,) * len(axes)
     taps = taps_of(site, whole, SlidingWindow(whole, ones, ones, none, none, ones))
-    order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
-    return mean_kernel(
-        site,
-        x,
-        taps,
-        np.full(1, float(c.count)),
-        (c.x_zero, c.y_zero),
-        (c.x_scale, c.y_scale),
-        lambda sums, count: _rounded(sums, c, count, site.ctx.arith),
-        order,
-    )
+    order: Literal["rows", "channels"] = "rows" if last else "channels"
+
+    def rounding(sums: Array, n: Array) -> Array:
+        return _rounded(sums, scales, n, site.ctx.arith)
+
+    return mean_kernel(site, x, taps, np.full(1, float(count)), zeros, scales, rounding, order)

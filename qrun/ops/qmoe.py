@@ -115,13 +115,13 @@ def qmoe(
     gate = gated(attributes, given.fc3_experts_weights is not None)
     weights = _weights_of(given, rows, attributes, bits, block_size)
     biases = (given.fc1_experts_bias, given.fc2_experts_bias, given.fc3_experts_bias)
-    check_biases(biases, experts, [w.made if w else 0 for w in weights])
+    check_biases(biases, experts, [w.codes.shape[1] if w else 0 for w in weights])
 
     def project(number: int, expert: int, x: Array) -> Array:
         own, bias = weights[number - 1], biases[number - 1]
         assert own is not None
         level = _level(own.bits, block_size, accuracy_level)
-        return dequantized_product(x, own.of(expert), None if bias is None else bias[expert], level, ctx)
+        return dequantized_product(x, own.part(expert), None if bias is None else bias[expert], level, ctx)
 
     own = chosen(given.router_probs, attributes.k)
     routes = routes_of(own, _shares(given, own, attributes, ctx), _NO_SHARE, ctx)
@@ -143,33 +143,10 @@ def _level(bits: int, block_size: int, accuracy_level: int) -> int:
     return accuracy_level if bits == 4 else 4
 
 
-@frozen
-class _Projection:
-    """The weights of one projection of all experts, which have one block along the width if they have no block_size."""
-
-    codes: Array
-    scales: Array
-    zero_points: Array | None
-    width: int
-    bits: int
-    block: int
-    dtype: np.dtype[Any]
-
-    @property
-    def made(self) -> int:
-        return int(self.codes.shape[1])
-
-    def of(self, expert: int) -> BlockWeights:
-        zeros = None if self.zero_points is None else self.zero_points[expert]
-        return BlockWeights(
-            self.codes[expert], self.scales[expert], zeros, None, self.width, self.bits, self.block, self.dtype
-        )
-
-
 def _weights_of(
     given: CodedExperts, rows: Array, attributes: ExpertAttributes, bits: Sequence[int], block_size: int
-) -> list[_Projection | None]:
-    """The projections, checked; None for fc3 where there is none."""
+) -> list[BlockWeights | None]:
+    """The projections of all experts, checked; None for fc3 where there is none. Without block_size the width is one block."""
     for number, width in enumerate(bits, 1):
         one_of(f"fc{number}_expert_weight_bits", width, _BITS)
     codes = given.fc2_experts_weights
@@ -178,7 +155,7 @@ def _weights_of(
         raise bad_shape(wrong, "[experts,made,bytes of a row]", codes if codes.ndim != 3 else given.fc1_experts_weights)
     experts, width, inner = len(given.fc1_experts_weights), rows.shape[1], codes.shape[2] * 8 // bits[1]
     sizes = (inner * attributes.parts, width), (width, inner), (inner, width)
-    found: list[_Projection | None] = []
+    found: list[BlockWeights | None] = []
     for number, (own, (made, depth)) in enumerate(zip(bits, sizes, strict=True), 1):
         parts = [getattr(given, f"fc{number}_{what}") for what in ("experts_weights", "scales", "zero_points")]
         if parts[0] is None:
@@ -191,7 +168,7 @@ def _weights_of(
 
 def _projection(
     name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int], dtype: np.dtype[Any]
-) -> _Projection:
+) -> BlockWeights:
     """The weights of a projection, checked. parts: codes, scales, zero points. form: experts, made, width, bits, block_size."""
     codes, scales, zeros = parts
     experts, made, depth, bits, block_size = form
@@ -211,7 +188,7 @@ def _projection(
         if not block_size:
             zeros = unpack(zeros, bits)[:, :made, None]
     block = block_size or max(depth, 1)
-    return _Projection(codes, scales.reshape(experts, made, blocks), zeros, depth, bits, block, dtype)
+    return BlockWeights(codes, scales.reshape(experts, made, blocks), zeros, None, depth, bits, block, dtype)
 
 
 def _check_kind(given: CodedExperts, quant_type: str, weights_prepacked: int, block_size: int) -> None:

@@ -19,7 +19,6 @@ from qrun.ops._recurrent import (
     Step,
     biases,
     checked,
-    lstm_step,
     mixed,
     products,
     recurrent_macs,
@@ -107,15 +106,10 @@ def _lower_lstm(site: LoweringContext) -> NativeKernel:
     given, attributes = site.given(LstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _sequences(given, 4, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _LSTM)
-    if given.P is not None:
-        raise declined("no native cells with peepholes")
-    if site.attributes["input_forget"]:
-        raise declined("no native cells with input_forget")
+    cell = lstm_cell(sequences, gates, given.P, site.attributes["input_forget"])
     if site.ctx.arith == "ort" and attributes.clip is not None:
         raise declined("no native cells with clip in ort arithmetic")
-    gate, cell, out = gates.of(0)
-    step = lstm_step(sequences, (gate, cell, out), lambda h, sums: h if sums is None else sums, None, 0, False)
-    return recurrent_kernel(site, sequences, "lstm", _LSTM, lstm_cell(step))
+    return recurrent_kernel(site, sequences, "lstm", gates, cell)
 
 
 @op("GRU", since=7, cost=recurrent_macs)
@@ -155,7 +149,7 @@ def _lower_gru(site: LoweringContext) -> NativeKernel:
     sequences = _sequences(site.given(RecurrentInputs), 3, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _GRU)
     kind = "linear" if site.attributes["linear_before_reset"] else "gru"
-    return recurrent_kernel(site, sequences, kind, _GRU, gru_cell(gates.of(0)))
+    return recurrent_kernel(site, sequences, kind, gates, gru_cell(gates.of(0)))
 
 
 def _gru(
@@ -214,4 +208,4 @@ def _lower_rnn(site: LoweringContext) -> NativeKernel:
     attributes = RecurrentAttributes.of(site.attributes)
     sequences = _sequences(site.given(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"][: sequences.directions], _RNN)
-    return recurrent_kernel(site, sequences, "rnn", _RNN, rnn_cell(gates.of(0)))
+    return recurrent_kernel(site, sequences, "rnn", gates, rnn_cell(gates.of(0)))

@@ -177,26 +177,26 @@ def tree_ensemble(
     aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3 SOFTMAX_ZERO,
     4 PROBIT. In float64 and rounded once.
     """
-    _check_number("aggregate_function", aggregate_function, 3)
-    _check_number("post_transform", post_transform, 4)
+    aggregate, post = _modes(aggregate_function, post_transform)
     forest = ctx.memo.once("forest", lambda: nodes.forest)
     at = leaves(forest, rows_of(X), ctx)
-    scores = votes(forest, at, n_targets, AGGREGATES[aggregate_function], np.zeros(0), ctx)
-    return narrow(transformed(scores, TRANSFORMS[post_transform]), X.dtype)
+    scores = votes(forest, at, n_targets, aggregate, np.zeros(0), ctx)
+    return narrow(transformed(scores, post), X.dtype)
 
 
 @tree_ensemble.native
 def _lower_ensemble(site: LoweringContext) -> NativeKernel:
     given = site.attributes
-    for name, most in (("aggregate_function", 3), ("post_transform", 4)):
-        _check_number(name, given[name], most)
+    aggregate, post = _modes(given["aggregate_function"], given["post_transform"])
     forest = site.memo.once("forest", lambda: Ensemble.of(given).forest)
-    aggregate, post = AGGREGATES[given["aggregate_function"]], TRANSFORMS[given["post_transform"]]
     return sums_kernel(site, forest, given["n_targets"], aggregate, np.zeros(0), post)
 
 
-def _check_number(name: str, value: int, most: int) -> None:
-    require(name, 0 <= value <= most, f"0 to {most}", value)
+def _modes(aggregate_function: int, post_transform: int) -> tuple[str, str]:
+    """The names of both, which are given by number."""
+    require("aggregate_function", 0 <= aggregate_function <= 3, "0 to 3", aggregate_function)
+    require("post_transform", 0 <= post_transform <= 4, "0 to 4", post_transform)
+    return AGGREGATES[aggregate_function], TRANSFORMS[post_transform]
 
 
 _TURNED = ("BRANCH_GTE", "BRANCH_GT")

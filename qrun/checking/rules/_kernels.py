@@ -16,12 +16,8 @@ from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import type_name
 
 _Types = tuple[np.dtype[Any] | None, ...]
-
-
 _Bound = tuple[tuple[str, np.dtype[Any]], ...]
 """The element types of a node by type variable, and by the name of the input or output."""
-
-
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 

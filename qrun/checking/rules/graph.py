@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, names_read, scopes
 from qrun.checking.rules._words import listed, several
+from qrun.declare import grouped
 from qrun.ir import Model, Node
 
 
@@ -106,12 +106,9 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
         }
     """
     for scope in scopes(model):
-        counts = Counter(node.name for node in scope.model.nodes if node.name)
-        named: dict[str, list[Node]] = {name: [] for name, count in counts.items() if count > 1}
-        for node in scope.model.nodes if named else ():
-            if node.name in named:
-                named[node.name].append(node)
-        for name, same in named.items():
+        for name, same in grouped((node.name, node) for node in scope.model.nodes if node.name).items():
+            if len(same) < 2:
+                continue
             first, second = same[:2]
             yield Finding(
                 f"{len(same)} nodes have the name {name!r}",
