@@ -6,7 +6,7 @@ returns a NativeKernel or raises Declined with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,10 +67,16 @@ class NativeKernel:
 
     run: Callable[[Inputs], Any]
     complete: Complete
-    sections: tuple[NativeSection, ...]
+    shown: tuple[Operation | NativeSection, ...]
     stages: tuple[Stage, ...] = ()
     plain: Callable[[Inputs], bool] | None = None
     room: Callable[[Inputs], Any] | None = None
+
+    @property
+    def sections(self) -> tuple[NativeSection, ...]:
+        """What a profile says of it."""
+        told = ((part,) if isinstance(part, NativeSection) else _sections(part) for part in self.shown)
+        return tuple([section for sections in told for section in sections])
 
 
 @frozen
@@ -145,7 +151,7 @@ def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[in
     _must_reach(operation)
     stages = (Stage(operation, tuple(operands)),)
     run = StagesRun(engine, stages)
-    return NativeKernel(run, complete, _sections([operation]), stages, room=run.room)
+    return NativeKernel(run, complete, (operation,), stages, room=run.room)
 
 
 _NOT_MADE = np.empty(0, np.float32)
@@ -190,10 +196,9 @@ def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
             return None
         stages.append(Stage(operation, mine.inputs, mine.output))
     run, shown = StagesRun(own.run.engine, tuple(stages)), stages[-1].operation
-    if own.sections != _sections([own.stages[-1].operation]):
+    if own.shown != (own.stages[-1].operation,):
         return None
-    _must_reach(shown)
-    return NativeKernel(run, own.complete, _sections([shown]), run.stages, room=run.room)
+    return NativeKernel(run, own.complete, (shown,), run.stages, room=run.room)
 
 
 def _must_reach(operation: Operation) -> None:
@@ -202,10 +207,10 @@ def _must_reach(operation: Operation) -> None:
     must_reach(operation.tight, size(operation.result.shape) * operation.result.dtype.itemsize)
 
 
-def _sections(shown: Sequence[Operation]) -> tuple[NativeSection, ...]:
-    """What a profile says of the kernel calls of operations."""
-    calls = [call for operation in shown for call in operation.tight]
-    return tuple([NativeSection(c.spec.key(), c.spec.shown_form, c.first, c.channels, c.why) for c in calls])
+def _sections(shown: Operation) -> Iterator[NativeSection]:
+    """What a profile says of the kernel calls of an operation."""
+    for call in shown.tight:
+        yield NativeSection(call.spec.key(), call.spec.shown_form, call.first, call.channels, call.why)
 
 
 def staged_kernel(
@@ -223,7 +228,7 @@ def staged_kernel(
         site.afford(size(result.shape) * result.dtype.itemsize + 4096)
         _must_reach(stage.operation)
     run = StagesRun(site.engine, tuple(stages))
-    return NativeKernel(run, complete, _sections(shown), run.stages, plain, run.room)
+    return NativeKernel(run, complete, tuple(shown), run.stages, plain, run.room)
 
 
 def declined(reason: str) -> Exception:

@@ -50,7 +50,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
     site.ctx.observations.extend(ctx.observations)
     if site.ctx.claims is not None:
         site.ctx.claims.extend(ctx.claims or ())
-    shown = [stage.operation for stage in made] if kernel.sections else []
+    shown = [stage.operation for stage in made] if kernel.shown else []
     return staged_kernel(site, _between(site, dtype, made), shown, kernel.complete)
 
 

@@ -122,13 +122,8 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
         name = names[value] if isinstance(value, int) and value < len(names) else ""
         return name or (node.index, value)
 
-    return Chain(
-        tuple(
-            Task(
-                stage.operation,
-                tuple(key(value, node.inputs) for value in stage.inputs),
-                key(stage.output, node.outputs),
-            )
-            for stage in kernel.stages
-        )
-    )
+    tasks = [
+        Task(s.operation, tuple([key(value, node.inputs) for value in s.inputs]), key(s.output, node.outputs))
+        for s in kernel.stages
+    ]
+    return Chain(tuple(tasks))

@@ -151,7 +151,8 @@ class NativeKernels:
             key, kept = _key(args, fixed), self._bound.setdefault(index, {})
             found = kept.get(key) if self._fixed.get(index) == fixed else None
             if found is None:
-                found = self._lent(index, args, fixed, budget) or self._shared(step, args, fixed, key, budget)
+                found = self._lent(index, args, fixed, budget) or self._sized(index, key)
+                found = found or self._shared(step, args, fixed, key, budget)
                 while len(kept) >= VARIANTS:
                     del kept[next(iter(kept))]
                 kept[key] = found
@@ -187,7 +188,7 @@ class NativeKernels:
         alike = kind, tuple(given)
         found = self._alike.get(alike)
         if found is None:
-            found = self._sized(node.index, key) or self._make(step, args, tuple(map(bool, fixed)), budget)
+            found = self._make(step, args, tuple(map(bool, fixed)), budget)
             if found.kernel is not None:
                 self._alike[alike] = found
                 if not self._twins.knows(node.index):

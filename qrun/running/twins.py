@@ -59,13 +59,14 @@ class Twins:
 
 def _of_other_sizes(first: Key, other: Key) -> bool:
     """Whether inputs have the same types and ranks, and the same sizes of 0 and 1: these broadcast, or leave nothing to do."""
-    return all(map(_alike, first, other))
-
-
-def _alike(a: Part, b: Part) -> bool:
-    if a is None or b is None:
-        return a is b
-    (shape, dtype, value), (other_shape, other_dtype, other_value) = a, b
-    if len(shape) != len(other_shape) or dtype != other_dtype or value or other_value:
-        return False
-    return all(n == m or (n > 1 and m > 1) for n, m in zip(shape, other_shape, strict=True))
+    for a, b in zip(first, other, strict=True):
+        if a is None or b is None:
+            if a is not b:
+                return False
+            continue
+        (shape, dtype, value), (other_shape, other_dtype, other_value) = a, b
+        if len(shape) != len(other_shape) or dtype != other_dtype or value or other_value:
+            return False
+        if any(n != m and (n < 2 or m < 2) for n, m in zip(shape, other_shape, strict=True)):
+            return False
+    return True

@@ -231,6 +231,13 @@ def test_barriers_are_the_same_wherever_results_lie() -> None:
     assert sum(found[0]) == 4
 
 
+def test_one_thread_waits_for_nobody() -> None:
+    session = qrun.Session(chain(rows=700), backend="native", cache=OBJECTS, threads=1)
+    for seed in range(2):
+        session.run({"x": codes(seed, 700)})
+    assert sum(program_of(session).program.listing.counts[:, 1].tolist()) == 1
+
+
 def test_arrays_of_any_strides_are_taken() -> None:
     native = qrun.Session(chain(), backend="native", cache=OBJECTS)
     x = codes(3)

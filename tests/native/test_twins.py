@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, thin
+from helpers.native import ISAS, OBJECTS, engine, every_isa, thin
 from helpers.support import MS, assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
+from qrun.declare.memo import Memo
+from qrun.native.kernels.point import Point
+from qrun.native.machine.compile import Kernels
 from qrun.native.plan.portable import portable
 from qrun.running.twins import Twins
 
@@ -187,6 +190,45 @@ def test_all_but_the_first_layer_take_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     taken = sizes_taken(monkeypatch, attention(7, True, U8), [(2, 5), (2, 9), (2, 70)])
     assert taken == ["Quantize", "StackProduct", "Softmax", "StackProduct", "Dequantize"] * (LAYERS - 1) * 2
+
+
+@pytest.mark.parametrize("make", [quantized, dynamic])
+def test_calls_of_new_sizes_are_planned_for_one_layer(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """The other layers take them, with constants of their own."""
+    planned, call = [0, 0], Kernels.call
+    for number, layers in enumerate((2, 5)):
+        monkeypatch.setitem(globals(), "LAYERS", layers)
+        session = qrun.Session(make(7, True, U8), cache=OBJECTS, fuse=False)
+        for length in (5, 9):
+            session.run({"x": np.ones((1, length, WIDTH), F)})
+
+        def counted(*args: Any, number: int = number, **more: Any) -> Any:
+            planned[number] += args[1].kind != "runs"  # Slices, whose constants are sizes
+            return call(*args, **more)
+
+        monkeypatch.setattr(Kernels, "call", counted)
+        session.run({"x": np.ones((1, 12, WIDTH), F)})
+        monkeypatch.setattr(Kernels, "call", call)
+    assert planned[0] == planned[1] > 0
+
+
+@every_isa
+def test_columns_with_lines_are_each_layers_own(isa: str) -> None:
+    """Tables of two layers, as many columns of which have lines, but others."""
+    rng, width = np.random.default_rng(2), 200
+    native, u8 = engine(isa), np.dtype(np.uint8)
+
+    def tables(lines: slice) -> Any:
+        made = rng.integers(0, 256, (width, 256)).astype(u8)
+        made[lines] = np.clip(np.rint(np.arange(256) * rng.uniform(0.3, 0.9) + 7), 0, 255)
+        return made
+
+    first, own = tables(slice(0, 128)), tables(slice(0, 100))
+    leader = Point(native, (9, width), first, x_type=u8, axis=-1)
+    made = Point(native, (4, width), own, x_type=u8, axis=-1).sized_as(leader, Memo())
+    assert made is not None
+    x = rng.integers(0, 256, (9, width)).astype(u8)
+    assert_equal(native.run(made, [x]), own[np.arange(width), x])
 
 
 def test_sizes_of_one_and_none_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ class LayerNorm(FloatRows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
     kind, together = "standardize", 4
+    own_words = ("numbers*", "scale*", "bias*", "slack*", "recheck*")
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class LayerNorm(FloatRows):
             return None
         if other.source is not None or self.source is not None:
             return None
-        return self.again(operands=other.operands)
+        return self.again(operands=other.operands, _sizes=(self, other))
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))

@@ -53,6 +53,7 @@ class PairLookup(Operation):
         memo = memo or Memo()
         self.scalar = memo.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": aligned_copy(table.view(np.uint8))}))
         self.kernel = memo.once("pair", lambda: self._fitted(table, near)) or self.scalar
+        self.own_words = (*self.kernel.words, *self.scalar.arrays)
 
     def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
         if near is None:
@@ -70,11 +71,8 @@ class PairLookup(Operation):
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)
-        if made is None or not isinstance(other, PairLookup):
-            return None
-        made.overlay, calls = other.overlay, self.kernel.like(other.tight)
-        if calls is not None:
-            made._made[0, 0, 0] = calls
+        if made is not None and isinstance(other, PairLookup):
+            made.overlay = other.overlay
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -35,6 +35,8 @@ class Point(Operation):
     Raises Declined for anything else.
     """
 
+    own_words = ("table*", "lines*", "a!", "b!", "add!", "low!", "high!")
+
     def __init__(
         self,
         engine: Engine,
@@ -66,11 +68,8 @@ class Point(Operation):
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         made = self.resized(other)
-        if made is None or not isinstance(other, Point):
-            return None
-        calls = self.function.like(other.function, other.tight)
-        if calls is not None:
-            made._made[0, 0] = calls
+        if made is not None and isinstance(other, Point) and made.function.runs != other.function.runs:
+            made._sizes = None  # calls of other columns
         return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -101,6 +100,11 @@ class Function:
             return cls(isa, scalar, scalar, lines)
         return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
 
+    @property
+    def runs(self) -> Sequence[tuple[int, int, bool]]:
+        """Of tables [C, 256], the columns of each kernel call, and whether they have lines."""
+        return self.lines.runs() if self.lines else ()
+
     def sections(
         self, engine: Engine, grid: RowGrid, places: Sequence[int], count: int, first: int, channels: int
     ) -> Iterator[KernelCall]:
@@ -111,24 +115,11 @@ class Function:
             kernel = self.kernel if grid.pieces(self.isa) else self.scalar
             yield kernel.section(engine, grid, places, count, (first, channels))
             return
-        for start, end, fits in self.lines.runs():
+        for start, end, fits in self.runs:
             part = grid.part(start, end - start)
             pieces = part.pieces(self.isa) if fits else 0
             kernel = self.lines.kernel(pieces, start, end) if pieces else _from(self.scalar, start)
             yield kernel.section(engine, part, places, count, (first + start, end - start))
-
-    def like(self, other: Function, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...] | None:
-        """The calls of other tables on whole grids, with these tables; None where they are not of the same forms and columns."""
-        if self.lines is None or other.lines is None:
-            return self.kernel.like(calls) if self.lines is other.lines else None
-        runs, made = self.lines.runs(), list[KernelCall]()
-        if runs != other.lines.runs() or len(runs) != len(calls):
-            return None
-        for (start, end, _), call in zip(runs, calls, strict=True):
-            pieces = call.spec.vectors
-            kernel = self.lines.kernel(pieces, start, end) if pieces else _from(self.scalar, start)
-            made += kernel.like([call]) or ()
-        return tuple(made) if len(made) == len(calls) else None
 
 
 @frozen

@@ -112,16 +112,6 @@ class Kernel:
         first, channels = shown
         return engine.kernels.call(spec, operands, words, extents, self.arrays, first=first, channels=channels)
 
-    def like(self, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...] | None:
-        """The calls on whole grids of a kernel that differs in constants only, with its own; None if it differs in more."""
-        own, made = (self.kind, self.form, self.out, self.signed), []
-        for call in calls:
-            spec = call.spec
-            if (spec.kind, spec.form, spec.out, spec.signed) != own:
-                return None
-            made.append(call.changed(self.words, self.arrays, keep=tuple(self.arrays.values())))
-        return tuple(made)
-
 
 def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, int]:
     """Columns and rows of a tile; tables: each column has one."""

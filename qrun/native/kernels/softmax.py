@@ -61,7 +61,7 @@ class Softmax(Operation):
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         if not isinstance(other, Softmax) or other.result.dtype != self.result.dtype:
             return None
-        return self.again(operands=other.operands, length=other.length)
+        return self.again(operands=other.operands, length=other.length, _sizes=(self, other))
 
     def _equal(self) -> int:
         """The result where all codes of a row are equal."""

@@ -95,6 +95,7 @@ class CompiledKernel:
 
     def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
         self.code, self.names = code, names
+        self._numbers: dict[Sequence[str], Ints] = {}
 
     @cached_property
     def address(self) -> int:
@@ -136,6 +137,14 @@ class CompiledKernel:
     def word(self, name: str) -> int:
         """The number of a word."""
         return self._places[name]
+
+    def words(self, names: Sequence[str]) -> Ints:
+        """The numbers of those words of these names that there are."""
+        found = self._numbers.get(names)
+        if found is None:
+            places = [self._places[name] for name in names if name in self._places]
+            found = self._numbers[names] = np.array(places, np.int64)
+        return found
 
 
 class HeldMemory(Protocol):
@@ -219,6 +228,16 @@ class KernelCall:
             extents[place] = max(extents[place], extent)
         pointers = tuple((word, places[operand]) for word, operand in self.pointers)
         return replace(self, pointers=pointers, extents=tuple(extents))
+
+    def with_constants(self, own: KernelCall, names: Sequence[str]) -> KernelCall:
+        """The same call with the constants of one of the same form: its words of these names, as far as the kernel has them,
+        and what it holds."""
+        arguments = self.arguments.copy()
+        arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
+        return KernelCall(
+            self.spec, self.kernel, arguments, self.pointers, self.extents, self.tiles, self.first, self.channels,
+            (*own.keep, *self.keep), own.why, self.scratch, self.decides, own.rechecks, own.pick,
+        )  # fmt: skip
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

@@ -123,6 +123,10 @@ class Operation(ABC):
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()
     """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
+    own_words: tuple[str, ...] = ()
+    """Words of its calls that follow from constants alone, where all others follow from sizes alone."""
+    _sizes: tuple[Operation, Operation] | None = None
+    """Of one that has its sizes from another one: what it was before, and the other one."""
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -147,8 +151,22 @@ class Operation(ABC):
                 raise ValueError(f"rows of {list(self.operands[place].shape)} cannot lie {stride} bytes apart")
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = self._plan(key) if size(self.result.shape) else ()
+            plan = self._sized if self._sizes else self._plan
+            found = self._made[key] = plan(key) if size(self.result.shape) else ()
         return found
+
+    def _sized(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
+        """The calls of an operation that has its sizes from another one: that one's, with the constants of the calls that it had
+        before, unless these are of other kernels."""
+        assert self._sizes is not None
+        before, other = self._sizes
+        own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
+        if calls and [call.spec for call in own] == [call.spec for call in calls]:
+            return tuple([call.with_constants(mine, self.own_words) for mine, call in zip(own, calls, strict=True)])
+        made = self._plan(strides)
+        if not any(strides):
+            must_reach(made, self.result.nbytes)
+        return made
 
     def _may_lie(self, place: int, stride: int) -> bool:
         operand, order = self.operands[place], self._orders[place]
@@ -223,9 +241,11 @@ class Operation(ABC):
     def again(self, **changes: Any) -> Self:
         """A copy with these attributes, and kernel calls of its own."""
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, **changes)
-        for name in ("_made", "tight"):
-            made.__dict__.pop(name, None)
+        own = made.__dict__
+        own.update(self.__dict__)
+        for name in ("_made", "tight", "_sizes"):
+            own.pop(name, None)
+        own.update(changes)
         return made
 
     def resized(self, other: Operation) -> Self | None:
@@ -238,7 +258,7 @@ class Operation(ABC):
                 return None
             if self.order != "any" and own.columns(self.order) != operand.columns(self.order):
                 return None
-        return self.again(operands=other.operands)
+        return self.again(operands=other.operands, _sizes=(self, other))
 
     @property
     def whole(self) -> list[int]:

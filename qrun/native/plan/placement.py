@@ -64,7 +64,8 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        return size(self.operand.stored(self.order)) * self.operand.dtype.itemsize
+        operand = self.operand
+        return size(operand.stored(self.order)) * operand.dtype.itemsize if any(operand.border) else operand.nbytes
 
     @property
     def is_written(self) -> bool:

@@ -17,7 +17,7 @@ from qrun.native.kernels.copy import Copy, arrange
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints
-from qrun.native.machine.operation import Operand, must_reach, size
+from qrun.native.machine.operation import Operand, must_reach
 from qrun.native.plan.fusing import Guards, fused_apart
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 from qrun.native.plan.placement import Placed, Placement, Storage
@@ -37,7 +37,7 @@ class Span:
     @classmethod
     def of(cls, storage: Storage) -> Span:
         root, row = storage.root, storage.row_bytes
-        rows = size(storage.operand.shape) * storage.operand.dtype.itemsize // max(row, 1)
+        rows = storage.operand.nbytes // max(row, 1)
         place, stride = storage.place + (root.beyond or 0), storage.stride
         column = storage.ahead % stride if stride else 0
         end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
@@ -141,12 +141,12 @@ class Schedule:
         self._spans: dict[Storage, Span] = {}
         self.calls = self._calls()
         self.rows, self.parts = self._rows()
+        self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.barriers, self.since = self._barriers()
         self.segments = self._segments()
         self.room = self._room()
         self.doubtful = [number for number, call in enumerate(self.calls) if not call.section.decides]
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
-        self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
 
     def _span(self, storage: Storage) -> Span:
@@ -164,7 +164,7 @@ class Schedule:
             there = [p for p, start in parts if _is_part(placed.storages[p], whole, start)]
             made = placed.operation.sections([storage.stride for storage in placed.storages])
             if not there and not any(whole.operand.border):
-                must_reach(made, self._span(whole).end - self._span(whole).first)
+                must_reach(made, self._span(whole).end - self._span(whole).first if whole.stride else whole.nbytes)
             calls += [PlannedCall(section, placed) for section in made if not any(section.extents[p] for p in there)]
         return tuple(calls)
 
@@ -180,10 +180,10 @@ class Schedule:
         return tuple(rows), np.array(parts, np.int64).reshape(-1, 4)
 
     def _barriers(self) -> tuple[list[bool], list[int]]:
-        """After which calls all threads wait, and the first call since the wait before."""
+        """After which calls all threads wait, and the first call since the wait before; a thread alone waits for none."""
         marks, since = [False] * len(self.calls), [0] * len(self.calls)
         first, before, reads, writes = 0, None, Touched(), Touched()
-        for number, call in enumerate(self.calls):
+        for number, call in enumerate(self.calls if self.helpers else ()):
             placed = call.placed
             if placed is not before:
                 before = placed
