@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qrun.native.emit.dot import multiply_add
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE
@@ -23,8 +24,6 @@ _NEON = "llvm.aarch64.neon."
 _WORDS = {16: "avx512.packssdw.512", 8: "avx2.packssdw", 4: "sse2.packssdw.128"}
 _U8 = {16: "avx512.packuswb.512", 8: "avx2.packuswb", 4: "sse2.packuswb.128"}
 _S8 = {16: "avx512.packsswb.512", 8: "avx2.packsswb", 4: "sse2.packsswb.128"}
-_MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
-_MADD_ADD = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
 
 
 def packed_words(isa: Isa, a: Value, b: Value) -> Value:
@@ -142,19 +141,12 @@ class Bytes:
 
     def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
         """int32 lanes a * w0 + b * w1 + offset. A lane of `weights` has two int16: w0 is the low half, w1 the high one."""
-        w, kind = self.w, self.ints32
         if self.isa.architecture == "aarch64":
             low = (weights << 16).ashr(16)
             high = weights.ashr(16)
             sums = [x * low + offset for x in self.ints(a)]
             return [x * high + total for x, total in zip(self.ints(b), sums, strict=True)]
-        if self.isa.dot in _MADD_ADD and self.lanes == self.isa.lanes:
-            return [w.call(kind, _MADD_ADD[self.isa.dot], offset, x, weights) for x in self.pairs(a, b)]
-        right = weights.bitcast(self.ints16)
-        return [
-            w.call(kind, f"llvm.x86.{_MADD[self.lanes]}", x.bitcast(self.ints16), right) + offset
-            for x in self.pairs(a, b)
-        ]
+        return [multiply_add(self.isa, offset, x, weights) for x in self.pairs(a, b)]
 
     def stored(self, values: Sequence[Value], add: Value, out: str) -> Value:
         """float32 lanes as bytes: rounded to nearest, ties to even; then `add`, a vector of i16, is added; then saturated."""

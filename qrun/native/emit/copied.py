@@ -152,7 +152,7 @@ class WidenedEmitter(CopiedEmitter):
             made = []
             for i, row in enumerate(rows):
                 x = (row + turn.index).load("i32", 4).splat(self.isa.lanes).bitcast(half)
-                products = [pairs(self.isa, x, weights) for weights in panel]
+                products = [pairs(x, weights) for weights in panel]
                 made += [acc[i * spec.vectors + j] + product for j, product in enumerate(products)]
             turn.next(place + self.width, *made)
         return turn.carried[1:]

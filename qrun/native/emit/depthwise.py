@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.native.emit.bytes import unpacking
-from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
+from qrun.native.emit.bytes import Bytes, flipped
+from qrun.native.emit.dot import dot, int32s, multiply_add
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import WIDE, taps_per_turn
@@ -97,13 +97,13 @@ class InterleavedEmitter(DepthwiseEmitter):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.step = taps_per_turn(isa)
         super().__init__(spec, isa)
+        self.vectors = Bytes(self.w, isa)
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
         taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
-            flip = self.w.value("i8", -128).splat(self.bytes)
-            taps = [tap ^ flip for tap in taps]
-        for j, x in enumerate(self._quads(taps) if self.step == 4 else self._pairs(taps)):
+            taps = [*map(flipped, taps)]
+        for j, x in enumerate(self._quads(taps) if self.step == 4 else self.vectors.pairs(*taps)):
             for pixel in range(self.spec.unroll):
                 place, weight = 4 * (unit * self.spec.unroll + pixel) + j, weights[4 * pixel + j]
                 if self.step == 4:
@@ -114,18 +114,8 @@ class InterleavedEmitter(DepthwiseEmitter):
     def _quads(self, taps: list[Value]) -> Iterator[Value]:
         """Bytes of four taps, interleaved."""
         for half in (0, 1):
-            pairs = (self._unpack(taps[t], taps[t + 1], half).bitcast(int16s(self.isa)) for t in (0, 2))
-            first, second = pairs
+            first, second = (
+                self.vectors.unpacked(taps[t], taps[t + 1], half).bitcast(self.vectors.ints16) for t in (0, 2)
+            )
             for quarter in (0, 1):
-                yield self._unpack(first, second, quarter).bitcast(self.kind)
-
-    def _pairs(self, taps: list[Value]) -> Iterator[Value]:
-        """Bytes of two taps, interleaved, as 16-bit numbers."""
-        for half in (0, 1):
-            both = self._unpack(taps[0], taps[1], half)
-            for quarter in (0, 1):
-                yield self._unpack(both, self.w.zero(both.kind), quarter).bitcast(self.kind)
-
-    def _unpack(self, a: Value, b: Value, half: int) -> Value:
-        """punpckl or punpckh: the elements of the low or high halves of each 16 bytes, interleaved."""
-        return a.shuffled(unpacking(a.lanes, 16 * a.lanes // self.bytes, half), b)
+                yield self.vectors.unpacked(first, second, quarter).bitcast(self.kind)

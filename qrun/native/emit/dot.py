@@ -19,7 +19,8 @@ Bytes4 = tuple[Value, ...]
 """Four bytes to a lane: one vector of them, or two vectors of int16 that hold the even and the odd bytes."""
 
 _VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
-_MADD = {"madd512": "llvm.x86.avx512.pmaddw.d.512", "madd256": "llvm.x86.avx2.pmadd.wd"}
+_MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+"""By how many int32 they make."""
 _MAC16 = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
 _NEON = "llvm.aarch64.neon."
 _WHOLE = (*_VNNI, "usdot", "sdot", "smull")
@@ -56,7 +57,7 @@ def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4) -> Value:
         return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0])
     if isa.dot in _WHOLE:
         return _neon(isa, acc, x[0], weight[0])
-    even, odd = (pairs(isa, a, b) for a, b in zip(x, weight, strict=True))
+    even, odd = (pairs(a, b) for a, b in zip(x, weight, strict=True))
     return acc + (even + odd)
 
 
@@ -74,21 +75,19 @@ def _neon(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
     return acc + w.call(kind, f"{_NEON}addp.v4i32", *sums)
 
 
-def pairs(isa: Isa, a: Value, b: Value) -> Value:
-    """int32 sums of the products of neighbouring int16."""
-    if isa.dot in _MADD:
-        return a.w.call(int32s(isa), _MADD[isa.dot], a, b)
-    # Products of two int16 fit in int32; "nsw" lets LLVM find pmaddwd in this.
-    product = a.sext("i32").op("mul nsw", b.sext("i32"))
-    even, odd = (product.shuffled(range(first, 2 * isa.lanes, 2)) for first in (0, 1))
-    return even + odd
+def pairs(a: Value, b: Value) -> Value:
+    """int32 sums of the products of neighbouring int16, on x86."""
+    lanes = a.lanes // 2
+    return a.w.call(f"<{lanes} x i32>", f"llvm.x86.{_MADD[lanes]}", a, b)
 
 
 def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
-    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended."""
-    if isa.dot in _MAC16:
+    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended. On x86
+    lanes may hold two int16 each, whose products are added; and there may be fewer than the instruction set has."""
+    if isa.dot in _MAC16 and acc.lanes == isa.lanes:
         return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight)
-    if isa.dot in _WHOLE:
+    if isa.architecture == "aarch64":
         low = (value.trunc("i16") for value in (x, weight))
         return acc + acc.w.call(acc.kind, f"{_NEON}smull.v4i32", *low)
-    return acc + pairs(isa, x.bitcast(int16s(isa)), weight.bitcast(int16s(isa)))
+    halves = f"<{2 * acc.lanes} x i16>"
+    return acc + pairs(x.bitcast(halves), weight.bitcast(halves))

@@ -91,13 +91,15 @@ class ElementwiseEmitter(StridedEmitter):
 class _Block:
     """Elements that a pass makes at once, from `place` of a row on.
 
-    known: their values by number. made: the passes before. first: where the chunk starts.
+    known: their values by number. made: the passes before. first: where the chunk starts. doubtful: i1, the lanes in which some
+    function of CLOSE is in doubt, if all steps are made at once.
     """
 
     def __init__(
         self, kernel: ElementwiseEmitter, same: dict[int, Value], made: set[int], place: Value, first: Value
     ) -> None:
         self.kernel, self.known, self.made, self.place, self.first = kernel, dict(same), made, place, first
+        self.doubtful = kernel.w.zero(f"<{kernel.spec.rows} x i1>")
 
     def store(self, number: int) -> None:
         """Make this value, and store it in the result or in the thread's memory."""
@@ -161,13 +163,7 @@ class _Block:
 
 
 class _QuickBlock(_Block):
-    """All steps at once. doubtful: i1, the lanes in which some function of CLOSE is in doubt."""
-
-    def __init__(
-        self, kernel: ElementwiseEmitter, same: dict[int, Value], made: set[int], place: Value, first: Value
-    ) -> None:
-        super().__init__(kernel, same, made, place, first)
-        self.doubtful = kernel.w.zero(f"<{kernel.spec.rows} x i1>")
+    """All steps at once."""
 
     def _store_close(self, number: int, step: FunctionStep) -> None:
         (self.kernel.starts["y"] + self.place * 4).store(self._value(number), 4)

@@ -103,8 +103,8 @@ class FloatDepthwiseEmitter(RoundingEmitter):
     def _measure(self, span: Value) -> None:
         """What the panel's channels may be off in a tile, infinity where nothing finite bounds it; and what their sums begin with."""
         w, vectors, kind = self.w, range(self.spec.vectors), f"<{self.lanes} x i32>"
-        first, end = (self.row_starts[0] + self.column + (span + n).load("i64", 8) for n in (0, 8))
-        first, end = (w.let("i64", f"ptrtoint ptr {place} to i64") for place in (first, end))
+        places = [self.row_starts[0] + self.column + (span + n).load("i64", 8) for n in (0, 8)]
+        first, end = (place.address() for place in places)
         with w.loop(first, end, self.a.pixel, [w.zero(kind) for _ in vectors]) as pixel:
             here = w.let("ptr", f"inttoptr i64 {pixel.index} to ptr")
             loaded = [self._loaded(here + 4 * self.lanes * j, kind, j) & _MAGNITUDE for j in vectors]

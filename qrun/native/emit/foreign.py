@@ -22,7 +22,7 @@ class ForeignEmitter(KernelEmitter):
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         state = w.let("i32", f"call i32 {a['ensure']}()")
-        place = w.let("i64", "ptrtoint ptr %args to i64")
+        place = self.struct.address()
         number = w.let("ptr", f"call ptr {a['number']}(i64 {place})")
         made = w.let("ptr", f"call ptr {a['call']}(ptr {a['callable']}, ptr {number})")
         w.do(f"call void {a['drop']}(ptr {number})")

@@ -17,9 +17,8 @@ from qrun.native.emit.values import Value
 class Arguments:
     """The words of the argument struct, each an attribute: pointers, i64, and i32 where the name ends in '!'."""
 
-    def __init__(self, w: Flow, names: Sequence[str]) -> None:
+    def __init__(self, struct: Value, names: Sequence[str]) -> None:
         self._loaded: dict[str, Value] = {}
-        struct = w.value("ptr", "%args")
         for place, name in enumerate(names):
             value = (struct + 8 * place).load("ptr" if name.endswith("*") else "i64", 8)
             self._loaded[name.rstrip("*!")] = value.trunc("i32") if name.endswith("!") else value
@@ -49,8 +48,8 @@ class KernelEmitter:
         if spec.out in FORMATS:
             self.w.narrowing = partial(rounded, form=FORMATS[spec.out])
         self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
-        self.scratch = self.w.value("ptr", "%scratch")
+        self.struct, self.scratch = self.w.value("ptr", "%args"), self.w.value("ptr", "%scratch")
+        self.a = Arguments(self.struct, self.names)
 
     def tile(self, tile: Value) -> None:
         """Write the code that makes the tile of this number."""

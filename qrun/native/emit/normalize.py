@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter
 from qrun.native.emit.numbers import (
     RecheckEmitter,
-    differ,
     divided,
     product_error,
     rounded_to_odd,
@@ -58,21 +57,27 @@ class LayerNormEmitter(RowwiseEmitter):
         return "1.0" / (variance + self.number(EPSILON)).sqrt()
 
     def _scaled(self, x: Value, mean: Value, inverse: Value, y: Value) -> Value:
-        a, away = self.a, abs(mean) * inverse
-        of_scale = self.number(SCALE_REACH) * (away + "1.0")
-        of_size = self.number(REACH)
+        ends = self._ends(x, mean, inverse)
 
         def result(n: int, index: Value) -> tuple[Value, Value]:
-            scale, bias, slack = (
-                (start + index * 8).load(f"<{n} x double>", 8) for start in (a.scale, a.bias, a.slack)
-            )
+            starts = self.a.scale, self.a.bias, self.a.slack
+            return ends(n, index, *((start + index * 8).load(f"<{n} x double>", 8) for start in starts))
+
+        return self.stored(y, result)
+
+    def _ends(self, x: Value, mean: Value, inverse: Value) -> Callable[..., tuple[Value, Value]]:
+        """(n, index, scale, bias, slack) to the ends of what n results of a row may be."""
+        of_scale = self.number(SCALE_REACH) * (abs(mean) * inverse + "1.0")
+        of_size = self.number(REACH)
+
+        def ends(n: int, index: Value, scale: Value, bias: Value, slack: Value) -> tuple[Value, Value]:
             share = self._apart(x, mean, n, index) * inverse.splat(n)
             reach = abs(share).fma(of_size.splat(n), of_scale.splat(n))
             reach = abs(scale).fma(reach, slack)
             value = share.fma(scale, bias)
             return value - reach, value + reach
 
-        return self.stored(y, result)
+        return ends
 
     def doubted(self, x: Value, y: Value) -> None:
         """In pairs of float64, the second one what the first one lacks; rows that they leave in doubt are listed.
@@ -166,38 +171,24 @@ class ChannelNormEmitter(LayerNormEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.first = self.w.let("i64", f"ptrtoint ptr {self.a.y} to i64")
+        self.first = self.a.y.address()
         self.doubts = RecheckEmitter(self.w, self.a.recheck, self.first, 0)
 
     def doubted(self, x: Value, y: Value) -> None:
         self.doubts.add(x, y)
 
     def _scaled(self, x: Value, mean: Value, inverse: Value, y: Value) -> Value:
-        w, a = self.w, self.a
-        of_scale = self.number(SCALE_REACH) * (abs(mean) * inverse + "1.0")
-        of_size = self.number(REACH)
-        here = w.let("i64", f"ptrtoint ptr {y} to i64")
-        first = (here - self.first) // (a.length * 4) % a.groups * a.channels
-
-        def made(n: int, index: Value, affine: list[Value]) -> Value:
-            scale, bias, slack = affine
-            share = self._apart(x, mean, n, index) * inverse.splat(n)
-            reach = abs(share).fma(of_size.splat(n), of_scale.splat(n))
-            reach = abs(scale.splat(n)).fma(reach, slack.splat(n))
-            value = share.fma(scale.splat(n), bias.splat(n))
-            low, high = (value - reach).single(), (value + reach).single()
-            (y + index * 4).store(low, 4)
-            return differ(low, high)
-
+        w, a, ends = self.w, self.a, self._ends(x, mean, inverse)
+        first = (y.address() - self.first) // (a.length * 4) % a.groups * a.channels
         with w.loop(0, a.channels, 1, [w.value("i1", 0)]) as channel:
             place, begin = (first + channel.index) * 8, channel.index * a.piece
             affine = [(values + place).load("double", 8) for values in (a.scale, a.bias, a.slack)]
-            whole = begin + (a.piece & -self.n)
-            with w.loop(begin, whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
-                turn.next(turn.carried[0] | made(self.n, turn.index, affine))
-            with w.loop(whole, begin + a.piece, 1, [turn.carried[0].any().splat(1)]) as rest:
-                rest.next(rest.carried[0] | made(1, rest.index, affine))
-            channel.next(channel.carried[0] | rest.carried[0].any())
+
+            def result(n: int, index: Value) -> tuple[Value, Value]:
+                return ends(n, index, *(value.splat(n) for value in affine))
+
+            part = begin, begin + (a.piece & -self.n), begin + a.piece
+            channel.next(channel.carried[0] | self.stored(y, result, part))
         return channel.carried[0]
 
 

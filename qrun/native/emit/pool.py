@@ -211,8 +211,7 @@ class AveragePoolEmitter(PoolEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        args = self.w.let("i64", "ptrtoint ptr %args to i64")
-        self.doubts = RecheckEmitter(self.w, self.a.recheck, args, 0)
+        self.doubts = RecheckEmitter(self.w, self.a.recheck, self.struct.address(), 0)
 
     def tile(self, tile: Value) -> None:
         super().tile(tile)
@@ -258,4 +257,4 @@ class AveragePoolEmitter(PoolEmitter):
             tap.next(tap.carried[0] | finer(value, sizes))
         unsure = (apart & tap.carried[0]).bits().zext("i64")
         with w.loop(0, self.lanes, 1) as lane, w.when((unsure.lshr(lane.index) & 1).test("ne", 0)):
-            self.doubts.add(w.let("i64", f"ptrtoint ptr {y + lane.index * 4} to i64"), w.value("i64", 0))
+            self.doubts.add((y + lane.index * 4).address(), w.value("i64", 0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from operator import add
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.widen import first_lanes
+from qrun.native.emit.widen import first_lanes, folded
 
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
 CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
@@ -62,14 +63,9 @@ class RangeEmitter(_Elements):
         found = one.carried
         for number in range(1, _UNROLL):
             found = self._joined(found, block.carried[3 * number : 3 * number + 3])
-        step = n // 2
-        while step:
-            found = self._joined(found, [value.shuffled([*range(step, n), *range(step)]) for value in found])
-            step //= 2
-        to = a.found + tile * 16
-        for number, value in enumerate(found):
-            one_of_all = value.extract(0)
-            (to + 4 * number).store(one_of_all, 4)
+        joins = (lambda a, b: a.where("olt", b), lambda a, b: a.where("ogt", b), add)
+        for number, (value, join) in enumerate(zip(found, joins, strict=True)):
+            (a.found + tile * 16 + 4 * number).store(folded(value, join), 4)
 
     def _taken(self, x: Value, state: list[Value]) -> list[Value]:
         """The state with one more vector. x - x is 0 for finite x, else NaN."""

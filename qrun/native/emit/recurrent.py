@@ -21,7 +21,7 @@ from qrun.native.emit.ranges import parameters_of
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
 from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
-from qrun.native.emit.widen import first_lanes
+from qrun.native.emit.widen import first_lanes, folded
 
 NAMES = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth
@@ -124,7 +124,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         super().__init__(spec, isa)
         self.take_cell(*spec.operands.split("-")[1:])
         w = self.w
-        self.doubts = RecheckEmitter(w, self.a.recheck, w.let("i64", "ptrtoint ptr %args to i64"), 0)
+        self.doubts = RecheckEmitter(w, self.a.recheck, self.struct.address(), 0)
         self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
         self.blocks = tuple(rows for rows in sorted(_AT_ONCE, reverse=True) if rows <= spec.rows)
 
@@ -145,7 +145,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             least, most, odd = turn.carried
             turn.next(x.where("olt", least), x.where("ogt", most), odd + (x - x))
         least, most, odd = turn.carried
-        bottom, top = _end(least, "olt"), _end(most, "ogt")
+        bottom = folded(least, lambda a, b: a.where("olt", b))
+        top = folded(most, lambda a, b: a.where("ogt", b))
         with w.when(odd.test("uno", odd).any()):
             self.doubts.add(w.value("i64", LENGTH), w.value("i64", 0))
             self.doubts.end()
@@ -220,12 +221,3 @@ def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
         return made, differ(made, (total + reach).single())
     total = number.fma(factor, added)
     return total.single(), beside_a_middle(total, 1) | abs(total).test("olt", _LEAST)
-
-
-def _end(values: Value, how: str) -> Value:
-    """The one of a vector's numbers that compares so with all others."""
-    lanes = values.lanes
-    while lanes > 1:
-        lanes //= 2
-        values = values.shuffled(range(lanes)).where(how, values.shuffled(range(lanes, 2 * lanes)))
-    return values.extract(0)

@@ -29,10 +29,10 @@ class RepeatedEmitter(KernelEmitter):
         held = self.a["held"]
         places = {name: held + 8 * place for place, name in enumerate(HELD)}
         words = {name: at.load("ptr" if name.endswith("*") else "i64", 8) for name, at in places.items()}
-        args, turns = w.value("ptr", "%args"), words["turns*"]
+        turns = words["turns*"]
         with w.loop(w.value("i64", 0), words["points"], 1) as turn:
             row = words["point*"] + turn.index * 24
-            base = (args + row.load("i64", 8)).load("i64", 8)
+            base = (self.struct + row.load("i64", 8)).load("i64", 8)
             (row + 8).load("ptr", 8).store(base + (row + 16).load("i64", 8), 8)
         w.do(f"call void {words['moved*']}(ptr {words['first*']}, i64 {words['firsts']})")
         asked = self.a["count"].load("i64", 8) if "count" in form else words["most"]

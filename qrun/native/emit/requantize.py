@@ -14,8 +14,6 @@ from qrun.native.emit.spec import LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constan
 from qrun.native.emit.types import every
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants
 
-_NEON = "llvm.aarch64.neon."
-
 
 class Requantizer:
     """Writes the epilogue of one kernel.
@@ -124,7 +122,7 @@ class Requantizer:
         if self.form != "table" and self.isa.lanes == 16:
             return [in_order(self._packed([row[i % len(row)] for i in range(4)]))]
         if self.form != "table" and self.isa.architecture == "aarch64" and self.vectors == 4:
-            return [self._pack16(row)]
+            return [self._packed(row)]
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
@@ -171,15 +169,6 @@ class Requantizer:
             for start in range(0, min(32, 8 * (len(values) - first)), width):
                 done.append([whole.shuffled(range(start, start + width))])
         return done
-
-    def _pack16(self, row: list[Value]) -> Value:
-        """Four vectors of four lanes as bytes, in order, by NEON's saturating narrowing."""
-        w, narrow = self.w, "sqxtun" if self.out == "u8" else "sqxtn"
-        words = [w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in row]
-        low, high = (
-            w.call("<8 x i8>", f"{_NEON}{narrow}.v8i8", words[i].shuffled(range(8), words[i + 1])) for i in (0, 2)
-        )
-        return low.shuffled(range(16), high)
 
     def _store64(self, packed: Value, pointer: Value, whole: bool) -> None:
         """Store the bytes of a row's vectors; the mask cuts the last one unless `whole`."""

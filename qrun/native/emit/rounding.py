@@ -61,8 +61,7 @@ class RoundingEmitter(KernelEmitter):
         self.kind, self.narrow = f"<{self.lanes} x double>", f"<{self.lanes} x float>"
         self.width, self.rounded_rows = spec.vectors * self.lanes, spec.rows
         self.odd_rows, self.odd_panel = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
-        args = w.let("i64", "ptrtoint ptr %args to i64")
-        self.doubts = RecheckEmitter(w, self.a.recheck, args, 0)
+        self.doubts = RecheckEmitter(w, self.a.recheck, self.struct.address(), 0)
 
     @property
     def addend_row(self) -> Value:

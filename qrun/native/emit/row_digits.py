@@ -61,10 +61,7 @@ _LOST = 1 + 2.0**-20
 def _biggest(vectors: Values) -> Value:
     """The greatest magnitude in vectors of float32; anything if some are NaN."""
     sizes = reduce(lambda a, b: a.intrinsic("smax", b), (one.bitcast("i32") & 0x7FFFFFFF for one in vectors))
-    while sizes.lanes > 1:
-        half = sizes.lanes // 2
-        sizes = sizes.shuffled(range(half)).intrinsic("smax", sizes.shuffled(range(half, 2 * half)))
-    return sizes.extract(0).bitcast("float")
+    return folded(sizes, lambda a, b: a.intrinsic("smax", b)).bitcast("float")
 
 
 class RowDigitsEmitter(CodedProductEmitter):

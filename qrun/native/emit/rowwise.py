@@ -30,6 +30,8 @@ Term = Callable[[int, Value], Value]
 """(n, index) to what is added: n float64 of a row, from this index on."""
 Result = Callable[[int, Value], tuple[Value, Value]]
 """(n, index) to the ends of what n results may be."""
+Part = tuple[Value, Value, Value]
+"""Where a part of a row begins, where the last vector of it has ended, and where the part ends."""
 REACH, SHARE = 0, 8
 """Places in `numbers`: the reach of a sum relative to that of all sizes, and of a logarithm relative to its size."""
 SUMS = 2
@@ -123,49 +125,43 @@ class RowwiseEmitter(KernelEmitter):
         return (start + index * 4).load(f"<{n} x float>", 4).double()
 
     def sum(self, term: Term) -> Value:
-        """The sum of all terms: first within each lane, then over the lanes, then the elements that fill no vector."""
-        w, n = self.w, self.n
-        block = self.a.length & -(SUMS * n)
-        with w.loop(0, block, SUMS * n, [w.zero(f"<{n} x double>")] * SUMS) as turns:
-            terms = [term(n, turns.index + number * n) for number in range(SUMS)]
-            turns.next(*(total + more for total, more in zip(turns.carried, terms, strict=True)))
-        with w.loop(block, self.whole, n, [reduce(add, turns.carried)]) as turn:
-            turn.next(turn.carried[0] + term(n, turn.index))
-        total = folded(turn.carried[0]).splat(1)
-        with w.loop(self.whole, self.a.length, 1, [total]) as rest:
-            rest.next(rest.carried[0] + term(1, rest.index))
-        return rest.carried[0].extract(0)
+        """The sum of all terms."""
+        return self.joined(term, self.w.zero(f"<{self.n} x double>"), add)
 
     def extreme(self, x: Value, worst: float, better: Callable[[Value, Value], Value]) -> Value:
-        """The best element of the row at x, float; `better` chooses between a later one and the best so far."""
+        """The best element of the row at x, float; `better` chooses between the best so far and a later one."""
+        first = self.w.value(f"<{self.n} x float>", worst)
+        return self.joined(lambda n, at: (x + at * 4).load(f"<{n} x float>", 4), first, better)
+
+    def joined(self, term: Term, first: Value, join: Callable[[Value, Value], Value]) -> Value:
+        """`first` joined with all terms: within each lane, then over the lanes, then with the elements that fill no vector."""
         w, n = self.w, self.n
-        first = w.value(f"<{n} x float>", worst)
         block = self.a.length & -(SUMS * n)
         with w.loop(0, block, SUMS * n, [first] * SUMS) as turns:
-            blocks = [(x + (turns.index + number * n) * 4).load(first.kind, 4) for number in range(SUMS)]
-            turns.next(*map(better, blocks, turns.carried))
-        with w.loop(block, self.whole, n, [reduce(better, turns.carried)]) as turn:
-            turn.next(better((x + turn.index * 4).load(first.kind, 4), turn.carried[0]))
-        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], better)]) as rest:
-            rest.next(better((x + rest.index * 4).load("float", 4), rest.carried[0]))
-        return rest.carried[0]
+            terms = [term(n, turns.index + number * n) for number in range(SUMS)]
+            turns.next(*map(join, turns.carried, terms))
+        with w.loop(block, self.whole, n, [reduce(join, turns.carried)]) as turn:
+            turn.next(join(turn.carried[0], term(n, turn.index)))
+        with w.loop(self.whole, self.a.length, 1, [folded(turn.carried[0], join).splat(1)]) as rest:
+            rest.next(join(rest.carried[0], term(1, rest.index)))
+        return rest.carried[0].extract(0)
 
-    def stored(self, y: Value, result: Result) -> Value:
-        """Store all results of a row. Returns an i1: whether some are in doubt."""
+    def stored(self, y: Value, result: Result, part: Part | None = None) -> Value:
+        """Store all results of a row, or of a part of it. Returns an i1: whether some are in doubt."""
 
         def made(n: int, index: Value) -> Value:
             low, high = (end.single() for end in result(n, index))
             (y + index * 4).store(low, 4)
             return differ(low, high)
 
-        return self.some(made)
+        return self.some(made, part)
 
-    def some(self, made: Term) -> Value:
-        """An i1: whether one of those that `made` gives for the elements of a row is true."""
+    def some(self, made: Term, part: Part | None = None) -> Value:
+        """An i1: whether one of those that `made` gives for the elements of a row, or of a part of it, is true."""
         w = self.w
-        with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
+        first, whole, end = part or (0, self.whole, self.a.length)
+        with w.loop(first, whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
             turn.next(turn.carried[0] | made(self.n, turn.index))
-        some = turn.carried[0].any().splat(1)
-        with w.loop(self.whole, self.a.length, 1, [some]) as rest:
+        with w.loop(whole, end, 1, [turn.carried[0].any().splat(1)]) as rest:
             rest.next(rest.carried[0] | made(1, rest.index))
         return rest.carried[0].any()

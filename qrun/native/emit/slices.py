@@ -45,7 +45,7 @@ class SlicesEmitter(KernelEmitter):
             (struct + start).store((source + start).load("<8 x i64>", 8), 8)
         for counter in (DOUBT, NEXT):
             (struct + counter).store(w.value("i64", 0), 8)
-        here = w.let("i64", f"ptrtoint ptr {self.scratch} to i64")
+        here = self.scratch.address()
         words = a.words + a.width * (16 * number)
         with w.loop(0, a.width, 1) as turn:
             place, near = ((words + turn.index * 16 + byte).load("i64", 8) for byte in (0, 8))

@@ -250,7 +250,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
 
     def _greatest(self, x: Value) -> Value:
         """The greatest element of a row, float; elements that are NaN count only where all are."""
-        return self.extreme(x, -math.inf, lambda more, so_far: more.where("ogt", so_far))
+        return self.extreme(x, -math.inf, lambda so_far, more: more.where("ogt", so_far))
 
 
 @emitter("log_shares")

@@ -18,38 +18,17 @@ from qrun.native.emit.isa import Isa
 class KernelSpec:
     """One kernel.
 
-    kind:    dense (products over packed k) or depthwise (one input channel per output channel) or interleaved
-             (the same, 64 channels and four taps at a time); point or pair (a function of one code, or of two);
-             amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
-             16 bits); widened (products of 16 bits);
-             runs, elements, blocks (copies), indexed (of what tables name); resample (interpolation); arg (where extremes are), top (the best ones) and along (what is there), one_hot; max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
-             softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
-             normalization), standardize_channels (instance and group normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image, float_lines
-             (of images that are float64 already), float_dot (with columns that lie one after the other), float_stream (read in long pieces), coded_product (with weights in codes), digit_product
-             and rounded_digits (the same, of few rows, in integers), recurrent, quantized_recurrent (all steps of LSTM, GRU, RNN), forest (trees), winners (classes with the greatest sums), widen (what converts images),
-             rotary (heads that turn by their place), gathered (rows that indices of the run name), folded (rows of integers to one each),
-             running (sums and products along an axis), scattered (rows that indices of the run name, changed), triangle (of matrices),
-             float_depthwise, float_grouped, float_winograd (of neighbours together); slices (calls of several kernels, slice by slice); scale (sums to results) and factors (what it multiplies
-             with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
-             adds), range, parameters and codes (quantization of a run); foreign (a call of Python), repeated (turns of a program).
+    kind:    which emitter writes it, by the name that `emit/kernel.py::emitter` declares it with. Its docstring says what rows,
+             vectors, unroll, form and operands mean; most often it is this:
     isa:     name of the instruction set.
-    rows, vectors: the register block (foreign, repeated: `rows` operands; point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
-             vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
-             quantize_image: `vectors` planes; indexed: how often `vectors` elements are repeated; resample: `rows` elements
-             at once, `vectors` taps of the first axis, `unroll` of the second; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
-             rotary, standardize, shares, mean: `rows` elements at once, of `vectors` rows; slices: `rows` kernels).
-    unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
-             taps per turn (pools); groups of codes that share a quantum (digit_product, rounded_digits);
-             columns that are read together (float_dot), or rows of the right matrix (float_stream).
-    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions);
-             which elements turn with each other (rotary).
+    rows, vectors: the register block; or how many elements, and rows of them, are made at once.
+    unroll:  k-steps of 4 bytes, or taps, per turn of the inner loop; of copies bytes of an element.
+    form:    how results are made of sums (see BYTES and TAIL), or the functions that are made.
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
-    prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
-             matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
-             shares, mean), or codes are fetched before they are needed (digit_product, rounded_digits).
-    operands: the kind of each operand (elementwise) or of the indices (gathered) or elements (folded, running), or both (scattered), or where they are (float_product, float_image, float_stream, coded_product,
-             digit_product, rounded_digits).
+    prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop, or per row of the right matrix
+             (float_product); 1 where rows that are made of operands, or codes, are fetched before they are needed.
+    operands: the kinds of operands, indices or elements (emit/expression.py), or where they are and how they lie.
     halves:  float64 sums are added in vectors of half the size (recurrent).
     """
 

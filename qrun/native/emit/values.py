@@ -230,6 +230,10 @@ class Value:
         rest = (("i32", str(align)), on, (kind, "poison"))
         return self.w.call(kind, f"llvm.masked.gather.v{n}i32.v{n}p0", where, *rest)
 
+    def address(self) -> Value:
+        """This pointer as an i64."""
+        return self.w.let("i64", f"ptrtoint ptr {self} to i64")
+
     def hidden(self) -> Value:
         """The same pointer, unknown to the optimiser: loads through it stay where they are."""
         return self.w.let("ptr", f'call ptr asm "", "=r,0"(ptr {self})')
