@@ -42,7 +42,6 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
-    from qrun.native.kernels.float_dot import serves
     from qrun.native.kernels.float_matmul import FloatMatmul
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
@@ -50,10 +49,7 @@ def matmul_kernel(
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant = [0], None, None
-    rows = math.prod(left.shape[:-1])
-    columns = _in_columns(right, turned[1], site.fixed[1]) and serves(
-        rows, right.shape[0], right.shape[1], site.fixed[1]
-    )
+    columns = _in_columns(math.prod(left.shape[:-1]), right, turned[1], site.fixed[1])
     if columns and site.fixed[1]:
         weights = right.T
     elif site.fixed[1]:
@@ -86,9 +82,15 @@ def matmul_kernel(
     return turned_kernel(site, kernel, operands, turns) if turns else kernel
 
 
-def _in_columns(right: Array, turned: bool, fixed: bool) -> bool:
-    """Whether the columns of a right matrix lie one after the other; of one that comes with the run, `turned` tells."""
-    return right.ndim == 2 and (turned if not fixed else right.T.flags.c_contiguous and not right.flags.c_contiguous)
+def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
+    """Whether the columns of a right matrix lie one after the other, and are best taken so for a product of so many rows.
+
+    Of a matrix that comes with the run, `turned` tells how it lies.
+    """
+    from qrun.native.kernels.float_dot import serves
+
+    lie = turned if not fixed else right.T.flags.c_contiguous and not right.flags.c_contiguous
+    return right.ndim == 2 and lie and serves(rows, right.shape[0], right.shape[1], fixed)
 
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:

@@ -56,7 +56,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
     place = axis_in(axis, input.ndim)
     size = input.shape[place]
-    if ctx is not None and len(lengths) != ctx.outputs:
+    if len(lengths) != ctx.outputs:
         raise misfit(f"the node names {ctx.outputs} outputs", "split", f"{ctx.outputs} lengths", list(lengths))
     if any(n < 0 for n in lengths) or sum(lengths) != size:
         raise misfit("the lengths do not fit", "split", f"numbers of 0 or more that add up to {size}", list(lengths))
@@ -83,7 +83,7 @@ def split_2(input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Co
 
     Source: ONNX operators, Split-11.
     """
-    return _cut(input, axis, split or _equal(input, axis, ctx.outputs if ctx else 1), ctx)
+    return _cut(input, axis, split or _equal(input, axis, ctx.outputs), ctx)
 
 
 @op("Split", since=13, form="moves")
@@ -92,7 +92,7 @@ def split_13(input: Array, split: Array | None = None, *, axis: int = 0, ctx: Co
 
     Source: ONNX operators, Split-13.
     """
-    lengths = _equal(input, axis, ctx.outputs if ctx else 1) if split is None else _lengths(split)
+    lengths = _equal(input, axis, ctx.outputs) if split is None else _lengths(split)
     return _cut(input, axis, lengths, ctx)
 
 
@@ -117,9 +117,8 @@ def split(
         return _cut(input, axis, _lengths(split), ctx)
     assert num_outputs is not None
     size = input.shape[axis_in(axis, input.ndim)]
-    wanted = ctx.outputs if ctx else num_outputs
-    if num_outputs < 1 or num_outputs != wanted:
-        raise misfit(f"the node names {wanted} outputs", "num_outputs", str(wanted), num_outputs)
+    if num_outputs < 1 or num_outputs != ctx.outputs:
+        raise misfit(f"the node names {ctx.outputs} outputs", "num_outputs", str(ctx.outputs), num_outputs)
     length = -(-size // num_outputs)
     last = size - length * (num_outputs - 1)
     if last < 0:

@@ -36,7 +36,7 @@ def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) 
 
 
 def _check_ended(ctx: Context) -> None:
-    if ctx is not None and ctx.version >= 10:
+    if ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
         )
