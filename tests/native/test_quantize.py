@@ -371,7 +371,10 @@ def test_a_program_quantizes_straight_into_the_border() -> None:
         kinds=frozenset(),
     )
     items = [Task(down, ("x",), "a"), Task(conv, ("a",), "y")]
-    for wanted, kinds in ((["y"], ["quantize_image", "dense"]), (["a", "y"], ["quantize", "blocks", "dense"])):
+    for wanted, kinds in (
+        (["y"], ["quantize_image", "dense", "blocks"]),
+        (["a", "y"], ["quantize", "blocks", "dense", "blocks"]),
+    ):
         schedule = Schedule(native, items, {"x": Operand(shape, np.dtype(F))}, {}, wanted)
         assert [call.section.spec.kind for call in schedule.calls] == kinds
     assert conv.operands[0].border == (1, 1, 1, 1)
