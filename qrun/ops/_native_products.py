@@ -22,7 +22,7 @@ from qrun.ops._native import (
     require_type,
     staged_kernel,
 )
-from qrun.ops._native_turned import turned_kernel
+from qrun.ops._native_turned import preceded, turning
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 
@@ -42,13 +42,14 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
+    from qrun.native.kernels.copy import repeated
     from qrun.native.kernels.float_matmul import FloatMatmul
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
     if not (np.isfinite(alpha) and np.isfinite(beta)):
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
-    operands, weights, constant = [0], None, None
+    operands, weights, constant, before = [0], None, None, dict[int, Stage]()
     columns = _in_columns(math.prod(left.shape[:-1]), right, turned[1], site.fixed[1])
     if columns and site.fixed[1]:
         weights = right.T
@@ -60,8 +61,9 @@ def matmul_kernel(
     if c is not None and site.fixed[2]:
         constant = _spread(c, left.shape[0], right.shape[1])
     elif c is not None:
-        if c.ndim == 0 or c.shape[-1] != right.shape[1]:
-            raise declined("C is not constant and has one value per row")
+        if c.shape[-1:] != right.shape[1:]:
+            spread = repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], right.shape[1]))
+            before[2] = Stage(spread, (2,), "spread")
         operands.append(2)
     operation = FloatMatmul(
         site.engine,
@@ -69,7 +71,7 @@ def matmul_kernel(
         right.T.shape if columns else right.shape,
         exact_sums(alpha, beta),
         weights=weights,
-        addend=None if c is None or constant is not None else c.shape,
+        addend=None if c is None or constant is not None else (*c.shape[:-1], right.shape[1]),
         constant=constant,
         alpha=alpha,
         beta=beta,
@@ -77,9 +79,9 @@ def matmul_kernel(
         turned=columns,
     )
     kernel = kernel_of(site, operation, operands, ALWAYS)
-    before = turned[0], turned[1] and not columns
-    turns: dict[int, Sequence[int]] = {place: (1, 0) for place in (0, 1) if before[place] and place in operands}
-    return turned_kernel(site, kernel, operands, turns) if turns else kernel
+    turns = turned[0], turned[1] and not columns
+    before |= {place: turning(site, place) for place in (0, 1) if turns[place] and place in operands}
+    return preceded(site, kernel, operands, before) if before else kernel
 
 
 def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:

@@ -12,10 +12,16 @@ def turned_kernel(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
 ) -> NativeKernel:
     """The kernel, of one stage, for operands of which those at the places `turns` are transposed so first."""
-    before = [turning(site, place, perm) for place, perm in turns.items()]
-    names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
+    return preceded(site, kernel, operands, {place: turning(site, place, perm) for place, perm in turns.items()})
+
+
+def preceded(
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
+) -> NativeKernel:
+    """The kernel, of one stage, for operands of which some are what a stage makes of them, by place."""
+    names: dict[int, int | str] = {place: stage.output for place, stage in before.items()}
     last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
-    return staged_kernel(site, [*before, last], [last.operation], kernel.complete)
+    return staged_kernel(site, [*before.values(), last], [last.operation], kernel.complete)
 
 
 def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
