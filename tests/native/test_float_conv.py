@@ -71,6 +71,21 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
 
 
 @every_width
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_one_pixel_that_is_not_finite(isa: str, odd: float) -> None:
+    """It changes what reads it, and nothing else of its line or tile."""
+    rng = np.random.default_rng(10)
+    for channels, columns in ((1, 9), (3, 4), (12, 20), (20, 9)):
+        x = rng.standard_normal((1, channels, 9, 30)).astype(F)
+        w = rng.standard_normal((columns, channels, 3, 3)).astype(F)
+        x[0, channels // 2, 4, 11], w[columns // 2] = odd, 0
+        for bias in (None, rng.standard_normal(columns).astype(F)):
+            want = wanted(x, w, bias, {"pads": (1, 1, 1, 1)})
+            assert np.isfinite(want).any(axis=(0, 2, 3)).all()
+            assert_bits(alone(made(isa, x, w, bias, pads=(1, 1, 1, 1)), x), want, f"{channels} {bias is None}")
+
+
+@every_width
 def test_nothing_is_decided_by_the_ends_alone(isa: str) -> None:
     """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
     rng = np.random.default_rng(2)

@@ -50,6 +50,8 @@ sizes        float64 [columns]: sums of the weights' magnitudes; known_odd: 1 if
 """
 _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
 """Bits of a float32 without its sign, which compare as the magnitudes do; those of infinity, below which numbers are finite."""
+_ANY = 2.0**900
+"""The reach of rows of which some are not finite, and others may be: their sums are in doubt, but for those of zeros, which are 0."""
 
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
@@ -279,6 +281,6 @@ class FloatLinesEmitter(FloatImageEmitter):
         squares = self.row_starts[0] + (starts + 40).load("i64", 8)
         with w.loop(first, last + 1, 1, [w.value("double", 0.0)]) as line:
             line.next(line.carried[0] + (squares + line.index * a.ahead).load("double", 8))
-        reach = self.row_reach(line.carried[0])
+        reach = self.row_reach(line.carried[0]).where("olt", _ANY)
         with w.loop(0, self.count, 1) as row:
             (self.lengths + row.index * 8).store(reach, 8)
