@@ -42,7 +42,6 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
-    from qrun.native.kernels.copy import repeated
     from qrun.native.kernels.float_matmul import FloatMatmul
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
@@ -61,9 +60,7 @@ def matmul_kernel(
     if c is not None and site.fixed[2]:
         constant = _spread(c, left.shape[0], right.shape[1])
     elif c is not None:
-        if c.shape[-1:] != right.shape[1:]:
-            spread = repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], right.shape[1]))
-            before[2] = Stage(spread, (2,), "spread")
+        before |= _spreading(site, c, right.shape[1])
         operands.append(2)
     operation = FloatMatmul(
         site.engine,
@@ -82,6 +79,15 @@ def matmul_kernel(
     turns = turned[0], turned[1] and not columns
     before |= {place: turning(site, place) for place in (0, 1) if turns[place] and place in operands}
     return preceded(site, kernel, operands, before) if before else kernel
+
+
+def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage]:
+    """What repeats a C that comes with the run and has one value per row; nothing if it has one per column."""
+    from qrun.native.kernels.copy import repeated
+
+    if c.shape[-1:] == (columns,):
+        return {}
+    return {2: Stage(repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], columns)), (2,), "spread")}
 
 
 def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:

@@ -147,24 +147,33 @@ def linear_attention(
     ctx.claim((batch, tokens, heads, 2 * width + 2 * depth), 8)
     ctx.claim((batch, heads, depth, width), 24)
     state = np.zeros(state_shape) if past_state is None else widen(past_state).copy()
-    q, k, v = (_heads(x, count) for x, count in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
-    made = np.empty((batch, tokens, heads, width))
+    heads_of = ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+    q, k, v = (_heads(x, count) for x, count in heads_of)
     with np.errstate(all="ignore"):
-        factor = single(scale) or 1 / math.sqrt(depth)
         fades = np.exp(_heads(decay, kv_num_heads)) if gated and decay is not None else None
-        rates = widen(beta) if delta and beta is not None else None
-        for t in range(tokens):
-            if fades is not None:
-                state *= fades[:, t, :, :, None]
-            new = v[:, t]
-            if rates is not None:
-                new = rates[:, t, :, None] * (new - np.matmul(k[:, t, :, None], state)[:, :, 0])
-            state += k[:, t, :, :, None] * new[:, :, None]
-            seen = np.repeat(state, heads // kv_num_heads, axis=1)
-            asked = np.repeat(q[:, t], heads // q_num_heads, axis=1)
-            made[:, t] = np.matmul(asked[:, :, None], seen)[:, :, 0] * factor
+        made = _attended(q, k, v, state, fades, widen(beta) if delta and beta is not None else None)
+        made *= single(scale) or 1 / math.sqrt(depth)
     kind = query.dtype if past_state is None else past_state.dtype
     return narrow(made.reshape(batch, tokens, heads * width), query.dtype), narrow(state, kind)
+
+
+def _attended(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
+    """Of each token [B,T,H,dv] what it finds in the state [B,Hk,dk,dv], which is changed in place; all float64, heads apart.
+
+    fades: factors of the state's rows, [B,T,Hk,dk] or [B,T,Hk,1]; rates: beta."""
+    heads, stored = max(q.shape[2], k.shape[2]), k.shape[2]
+    made = np.empty((*v.shape[:2], heads, v.shape[3]))
+    for t in range(v.shape[1]):
+        if fades is not None:
+            state *= fades[:, t, :, :, None]
+        new = v[:, t]
+        if rates is not None:
+            new = rates[:, t, :, None] * (new - np.matmul(k[:, t, :, None], state)[:, :, 0])
+        state += k[:, t, :, :, None] * new[:, :, None]
+        seen = np.repeat(state, heads // stored, axis=1)
+        asked = np.repeat(q[:, t], heads // q.shape[2], axis=1)
+        made[:, t] = np.matmul(asked[:, :, None], seen)[:, :, 0]
+    return made
 
 
 def _heads(x: Array, count: int) -> Array:

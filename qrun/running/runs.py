@@ -290,8 +290,7 @@ class Runs:
 class Prepared:
     """A plan and what runs it.
 
-    groups:  for each of its nodes, by index, the model's nodes that it stands for.
-    reasons: why nodes stand for themselves, by index.
+    groups: the model's nodes that a node stands for; reasons: why nodes stand for themselves; both by index.
     """
 
     plan: Plan

@@ -15,7 +15,7 @@ from qrun.ir.schema import ML
 from qrun.native.kernels.forest import Winners
 from qrun.native.kernels.normalize import LpNorm
 from qrun.native.machine.operation import Operand
-from qrun.ops.mlfeatures import normalizer
+from qrun.ops.mlscaling import normalizer
 
 F, I64 = np.float32, np.int64
 SIZES = ((1, 1, 2), (1, 20, 3), (3, 7, 2), (40, 33, 5), (9, 129, 17))

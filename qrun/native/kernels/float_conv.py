@@ -36,10 +36,13 @@ _LINE = 8
 
 @frozen
 class _Geometry:
-    """How a convolution's rows become sums. places: what each reads, a Window where it has one or two spatial axes. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
-    result has one of its own, so that images follow each other; wide: whether the image is float64 already;
-    depthwise: whether a channel of the result is made of one, or of a few at its own place; patches: whether neighbours
-    are made together (float_winograd.py)."""
+    """How a convolution's rows become sums.
+
+    places: what each reads, a Window where it has one or two spatial axes. lines: whether a tap is a line of the kernel; plain:
+    whether each pixel of the result has one of its own, so that images follow each other; wide: whether the image is float64
+    already; depthwise: whether a channel of the result is made of one, or of a few at its own place; patches: whether neighbours
+    are made together (float_winograd.py).
+    """
 
     places: Window | Taps
     group: int
@@ -48,6 +51,19 @@ class _Geometry:
     depthwise: bool
     wide: bool
     patches: bool
+
+    @classmethod
+    def of(cls, isa: Isa, places: Window | Taps, w: Array, group: int) -> _Geometry:
+        window = places if isinstance(places, Window) else None
+        (outputs, depth), taps = w.shape[:2], size(w.shape[2:])
+        each, few = outputs // group, group == 1 and depth < _FEW_CHANNELS
+        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(isa, depth))
+        patches = window is not None and not depthwise and worthwhile(isa, window, depth, each)
+        patches = patches and not (few and (depth < _PATCHED[0] or each < _PATCHED[1])) and bool(np.isfinite(w).all())
+        lines = window is not None and few and not patches and window.kernel[1] > 1 and window.dilations[1] == 1
+        again = size(places.out) * taps >= _REUSE * size(places.image)
+        plain, wide = not depthwise and places.plain, again and not (depthwise or patches)
+        return cls(places, group, lines, plain, depthwise, wide, patches)
 
     @property
     def window(self) -> Window:
@@ -83,31 +99,20 @@ class FloatConv(FloatProduct):
         self._memo = memo or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
         places: Window | Taps = reads or read_places(x_shape[2:], w.shape[2:], strides, dilations, pads)
-        window = places if isinstance(places, Window) else None
         outputs, depth = w.shape[:2]
-        taps = size(w.shape[2:])
+        taps, each = size(w.shape[2:]), outputs // group
         if not depth * taps:
             raise Declined("sums of nothing")
-        few = group == 1 and depth < _FEW_CHANNELS
-        each = outputs // group
-        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
-        plain = not depthwise and places.plain
-        patches = window is not None and not depthwise and worthwhile(engine.isa, window, depth, each)
-        patches = patches and not (few and (depth < _PATCHED[0] or each < _PATCHED[1])) and bool(np.isfinite(w).all())
-        lines = window is not None and few and not patches and window.kernel[1] > 1 and window.dilations[1] == 1
-        again = size(places.out) * taps >= _REUSE * size(places.image)
-        wide = again and not (depthwise or patches)
-        self.geometry = _Geometry(places, group, lines, plain, depthwise, wide, patches)
-        border = window.pads if window and lines else (0, 0, 0, 0)
+        self.geometry = geometry = _Geometry.of(engine.isa, places, w, group)
         y_shape = (self.shape[0], outputs, *out_of(places, len(self.shape)))
-        x = Operand(self.shape, _FLOAT, border, 0, lines)
-        self.widen = WideImage(engine, x, group, lines) if wide else None
-        x = self.widen.result if self.widen else x
-        self.operands = (x, Operand(y_shape, _FLOAT))
+        border = geometry.window.pads if geometry.lines else (0, 0, 0, 0)
+        x = Operand(self.shape, _FLOAT, border, 0, geometry.lines)
+        self.widen = WideImage(engine, x, group, geometry.lines) if geometry.wide else None
+        self.operands = (self.widen.result if self.widen else x, Operand(y_shape, _FLOAT))
         ordered = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
-        self.weights = None if depthwise else FloatPanels(ordered, self._memo)
+        self.weights = None if geometry.depthwise else FloatPanels(ordered, self._memo)
         self.arrays = arrays = dict[str, Array]()
-        if depthwise:
+        if geometry.depthwise:
             arrays["b*"] = self._memo.once(
                 "weights",
                 lambda: np.ascontiguousarray(ordered.transpose(1, 2, 0, 3)).reshape(taps * depth, outputs),

@@ -21,15 +21,13 @@ Conversion = Callable[[Operand, Order, Operand, Order], Operation]
 class Storage:
     """A value in memory, or one form of it.
 
-    order:  ``channels`` or ``plain``.
-    key:    of the array that holds it, which is C-contiguous; None if it lies in the arena.
-    beyond: of one in an array that each run makes, for a value that it returns: bytes from the arena's start at which barriers
-            take it to lie, behind all that lie there. None of others.
+    order: ``channels`` or ``plain``; key: of the array that holds it, which is C-contiguous; None if it lies in the arena.
+    beyond: of one in an array that each run makes, for a value that it returns: where barriers take it to lie, bytes from the
+            arena's start, behind all that lie there.
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
-    home, ahead, stride: once all parents are known, the outermost one, the bytes from its start, and the bytes from row
-            to row, 0 without gaps.
+    home, ahead, stride: once all parents are known, the outermost one, bytes from its start, and from row to row (0 without gaps).
     """
 
     operand: Operand
@@ -130,12 +128,10 @@ class Placement:
         self.convert, self._guards, self._wanted = convert, guards, frozenset(wanted)
         self._guard_of: dict[Storage, Storage] = {}
         self.placed: list[Placed] = []
-        self.forms: dict[Key, list[Storage]] = {}
+        self.forms = {key: [Storage(operand, "plain", key)] for key, operand in given.items()}
         self._producers: dict[Storage, Operation] = {}
         self._conversions: dict[Storage, Operation] = {}
         self._turned: dict[tuple[Operation, Order], Operation] = {}
-        for key, operand in given.items():
-            self.forms[key] = [Storage(operand, "plain", key)]
         for number, item in enumerate(items):
             if isinstance(item, PythonStep):
                 self._python_step(item, number, given)
