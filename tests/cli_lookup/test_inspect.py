@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -287,11 +288,15 @@ QUANTIZED = [
     "y = com.microsoft.QGemm<transB = 1>(m, s, z, b, s, bz)",
     "y = com.microsoft.MatMulIntegerToFloat(m, k, s, s)",
     "y = com.microsoft.DynamicQuantizeMatMul(g, k, s)",
+    "y = qonnx.custom_op.general.IntQuant(f, ws, none, bits)",
+    "y = qonnx.custom_op.general.Quant(f, ws, none, bits)",
+    "y = qonnx.custom_op.general.BipolarQuant(f, ws)",
+    "y = qonnx.custom_op.general.Trunc(f, ws, none, bits, bits)",
 ]
 TYPED = """
-<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>
+<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1, "qonnx.custom_op.general" : 1]>
 main (uint8[2,3,5,5] x, uint8[2,3,5,5] row, float[2,3,5,5] f, bool[2,3,5,5] c, uint8[2,4] m, float[2,4] g) => (y)
-<float s = {0.5}, uint8 z = {128}, int8[2,3,3,3] w = {WEIGHTS}, float ws = {0.5}, int8 wz = {0}, int8 bz = {0},
+<float s = {0.5}, uint8 z = {128}, int8[2,3,3,3] w = {WEIGHTS}, float ws = {0.5}, int8 wz = {0}, int8 bz = {0}, float none = {0}, float bits = {4},
  int8[3,4] b = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int8[4,3] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
 {
     NODE
@@ -299,7 +304,11 @@ main (uint8[2,3,5,5] x, uint8[2,3,5,5] row, float[2,3,5,5] f, bool[2,3,5,5] c, u
 """.replace("WEIGHTS", ", ".join("1" * 54))
 
 
-@pytest.mark.parametrize("node", QUANTIZED, ids=lambda node: node.split("microsoft.")[1].partition("(")[0])
+def operator(node: str) -> str:
+    return re.split("[(<]", node)[0].rpartition(".")[2].strip()
+
+
+@pytest.mark.parametrize("node", QUANTIZED, ids=operator)
 def test_shapes_are_inferred_through_quantized_operators(node: str) -> None:
     """The types and shapes that inference gives are those of a run."""
     import qrun
@@ -319,7 +328,7 @@ def test_every_such_operator_is_tried() -> None:
     from qrun.ops import REGISTRY, expansion
 
     known = {op_type for domain, op_type in REGISTRY if expansion(domain, op_type, 9)}
-    assert {node.split("microsoft.")[1].partition("(")[0].partition("<")[0] for node in QUANTIZED} == known
+    assert set(map(operator, QUANTIZED)) == known
 
 
 def test_a_malformed_node_ends_the_inference_on_its_own_path_only() -> None:

@@ -84,9 +84,9 @@ def test_every_pointwise_operator(domain: str, op_type: str, arith: Any) -> None
         )
 
 
-@pytest.mark.parametrize("op_type", [op_type for _, op_type in declared("broadcast")])
+@pytest.mark.parametrize(("domain", "op_type"), declared("broadcast"))
 @pytest.mark.parametrize("arith", ARITHS)
-def test_every_operator_that_broadcasts(op_type: str, arith: Any) -> None:
+def test_every_operator_that_broadcasts(domain: str, op_type: str, arith: Any) -> None:
     rng = np.random.default_rng(4)
     for shape, rows in (
         ((), 1),
@@ -105,13 +105,14 @@ def test_every_operator_that_broadcasts(op_type: str, arith: Any) -> None:
                 other = g.const(codes(rng, U8, shape))
                 pairs = [(x, *g.params(0.03, z)), (other, *g.params(0.01, U8(77)))]
                 a, b = pairs[::-1] if swapped else pairs
-                y = g.node(op_type, *a, *b, *g.params(0.02, U8(5)), domain=MS)
+                y = g.node(op_type, *a, *b, *g.params(0.02, U8(5)), domain=domain)
                 y = g.node("Abs", g.dq(y, 0.02, U8(5)))
             else:
                 t, other = g.node("Abs", g.dq(x, 0.03, z)), g.const(rng.uniform(0.1, 2, shape).astype(F))
                 t = g.node("Add", t, g.const(F(0.01)))
                 attributes = {"fmod": 1} if op_type == "Mod" else {}
-                y = g.node(op_type, *((other, t) if swapped else (t, other)), **attributes)
+                more = [g.const(F(number)) for number in {"IntQuant": (0, 4), "Quant": (0, 4)}.get(op_type, ())]
+                y = g.node(op_type, *((other, t) if swapped else (t, other)), *more, domain=domain, **attributes)
             done = assert_same(g.output(g.q(y, 0.02, U8(9))), arith, message=f"{op_type} {shape} {swapped}")
             assert ops(done) == ["Table"], f"{shape} {swapped} {reasons(done)}"
             (table,) = done.model.constants.values()
