@@ -16,7 +16,7 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.isa import halves
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_tiles import Cut, LeftRows, block, scratch_places
+from qrun.native.kernels.float_tiles import Cut, LeftRows, block, even, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
 from qrun.native.kernels.walks import UNFIT, CellForm, Share, Stepped, Walk, Walked
 from qrun.native.machine.call import Rechecker
@@ -27,6 +27,8 @@ _LONG, _CODES_LONG = 1 << 15, 1 << 16
 """Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
 _SIDE_BY_SIDE = 6
 """Vectors of sums with fewer of which each waits for what was added to it before."""
+_FEW, _ALONE = 2, 12
+"""Rows up to which vectors are added in halves; rows of a strip of one vector."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
@@ -105,11 +107,15 @@ class Recurrent(Walked):
         return self._block(self.share.rows, self.share.units)
 
     def _block(self, rows: int, units: int) -> tuple[int, int]:
+        """Where vectors take their way in two parts, a row's number is best multiplied as it is loaded, so that one vector stands
+        alone where rows are enough to fill the time that a sum takes."""
+        if rows >= _SIDE_BY_SIDE and halves(self.engine.isa):
+            return even(rows, _ALONE, 1), 1
         return block(self.engine.isa, rows, units, True, self._split(rows))
 
     def _split(self, rows: int) -> bool:
         """Whether vectors of sums are added in halves: of several rows, each number that is converted is multiplied often."""
-        return rows == 1 and halves(self.engine.isa)
+        return rows <= _FEW and halves(self.engine.isa)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine = self.walk, self.engine
