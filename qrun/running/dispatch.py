@@ -20,6 +20,7 @@ from qrun.ops._context import Claim, Round, Turns
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
 from qrun.ops._native_narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
+from qrun.running.events import TensorInfo
 from qrun.running.plan import Plan, Step
 from qrun.running.twins import Key, Twins
 
@@ -252,6 +253,11 @@ class NativeKernels:
         if not made or not made <= self.derived:
             return reason
         return "reads constants only" if made <= self._constant else "follows from shapes"
+
+    @cached_property
+    def constants(self) -> Mapping[str, TensorInfo]:
+        """Type and shape of each of the model's constants."""
+        return {name: TensorInfo(name, a.dtype, a.shape) for name, a in self.model.constants.items()}
 
     @cached_property
     def _constant(self) -> frozenset[str]:

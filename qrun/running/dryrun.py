@@ -60,6 +60,7 @@ def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
     """
     values = DryValues({**plan.model.constants, **feeds})
     hold_feeds(plan.model, feeds, run.budget)
+    run.infos.update(run.natives.constants if run.natives else {})
     steps, held = [], []
     for step in plan.steps:
         held.append(run.budget.live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from qrun.declare.frozen import frozen
@@ -47,14 +48,15 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
     """Put what a step would make into `values`; None where only computing tells. Raises what the step raises."""
     node, natives = step.node, run.natives
     assert natives is not None
-    guessed = [name for name in node.inputs if name and name not in values.known]
-    if step.bodies or any(name in natives.derived and values.held[name].size <= SMALL for name in guessed):
+    derived, held, known = natives.derived, values.held, values.known
+    if step.bodies or not (derived.isdisjoint(node.inputs) or _sees_values(node.inputs, derived, values)):
         return None
-    args = [values.held[name] if name in values.known else values.shown(name) for name in node.inputs]
+    args = [held[name] if name in known else values.shown(name) for name in node.inputs]
     check_types(step, args)
     bound = natives.bind(step, args, run.budget)
-    follows = natives.derived.issuperset(filter(None, node.outputs)) and (
-        step.definition.form == "shape" or (not guessed and all(a is None or a.size <= SMALL for a in args))
+    follows = derived.issuperset(filter(None, node.outputs)) and (
+        step.definition.form == "shape"
+        or (known.issuperset(filter(None, node.inputs)) and all(a is None or a.size <= SMALL for a in args))
     )
     if not (follows or bound.kernel is not None):
         return None
@@ -63,13 +65,18 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
         if name:
             if array.nbytes > LARGEST:
                 return None
-            values.held[name] = array
+            held[name] = array
             if run.observe:
                 run.budget.hold_made(array, name)
             if follows:
-                values.known.add(name)
+                known.add(name)
     run.inform(node, args, made)
     return DryStep(step, bound, tuple([array.shape for array in made]), observations)
+
+
+def _sees_values(names: Sequence[str], derived: AbstractSet[str], values: DryValues) -> bool:
+    """Whether the elements are known of those of these values that follow from shapes, and are small."""
+    return all(name in values.known or name not in derived or values.held[name].size > SMALL for name in names)
 
 
 def _made(

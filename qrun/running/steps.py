@@ -56,7 +56,7 @@ class Run:
         infos = self.infos
         for names, arrays in ((node.inputs, args), (node.outputs, made)):
             for name, array in zip(names, arrays, strict=False):
-                if array is not None and name and name not in infos:
+                if name not in infos and array is not None and name:
                     infos[name] = TensorInfo(name, array.dtype, array.shape)
 
 

@@ -33,6 +33,7 @@ class Twins:
     def __init__(self) -> None:
         self._leaders: dict[Hashable, int] = {}
         self._known: dict[int, _Twin] = {}
+        self._seen: dict[int, tuple[Key, bool]] = {}
 
     def knows(self, index: int) -> bool:
         """Whether a kernel of this node is remembered."""
@@ -48,7 +49,13 @@ class Twins:
     def leader(self, index: int, key: Key) -> int | None:
         """The node whose sizes this one takes for such inputs, if any."""
         twin = self._known.get(index)
-        return None if twin is None or twin.leader == index or not _of_other_sizes(twin.key, key) else twin.leader
+        if twin is None or twin.leader == index:
+            return None
+        seen, fits = self._seen.get(twin.leader, ((), False))
+        if seen != key:
+            fits = _of_other_sizes(twin.key, key)
+            self._seen[twin.leader] = key, fits
+        return twin.leader if fits else None
 
     def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
         """The node's first kernel with the sizes of its leader's kernel, None if it must be lowered, and what is observed. What

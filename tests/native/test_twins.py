@@ -192,7 +192,7 @@ def test_all_but_the_first_layer_take_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     assert taken == ["Quantize", "StackProduct", "Softmax", "StackProduct", "Dequantize"] * (LAYERS - 1) * 2
 
 
-@pytest.mark.parametrize("make", [quantized, dynamic])
+@pytest.mark.parametrize("make", [quantized, dynamic, attention])
 def test_calls_of_new_sizes_are_planned_for_one_layer(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     """The other layers take them, with constants of their own."""
     planned, call = [0, 0], Kernels.call
@@ -203,7 +203,7 @@ def test_calls_of_new_sizes_are_planned_for_one_layer(monkeypatch: pytest.Monkey
             session.run({"x": np.ones((1, length, WIDTH), F)})
 
         def counted(*args: Any, number: int = number, **more: Any) -> Any:
-            planned[number] += args[1].kind != "runs"  # Slices, whose constants are sizes
+            planned[number] += args[1].kind not in ("runs", "softmax")  # with words that follow from both
             return call(*args, **more)
 
         monkeypatch.setattr(Kernels, "call", counted)

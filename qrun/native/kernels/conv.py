@@ -106,10 +106,7 @@ class Conv(Operation):
         if made is None or self._sums is None or other._sums is None:
             return None
         made.window, made.image, made.tiled = other.window, other.image, False
-        sized = map(_sized, self.pieces, other.pieces)
-        pieces = [piece for piece in sized if piece is not None]
-        complete = len(pieces) == len(self.pieces) == len(other.pieces)
-        made.pieces = pieces if complete else made._cut(*self._sums)
+        made.pieces = made._cut(*self._sums)
         return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
@@ -183,24 +180,6 @@ class Conv(Operation):
         return (_shared_layout if few else _layout)(self.window, self.lines, *sizes)
 
 
-_OF_CONSTANTS = ("weights*", "padding*", "bias*", "constants*", "zero_point!", "mask")
-"""What the struct of a `dense` call has that does not follow from shapes (kernels/product.py)."""
-
-
-def _sized(own: RelocatableCall | TiledPart, like: RelocatableCall | TiledPart) -> RelocatableCall | None:
-    """The call with the sizes of one of the same channels and form, with constants of its own; None where it is not such a one."""
-    if not (isinstance(own, RelocatableCall) and isinstance(like, RelocatableCall)):
-        return None
-    mine, other = own.section, like.section
-    specs = [(s.kind, s.vectors, s.unroll, s.form, s.out, s.signed) for s in (mine.spec, other.spec)]
-    if mine.spec.kind != "dense" or specs[0] != specs[1] or mine.pick is None or other.pick is None:
-        return None
-    if not np.array_equal(mine.pick, other.pick) or (own.taps, own.read) != (like.taps, like.read):
-        return None
-    constants = {name: mine.word(name) for name in _OF_CONSTANTS}
-    return replace(like, section=other.changed(constants, {}, keep=mine.keep, pick=mine.pick, why=mine.why))
-
-
 def _layout(window: Window, lines: bool, images: int, read: bool, x_image: int, row: int, pixel: int) -> Layout:
     """The layout of rows `row` bytes apart, of an image of so many bytes, of which nothing is read unless `read`."""
     offsets = window.line_offsets(pixel) if lines else window.offsets(pixel)
@@ -231,6 +210,8 @@ class Gemm(ChannelsLast):
     parameters, and the result: as for Conv, with one zero point and scale per column.
     """
 
+    own_words = ("weights*", "padding*", "bias*", "constants*", "zero_point!", "mask")
+
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], w: Array, *, memo: Memo | None = None, **parameters: Any
     ) -> None:
@@ -241,9 +222,32 @@ class Gemm(ChannelsLast):
         x, y = self.conv.operands
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
 
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return self._conv.sections(strides)
+
+    @property
+    def _conv(self) -> Conv:
+        """The convolution for its own sizes: `conv` has those of the first kernel."""
+        other = self._sizes[1] if self._sizes else self
+        assert isinstance(other, Gemm)
+        made = self.conv if other is self else self.conv.resized(other.conv)
+        assert made is not None
+        return made
+
     def sized_as(self, other: Operation, memo: Memo) -> Gemm | None:
-        conv = self.conv.resized(other.conv) if isinstance(other, Gemm) else None
-        return None if conv is None else self.again(conv=conv, operands=other.operands)
+        return self.resized(other)
+
+    def serve(self, own: Sequence[KernelCall], calls: Sequence[KernelCall]) -> bool:
+        """Constants of plain products also serve blocks of another number of rows."""
+        return len(own) == len(calls) and all(map(_serves, own, calls))
+
+
+def _serves(own: KernelCall, call: KernelCall) -> bool:
+    """Whether both are plain products of as many taps, with the same channels in the same lanes and the same form."""
+    specs = [(s.kind, s.vectors, s.unroll, s.form, s.out, s.signed) for s in (own.spec, call.spec)]
+    if own.spec.kind != "dense" or specs[0] != specs[1] or own.pick is None or call.pick is None:
+        return False
+    return own.word("taps") == call.word("taps") and np.array_equal(own.pick, call.pick)
 
 
 def _check(

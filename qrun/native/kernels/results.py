@@ -17,17 +17,21 @@ from qrun.native.proof.fold import Folded
 from qrun.native.proof.thresholds import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
+_TOGETHER = 64
+"""Channels that are alike are counted in such steps: as many as the widest panel has, and a multiple of all others."""
 
 
 @frozen
 class Results:
     """A requantization target and its proofs, or neither: then the int32 sums themselves are stored.
 
+    alike: of so many channels, or fewer, which all take the cheapest form with the same constants; 0 of others.
     memo: packed constants, by form and channels.
     """
 
     target: Target | None
     proven: Proven | None
+    alike: int = 0
     memo: Memo = field(default_factory=Memo)
 
     @classmethod
@@ -116,13 +120,17 @@ def requantization(
 ) -> Results:
     """The requantization of sums that lie within low..high, all channels alike; with its proofs, if it needs any.
 
-    memo: of the target. What serves wider bounds serves these; where the cheapest form does, nothing is searched again.
+    memo: of the target. What serves wider bounds serves these; where the cheapest form does, nothing is searched again, and
+    nearly as many channels share the results.
     """
     if target.arith != "ort" and target.w_scale.size == 1:
         end = 1 << max(-low, high).bit_length()
-        wider = (memo or Memo()).once(("requantization", end), lambda: _alike(engine, target, 1, -end, end).proven)
+        memo = memo or Memo()
+        wider = memo.once(("requantization", end), lambda: _alike(engine, target, 1, -end, end).proven)
         if wider is not None and wider.y32.all():
-            return Results(target, wider.part(np.zeros(channels, np.int64)))
+            whole = -(-channels // _TOGETHER) * _TOGETHER
+            lanes = np.zeros(whole, np.int64)
+            return memo.once(("requantization", end, whole), lambda: Results(target, wider.part(lanes), whole))
     return _alike(engine, target, channels, low, high)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 
 import numpy as np
 
@@ -117,8 +118,10 @@ class Stack:
 
     def _panels(self) -> tuple[tuple[PanelRun, ...], int]:
         """The panels, and how many bytes all packed matrices take."""
-        runs = panel_runs(self.engine.isa, self.results, self.n, self.matrices)
-        lanes, at = self.engine.isa.lanes, 0
+        isa, results = self.engine.isa, self.results
+        make = partial(panel_runs, isa, results, self.n, self.matrices)
+        runs = results.memo.once(("runs", -(-self.n // isa.lanes)), make) if results.alike else make()
+        lanes, at = isa.lanes, 0
         weights: list[int] = []
         starts: list[int] = []
         for places, each in ((weights, 4 * self.quads), (starts, 4)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -56,7 +57,13 @@ class Pack(Operation):
         stack = _sized(self, other, memo)
         if stack is None or not isinstance(other, Pack) or self.addend is not None or other.addend is not None:
             return None
-        return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))
+        return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))._like(other)
+
+    def _like(self, other: Pack) -> Self:
+        """With the calls of another one, for which another number is the zero point of a."""
+        factor = {"factor!": _zero(self.zero, "")[1] + self.stack.engine.isa.shift(bool(self.stack.a.dtype == np.int8))}
+        self._made[(0,) * len(self.operands)] = tuple([call.changed(factor, {}) for call in other.tight])
+        return self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self._call(panels) for panels in self.stack.panels)
@@ -110,7 +117,13 @@ class RowTerms(Operation):
         if stack is None or not isinstance(other, RowTerms):
             return None
         zeros = [_zero_like(*pair) for pair in zip(self.zeros, other.zeros, strict=True)]
-        return other if self.zeros == other.zeros else RowTerms(stack, zeros[0], zeros[1])
+        return other if self.zeros == other.zeros else RowTerms(stack, zeros[0], zeros[1])._like(other)
+
+    def _like(self, other: RowTerms) -> Self:
+        """With the calls of another one, for which other numbers are zero points."""
+        values = {f"{name}_value!": _zero(zero, "")[1] for name, zero in zip("ab", self.zeros, strict=True)}
+        self._made[(0,) * len(self.operands)] = tuple([call.changed(values, {}) for call in other.tight])
+        return self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack = self.stack
@@ -191,9 +204,15 @@ class StackProduct(Operation):
 
     def _constants(self, panels: PanelRun, width: int) -> Array:
         """Constants of the panels' channels, as kernels read them; for each right matrix in turn if they differ."""
-        stack = self.stack
-        pick = [lanes_of(panels.first, panels.panels * width, stack.n, g * stack.n) for g in range(stack.matrices)]
-        return stack.results.constants(panels.form, np.concatenate(pick).reshape(-1, width))
+        stack, results, count = self.stack, self.stack.results, panels.panels * width
+        shared = results.alike if stack.matrices == 1 else 0
+        n = shared or stack.n
+
+        def make() -> Array:
+            pick = [lanes_of(panels.first, count, n, g * n) for g in range(stack.matrices)]
+            return results.constants(panels.form, np.concatenate(pick).reshape(-1, width))
+
+        return results.memo.once(("constants", panels.first, count, width), make) if shared else make()
 
     def _words(self, panels: PanelRun, meeting: Meeting, width: int, rows: int) -> Mapping[str, int]:
         """Where the operands of these products lie, and how they are cut into tiles."""

@@ -4,6 +4,7 @@ float32 operations that follow them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +77,11 @@ class SumsPlan:
         if not isinstance(self.product, Gemm) or (self.zero, self.tail, other.tail) != (other.zero, Tail(), Tail()):
             return None
         product = self.product.sized_as(other.product, memo)
-        return None if product is None else SumsPlan(product, self.totals, self.zero, self._memo)
+        if product is None or not product.serve(self.product.tight, other.product.tight):
+            return None
+        made = copy(self)
+        made.product = product
+        return made
 
     def with_tail(self, tail: Tail) -> SumsPlan:
         """The same sums with float32 operations behind them."""
@@ -160,7 +165,7 @@ class Prepare(Operation):
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         plan = self.plan.sized_as(other.plan, memo) if isinstance(other, Prepare) else None
-        return None if plan is None else Prepare(plan)
+        return None if plan is None else self
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(self.plan.prepare(number) for number in range(len(self.plan.parts)))

@@ -161,12 +161,16 @@ class Operation(ABC):
         assert self._sizes is not None
         before, other = self._sizes
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
-        if calls and [call.spec for call in own] == [call.spec for call in calls]:
+        if calls and self.serve(own, calls):
             return tuple([call.with_constants(mine, self.own_words) for mine, call in zip(own, calls, strict=True)])
         made = self._plan(strides)
         if not any(strides):
             must_reach(made, self.result.nbytes)
         return made
+
+    def serve(self, own: Sequence[KernelCall], calls: Sequence[KernelCall]) -> bool:
+        """Whether the constants of these calls can stand in as many of other sizes: those of the same kernels can."""
+        return [call.spec for call in own] == [call.spec for call in calls]
 
     def _may_lie(self, place: int, stride: int) -> bool:
         operand, order = self.operands[place], self._orders[place]
