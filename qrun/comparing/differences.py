@@ -82,7 +82,7 @@ def difference(
     if not count:
         return Difference(got.size, largest=largest, integral=whole)
     ranked = np.where(bad, apart, -1) if apart.dtype == object else np.where(bad, np.nan_to_num(apart, nan=np.inf), -1)
-    return Difference(got.size, count, largest, _index(bad), _index(ranked), whole)
+    return Difference(got.size, count, largest, index_of_largest(bad), index_of_largest(ranked), whole)
 
 
 def differing(got: Array, want: Array) -> Array:
@@ -125,15 +125,6 @@ def sqnr(got: Array, want: Array) -> float:
     return float(10 * np.log10(signal / noise))
 
 
-def cosine(got: Array, want: Array) -> float:
-    """Cosine of the angle between two arrays as vectors; 1 if both are zero, 0 if one is."""
-    a, b = (np.asarray(x, np.float64).reshape(-1) for x in (got, want))
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if size == 0:
-        return float(not a.any() and not b.any())
-    return float(a @ b / size)
-
-
 def plain(value: Any) -> Any:
     """An element as a Python number or string."""
     item = value.item() if hasattr(value, "item") else value
@@ -168,7 +159,7 @@ def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: 
     return np.asarray(~(close & np.isfinite(size)) & differing(got, want), bool)
 
 
-def _index(values: Array) -> tuple[int, ...]:
+def index_of_largest(values: Array) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(values)), values.shape))
 
 

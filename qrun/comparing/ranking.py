@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_effects import Effects
-from qrun.comparing.ranking_groups import Limits, Mixed, RoundingGroup
+from qrun.comparing.ranking_groups import Mixed, RoundingGroup
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Node
@@ -143,7 +143,8 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
     parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
     largest = max(parts, key=lambda part: parts[part])
     if local.before > parts[largest] and not watch.group.rounds:
-        return "first-rounds", f"only the first model rounds here{_step(watch.group.before)}"
+        steps = f", in steps of {before.step:.3g}" if (before := watch.group.before) is not None else ""
+        return "first-rounds", f"only the first model rounds here{steps}"
     if _shared(watch, local, largest):
         return "both-round", _both(watch)
     if largest == "clipped" and spread.range is not None:
@@ -174,10 +175,6 @@ def _shared(watch: Watch, local: Local, largest: str) -> bool:
     if watch.range is not None and watch.range == watch.group.before:
         return True
     return largest == "rounding" and local.rounding <= _OFF**2 * local.before
-
-
-def _step(range_: Limits | None) -> str:
-    return "" if range_ is None else f", in steps of {range_.step:.3g}"
 
 
 def _both(watch: Watch) -> str:

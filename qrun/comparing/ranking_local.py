@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.differences import ErrorSums, Noise, differing
+from qrun.comparing.differences import ErrorSums, Noise, differing, magnitude
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
 from qrun.comparing.sides import Values
@@ -130,7 +130,8 @@ class Watch:
             self.group = replace(group, whole=False)
             return want
         self.energy["weights"] += self._inside(plain, raw)
-        self.apart = max(self.apart, _largest(made, raw))
+        with np.errstate(all="ignore"):
+            self.apart = max(self.apart, magnitude(made.astype(np.float64) - raw))
         self.energy["input"] += self._inside(made, plain) if group.own else 0.0
         return made
 
@@ -180,13 +181,6 @@ class Watch:
             middle = float(np.median(rows[rows > 0])) if (rows > 0).any() else 0.0
             found = max(found, float(rows.max()) / middle) if middle else found
         return found
-
-
-def _largest(got: Array, want: Array) -> float:
-    """The largest difference, where it is finite."""
-    with np.errstate(all="ignore"):
-        apart = np.abs(got.astype(np.float64) - want)
-    return float(apart[np.isfinite(apart)].max(initial=0.0))
 
 
 def _energy(got: Array, want: Array) -> float:

@@ -107,7 +107,9 @@ def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
         held = tensors
         tensors = ((name, held[name]) for name in model.producers if name in held)
     live = {**model.constants, **feeds}
-    frees, fixed = _last_readers(model), _from_constants(model)
+    readers = model.consumers.items()
+    frees = grouped((max(node.index for node in nodes), name) for name, nodes in readers)  # by who reads them last
+    fixed = _from_constants(model)
     done = -1
     for name, array in tensors:
         node = model.producers.get(name)
@@ -133,11 +135,6 @@ def _values(node: Node, live: Values) -> list[Array | None] | None:
     if any(name and (name not in live or is_compound(live[name])) for name in node.inputs):
         return None
     return [live[name] if name else None for name in node.inputs]
-
-
-def _last_readers(model: Model) -> dict[int, list[str]]:
-    """The tensors that no node after this one reads, by its index."""
-    return grouped((max(node.index for node in readers), name) for name, readers in model.consumers.items())
 
 
 def _from_constants(model: Model) -> frozenset[str]:

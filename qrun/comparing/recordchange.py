@@ -92,15 +92,14 @@ def judged(
     apart = _sure(gap, a, b)
     step = max([float("inf") if odd else 1.0 if whole else 0.0, apart, *steps])
     elements = max(1, len(sampled), abs(a.nan - b.nan), _moved(a.histogram, b.histogram), gap.elements if gap else 0)
-    outside = odd or _outside(pairs, steps, step, whole, tolerance) or apart > _allowed(tolerance, a)
-    verdict: Verdict = "differs" if outside else "close" if len(a.sample) == _elements(a) else "unknown"
+    allowed = tolerance.atol + tolerance.rtol * _largest(a)
+    outside = odd or _outside(pairs, steps, step, whole, tolerance) or apart > allowed
+    numbers = prod(a.shape) * (2 if a.type.startswith("complex") else 1)
+    verdict: Verdict = "differs" if outside else "close" if len(a.sample) == numbers else "unknown"
     change = TensorChange(a, b, verdict, elements, step, sampled, inputs)
-    return replace(change, reading=_reading(change, whole))
-
-
-def _elements(entry: RecordEntry) -> int:
-    """Numbers in the tensor; of a complex one its parts."""
-    return prod(entry.shape) * (2 if entry.type.startswith("complex") else 1)
+    unknown = "no recorded fact is beyond the tolerance, but the other elements are not recorded"
+    told = (unknown if verdict == "unknown" else "", _origin(change, whole))
+    return replace(change, reading="; ".join(filter(None, told)))
 
 
 def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
@@ -108,11 +107,6 @@ def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
     if gap is None or a.type not in _UNITS or not isfinite(gap.step):
         return 0.0
     return max(0.0, gap.step - _UNITS[a.type] * (_largest(a) + _largest(b)))
-
-
-def _allowed(tolerance: Tolerance, a: RecordEntry) -> float:
-    """The most by which an element may differ from any of the recorded ones."""
-    return tolerance.atol + tolerance.rtol * _largest(a)
 
 
 def _largest(entry: RecordEntry) -> float:
@@ -178,13 +172,6 @@ def _distance(x: Number, y: Number) -> float:
         return 0.0
     gap = abs(x - y)
     return float(gap) if isfinite(gap) else float("inf")
-
-
-def _reading(change: TensorChange, whole: bool) -> str:
-    if change.verdict == "unknown":
-        told = "no recorded fact is beyond the tolerance, but the other elements are not recorded"
-        return "; ".join(filter(None, (told, _origin(change, whole))))
-    return _origin(change, whole)
 
 
 def _origin(change: TensorChange, whole: bool) -> str:

@@ -35,11 +35,6 @@ def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str
     return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
 
 
-def environment(item: Item) -> dict[str, str]:
-    """The entries of an ``environment`` object as texts."""
-    return {key: text(item[key].value) for key in item.keys if item.find(key) is not None}
-
-
 def text(value: object) -> str:
     """A value for people: texts as they are, other values as JSON without its outer braces."""
     return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
@@ -56,8 +51,8 @@ def _told(document: Item) -> dict[str, str]:
         for key, name in (("path", "model"), ("sha256", "model sha256")):
             found = model.find(key)
             told[name] = found.text if found is not None else "-"
-    where = document.find("environment")
-    told |= environment(where) if where is not None else {}
+    if (where := document.find("environment")) is not None:
+        told |= {key: text(where[key].value) for key in where.keys if where.find(key) is not None}
     inputs = document.find("inputs")
     for item in inputs or ():
         name = item["name"].text

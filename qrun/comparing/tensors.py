@@ -12,7 +12,9 @@ from qrun.comparing.differences import (
     difference,
     differing,
     distances,
+    index_of_largest,
     integral,
+    magnitude,
     plain,
     same,
     sqnr,
@@ -132,8 +134,9 @@ def pair(
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)
     x, y = ((wide(v) - code.zero) * code.scale for v in (a, b))
-    largest, relative = _largest(x, y)
-    counted |= {"max_abs": largest, "max_rel": relative, "sqnr": sqnr(x, y)}
+    with np.errstate(all="ignore"):
+        apart = np.abs(x - y)
+        counted |= {"max_abs": magnitude(apart), "max_rel": magnitude(apart / np.abs(y)), "sqnr": sqnr(x, y)}
     return TensorPair(describe(a), found, False, argmax=_argmax(a, b), agreed=_agreed(a, b), **counted, **told)
 
 
@@ -146,18 +149,9 @@ def _beyond(x: Any, y: Any) -> float:
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
     """The index of the largest difference; of texts and objects, of the first one."""
     if a.dtype.kind in "OUS":
-        return tuple(int(i) for i in np.argwhere(a != b)[0])
+        return index_of_largest(a != b)
     with np.errstate(all="ignore"):
-        apart = np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf)
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(apart)), a.shape))
-
-
-def _largest(x: Array, y: Array) -> tuple[float, float]:
-    """The largest finite differences, absolute and relative to y."""
-    with np.errstate(all="ignore"):
-        apart = np.abs(x - y)
-        relative = apart / np.abs(y)
-    return tuple(float(v[np.isfinite(v)].max(initial=0.0)) for v in (apart, relative))  # type: ignore[return-value]
+        return index_of_largest(np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf))
 
 
 def _ranked(a: Array) -> bool:
@@ -173,8 +167,8 @@ def _argmax(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 
 
 def _place(values: Array) -> tuple[int, ...]:
-    at = np.unravel_index(int(np.argmax(np.nan_to_num(values, nan=-np.inf))), values.shape)
-    return tuple(int(i) for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
+    at = index_of_largest(np.nan_to_num(values, nan=-np.inf))
+    return tuple(i for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
 
 
 def _agreed(a: Array, b: Array) -> tuple[int, int] | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching import Left
 from qrun.comparing.ranking import Cost
 from qrun.comparing.ranking_lists import HALF, Suggestion
 from qrun.documents.record import encode
+from qrun.errors import some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.comparefirst import limits
@@ -75,7 +74,6 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
     }
 
 
-_SHOWN = 4
 EXCLUDE = "nodes_to_exclude"
 """What onnxruntime's quantizers call the nodes to keep in float."""
 
@@ -85,10 +83,6 @@ def excluded(found: Accuracy) -> str:
     kept = found.suggestion
     nodes = {node.index: node for node in ((*kept.nodes, *kept.around) if kept else ())}
     return json.dumps([nodes[index].label for index in sorted(nodes)])
-
-
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def verdict(found: Accuracy) -> str:
@@ -106,7 +100,7 @@ def verdict(found: Accuracy) -> str:
     codes = next((o for o in off if o.codes), None)
     if codes is not None:
         return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
-    low = min(off or found.outputs, key=_order)
+    low = min(off or found.outputs, key=lambda o: 0.0 if math.isnan(o.noise.sqnr) else o.noise.sqnr)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     reached = f"SQNR {decibel(low.noise.sqnr)}"
     if found.min_sqnr is None:
@@ -114,10 +108,6 @@ def verdict(found: Accuracy) -> str:
     if off:
         return f"too noisy: {low.name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
     return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
-
-
-def _order(output: OutputAccuracy) -> float:
-    return output.noise.sqnr if output.noise.sqnr == output.noise.sqnr else 0.0
 
 
 def departed(found: Accuracy) -> str:
@@ -132,7 +122,7 @@ def departed(found: Accuracy) -> str:
     if gone.node is None:
         return text
     does = f"node {gone.node.index} {gone.node.label}"
-    like = f"the first model's {listed([n.label for n in gone.floats])}" if gone.floats else "the first model"
+    like = f"the first model's {some([n.label for n in gone.floats])}" if gone.floats else "the first model"
     verb = "compute" if len(gone.floats) > 1 else "computes"
     return f"{text} It starts at {does}, which does not compute what {like} {verb}: {gone.hint}."
 
@@ -171,7 +161,7 @@ def kept(found: Accuracy) -> list[str]:
             "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
         )
     if advice.around:
-        who = f"{listed([node.label for node in advice.around])} read{'s' if len(advice.around) == 1 else ''}"
+        who = f"{some([node.label for node in advice.around])} read{'s' if len(advice.around) == 1 else ''}"
         lines.append(f"{who} these results and would round them again.")
     return lines
 
@@ -214,12 +204,12 @@ def notes(found: Accuracy) -> list[str]:
         why = "the errors of nodes cancel in part, so the shares rank the nodes but do not add up"
         made.append(f"{one} than all nodes together ({whole}){others}: {why}.")
     if found.partly:
-        names, count = listed([node.label for node in found.partly]), plural(len(found.partly), "quantized node")
+        names, count = some([node.label for node in found.partly]), plural(len(found.partly), "quantized node")
         made.append(f"of {count} only the rounding of the result is known: {names}.")
     for side, model in (("quantized", found.quantized), ("reference", found.reference)):
         strays = [one for one in found.left if one.side == side and not one.inside]
         if strays:
-            names, count = listed([_stray(model, one) for one in strays]), plural(len(strays), "tensor")
+            names, count = some([_stray(model, one) for one in strays]), plural(len(strays), "tensor")
             where = f"node {strays[0].index}: {strays[0].why}"
             made.append(f"{count} of the {side} model without a counterpart: {names} ({where}).")
     if any(not node.name for cost in found.costs for node in cost.floats):

@@ -98,18 +98,13 @@ def _largest(pair: ArrayPair) -> str:
 def _elements(header: str, place: Callable[[ArrayPair], ElementPair | None], optional: int = 0) -> list[Column]:
     """The columns of an element: where it is, and both values."""
 
-    def value(v: Any) -> str:
-        return v if isinstance(v, str) else number(v)
+    def told(text: Callable[[ElementPair], Any]) -> Callable[[ArrayPair], str]:
+        return lambda p: "-" if (e := place(p)) is None else v if isinstance(v := text(e), str) else number(v)
 
     return [
-        Column(
-            header,
-            shrink=not optional,
-            optional=optional,
-            cell=lambda p: shape_text(e.index) if (e := place(p)) else "-",
-        ),
-        Column("a", right=True, optional=optional, cell=lambda p: value(e.a) if (e := place(p)) else "-"),
-        Column("b", right=True, optional=optional, cell=lambda p: value(e.b) if (e := place(p)) else "-"),
+        Column(header, shrink=not optional, optional=optional, cell=told(lambda e: shape_text(e.index))),
+        Column("a", right=True, optional=optional, cell=told(lambda e: e.a)),
+        Column("b", right=True, optional=optional, cell=told(lambda e: e.b)),
     ]
 
 
@@ -174,16 +169,14 @@ def _first(change: TensorChange) -> list[tuple[str, str]]:
             for s in change.sampled[:1]
         ]
         facts.append(("sample", f"{len(change.sampled)} of {len(old.sample)} sampled elements differ"))
-        pairs = [
-            (n, x, y)
-            for n, x, y in (("min", old.low, new.low), ("max", old.high, new.high), ("mean", old.mean, new.mean))
-            if x != y
-        ]
-        pairs += [(n, x, y) for n, x, y in (("NaN", old.nan, new.nan), ("Inf", old.inf, new.inf)) if x != y]
-        facts += [(name, f"recorded {number(x)}  now {number(y)}") for name, x, y in pairs]
+        pairs = [(told, getattr(old, name), getattr(new, name)) for told, name in _STATISTICS.items()]
+        facts += [(told, f"recorded {number(x)}  now {number(y)}") for told, x, y in pairs if x != y]
     states = {True: "equal bit for bit", False: "other bits", None: "not all known"}
     facts.append(("inputs", states[change.inputs_equal]))
     return facts + ([("reading", change.reading)] if change.reading else [])
+
+
+_STATISTICS = {"min": "low", "max": "high", "mean": "mean", "NaN": "nan", "Inf": "inf"}
 
 
 def _form(change: TensorChange) -> str:

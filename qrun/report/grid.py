@@ -60,7 +60,7 @@ class Grid:
 
     def widths(self) -> list[int]:
         return [
-            max([width_of(column.header), *[_width(row[place]) for row in self.rows]])
+            max([width_of(column.header), *[width_of(line) for row in self.rows for line in row[place].split("\n")]])
             for place, column in enumerate(self.columns)
         ]
 
@@ -139,10 +139,6 @@ class Grid:
                 short = iter(shorten_all([line for each in lines for line in each], limits[at], ellipsis))
                 cells[at] = ["\n".join(next(short) for _ in each) for each in lines]
         return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
-
-
-def _width(cell: str) -> int:
-    return max(map(width_of, cell.split("\n"))) if "\n" in cell else width_of(cell)
 
 
 def _longest(cell: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
+from qrun.errors import some
 from qrun.ir import Model
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe, type_name
@@ -70,10 +71,8 @@ def chance(sources: Mapping[str, str]) -> str:
     made = [name for name, source in sources.items() if source.startswith("random")]
     if not made:
         return ""
-    some = ", ".join(made[:INPUTS_SHOWN]) + (
-        "" if len(made) <= INPUTS_SHOWN else f" and {len(made) - INPUTS_SHOWN} more"
-    )
-    who = "Inputs are" if len(made) == len(sources) else f"{some} {'is' if len(made) == 1 else 'are'}"
+    these = f"{some(made, INPUTS_SHOWN)} {'is' if len(made) == 1 else 'are'}"
+    who = "Inputs are" if len(made) == len(sources) else these
     return f" {who} {sources[made[0]]}."
 
 

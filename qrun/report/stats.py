@@ -43,18 +43,12 @@ def stats(array: Array) -> Stats:
     values = numeric(array)
     if values is None or not values.size:
         return Stats()
-    if values.dtype.kind in "biu":
-        return Stats(
-            int(values.min()),
-            int(values.max()),
-            float(values.mean(dtype=np.float64)),
-            _place(values),
-            rows=_rows(values),
-        )
     with np.errstate(all="ignore"):
         total = float(values.sum(dtype=np.float64))
     if math.isfinite(total):
-        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values), rows=_rows(values))
+        low, high = values.min().item(), values.max().item()
+        low, high = (int(low), int(high)) if values.dtype.kind in "biu" else (low, high)
+        return Stats(low, high, total / values.size, _place(values), rows=_rows(values))
     odd = np.isnan(values)
     nan, inf = int(odd.sum()), int(np.isinf(values).sum())
     if nan == values.size:

@@ -100,7 +100,8 @@ def shorten_all(texts: Sequence[str], width: int, ellipsis: str = ELLIPSIS) -> l
         left = [text for text in left if text not in chosen]
     used, numbers = set(chosen.values()), count(1)
     for text in left:
-        chosen[text] = next(shown for n in numbers if (shown := _numbered(text, n, width, ellipsis)) not in used)
+        marked = (shorten(text, width - len(f"~{n}"), ellipsis) + f"~{n}" for n in numbers)
+        chosen[text] = next(shown for shown in marked if shown not in used)
     return [chosen[text] for text in texts]
 
 
@@ -118,11 +119,6 @@ def same_start(texts: Sequence[str]) -> int:
     """How many characters all texts start with."""
     low, high = min(texts, default=""), max(texts, default="")
     return next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-
-
-def _numbered(text: str, number: int, width: int, ellipsis: str) -> str:
-    mark = f"~{number}"
-    return shorten(text, width - len(mark), ellipsis) + mark
 
 
 def _cut(text: str, width: int, ellipsis: str, front: int) -> str:

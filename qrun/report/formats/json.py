@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from qrun.checking.check import Report
 from qrun.checking.rules import LEVELS
 from qrun.documents.record import encode
@@ -28,11 +25,9 @@ def check_json(report: Report, asked: Asked) -> str:
             **{f"{level}s": report.count(level) for level in LEVELS},
             "vectors": {"total": len(states), **{s: states.count(s) for s in ("passed", "failed", "skipped")}},
         },
-        "models": [_printed(encode(model), prints) for model in report.models],
+        "models": [
+            {**encode(m), "findings": [{**encode(f), "fingerprint": next(prints)} for f in m.findings]}
+            for m in report.models
+        ],
     }
     return document("check", asked.argv, fields) + "\n"
-
-
-def _printed(model: dict[str, Any], prints: Iterator[str]) -> dict[str, Any]:
-    """With a fingerprint for each finding."""
-    return {**model, "findings": [{**finding, "fingerprint": next(prints)} for finding in model["findings"]]}

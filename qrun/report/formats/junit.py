@@ -12,7 +12,6 @@ from xml.etree import ElementTree as Tree
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
-from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.check import facts, headline
 from qrun.report.formats._format import Asked, check_format
@@ -48,7 +47,7 @@ def _suite(report: Report, model: Checked) -> Tree.Element:
         _fill(case, report, findings)
     for vector in model.vectors:
         case = _case(suite, model, vector.name, vector.duration_ns)
-        own = _own(model, vector)
+        own = [f for f in vector.findings if any(f is kept for kept in model.findings) and f.rule.startswith("QR5")]
         _fill(case, report, own)
         if (vector.status == "skipped" and case.find("failure") is None) or (vector.status == "failed" and not own):
             Tree.SubElement(case, "skipped", {"message": safe(vector.reason)})
@@ -59,11 +58,6 @@ def _suite(report: Report, model: Checked) -> Tree.Element:
 
 
 _KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-
-
-def _own(model: Checked, vector: Vector) -> list[Finding]:
-    """The vector's findings that were selected."""
-    return [f for f in vector.findings if any(f is kept for kept in model.findings) and f.rule.startswith("QR5")]
 
 
 def _case(suite: Tree.Element, model: Checked, name: str, nanoseconds: int) -> Tree.Element:

@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import chain
+from operator import itemgetter
 
-from qrun.report.grid import Column, Grid
+from qrun.report.grid import Grid
 from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag, void
 from qrun.report.sheet import Block
 
@@ -61,10 +62,8 @@ def facts(rows: Iterable[tuple[str, str]]) -> Markup:
 
 def grid_table(label: str, grid: Grid) -> Markup:
     """A table for screens as a table of the page."""
-    columns = [_column(column, place) for place, column in enumerate(grid.columns)]
+    columns = [
+        HtmlColumn(c.header, itemgetter(at), number=c.right, name=bool(c.shrink), wide=c.wrap)
+        for at, c in enumerate(grid.columns)
+    ]
     return table(label, columns, grid.rows, sortable=True)
-
-
-def _column(column: Column, place: int) -> HtmlColumn:
-    name, wide = bool(column.shrink), column.wrap
-    return HtmlColumn(column.header, lambda row: str(row[place]), number=column.right, name=name, wide=wide)
