@@ -142,29 +142,22 @@ class _Matcher:
     def _best(self, place: int, inputs: Sequence[str]) -> tuple[int, float] | None:
         """The operator that does what this one does, and how alike their constants are."""
         able = [self._may_be(value) for value in inputs]
-        reads = {read.operator: None for other in able[0] for read in self.a.readers.get(other, ())}
-        if kind(self.b.nodes[place]) in COMMUTATIVE:
-            reads |= {
-                read.operator: None for choice in able for other in choice for read in self.a.readers.get(other, ())
-            }
+        swap = kind(self.b.nodes[place]) in COMMUTATIVE
+        choices = [other for choice in (able if swap else able[:1]) for other in choice]
+        reads = {read.operator: None for other in choices for read in self.a.readers.get(other, ())}
         ranked = []
         for other in reads:
             if other < 0 or other in self.taken or kind(self.a.nodes[other]) != kind(self.b.nodes[place]):
                 continue
-            depth = self._depth(other, able, kind(self.b.nodes[place]) in COMMUTATIVE)
+            depth = self._depth(other, able, swap)
             if depth is None:
                 continue
             alike = likeness(self.a, other, self.b, place)
             if alike is not None and alike < ALIKE and is_absorbed(self.b, place):
                 continue
             hint = self.a.nodes[other].outputs[0] in self.b.nodes[place].outputs[0]
-            score = (
-                round(alike if alike is not None else 0.5, 2),
-                -depth,
-                agreement(self.a, other, self.b, place),
-                hint,
-            )
-            ranked.append((score, -other, alike or 0.0))
+            likely = round(0.5 if alike is None else alike, 2)
+            ranked.append(((likely, -depth, agreement(self.a, other, self.b, place), hint), -other, alike or 0.0))
         if not ranked:
             return None
         _, other, alike = max(ranked)

@@ -81,16 +81,12 @@ class Reals:
             self._passed(node.outputs[0], source)
         else:
             self.operators.append(place)
-            for at, name in enumerate(node.inputs):
-                if name in self.sources:
-                    self.readers.setdefault(self.sources[name].value, []).append(
-                        Read(place, at, self.sources[name].path)
-                    )
-            for name in node.outputs:
-                if name:
-                    self.made[name] = place
-                    self.sources[name] = Source(name)
-                    self.names[Source(name)] = name
+            for at, read in self.inputs(place):
+                self.readers.setdefault(read.value, []).append(Read(place, at, read.path))
+            for name in filter(None, node.outputs):
+                self.made[name] = place
+                self.sources[name] = Source(name)
+                self.names[Source(name)] = name
 
     def _passed(self, name: str, source: Source, codes: bool = False) -> None:
         self.sources[name] = source
@@ -107,22 +103,17 @@ class Reals:
     def same_parameters(self, one: int, other: int) -> bool:
         """Have two quantizers the same scale and zero point?"""
         first, second = self.nodes[one], self.nodes[other]
-        return (
-            not _is_dynamic(first)
-            and not _is_dynamic(second)
-            and all(self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True))
-        )
+        if _is_dynamic(first) or _is_dynamic(second):
+            return False
+        return all(self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True))
 
     def _same(self, a: str, b: str) -> bool:
         if a == b:
             return True
         first, second = (self.constant(name) if name else np.zeros(()) for name in (a, b))
-        return (
-            first is not None
-            and second is not None
-            and first.size == second.size
-            and bool(np.all(first.astype(np.float64).reshape(-1) == second.astype(np.float64).reshape(-1)))
-        )
+        if first is None or second is None:
+            return False
+        return np.array_equal(first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1))
 
     @cached_property
     def running(self) -> tuple[int, ...]:

@@ -57,9 +57,8 @@ class NodeWriter:
             return ""
         key = (codes, scale, zero, tuple(attributes.items()))
         if key not in self._real:
-            inputs = tuple(
-                filter(None, (codes, self._rank(node, scale, attributes), self._rank(node, zero, attributes)))
-            )
+            parameters = [self._rank(node, name, attributes) for name in (scale, zero)]
+            inputs = tuple(filter(None, (codes, *parameters)))
             self._real[key] = self.make(node, "DequantizeLinear", 21, inputs, "", attributes)
         return self._real[key]
 

@@ -203,16 +203,12 @@ def _rounding(spread: Spread) -> tuple[str, str]:
         and spread.near >= _SEEN * known.step
         and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
     ):
-        return (
-            "far-values",
-            f"{spread.nearby:.1%} of the values in {few} of {known.codes} codes; others reach {far:.4g}",
-        )
+        where = f"{few} of {known.codes} codes; others reach {far:.4g}"
+        return "far-values", f"{spread.nearby:.1%} of the values in {where}"
+    steps = f"step {known.step:.3g}, typical value {spread.typical:.3g}"
     if used * _WIDE <= known.codes:
-        return (
-            "range-unused",
-            f"values use {used} of {known.codes} codes: step {known.step:.3g}, typical value {spread.typical:.3g}",
-        )
+        return "range-unused", f"values use {used} of {known.codes} codes: {steps}"
     few = spread.codes(spread.bulk)
     if few * _FEW <= used:
         return "outliers", f"{BULK:.1%} of the values in {few} of {known.codes} codes; outliers reach {far:.4g}"
-    return "rounding", f"rounding to {used} codes: step {known.step:.3g}, typical value {spread.typical:.3g}"
+    return "rounding", f"rounding to {used} codes: {steps}"

@@ -21,7 +21,7 @@ from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.io.storable import digest
-from qrun.ir import Array, Model, Node
+from qrun.ir import Model, Node
 from qrun.ir.types import integer_range
 
 
@@ -190,18 +190,12 @@ def proved(made: Made, model: Model, sha256: str) -> str:
             found = reason(suspect)
             named = f"now: {found.cause}: {found.text}" if found.cause != UNKNOWN else _ties(made, sha256)
             return f"{RECORD_EXACT}; {named}" if named else RECORD_EXACT
-        for name, text, array in _hypotheses(suspect):
-            if digest(array) == sha256:
-                return f"the record has {name}: {text}"
+        with np.errstate(all="ignore"):
+            for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+                for tried in known.function(replace(suspect, theirs=None)):
+                    if tried.array is not None and digest(tried.array) == sha256:
+                        return f"the record has {known.name}: {tried.text}"
     return _ties(made, sha256)
-
-
-def _hypotheses(suspect: Suspect) -> Iterator[tuple[str, str, Array]]:
-    blind = replace(suspect, theirs=None)
-    for known in sorted(CAUSES.values(), key=lambda c: c.rank):
-        for hypothesis in known.function(blind):
-            if hypothesis.array is not None:
-                yield known.name, hypothesis.text, hypothesis.array
 
 
 def _ties(made: Made, sha256: str) -> str:

@@ -213,14 +213,9 @@ class _Work:
         suspect = Suspect(
             self.a.model, unit, name, inputs, mine, theirs, error, again, group.forms(), group.before_rounding
         )
-        exact = suspect.exact
-        place = own.difference.worst
-        at = (
-            float(exact[place])
-            if exact is not None and own.difference.form is None and own.difference.differing
-            else None
-        )
-        return Guilt(own, reason(suspect), at)
+        exact, d = suspect.exact, own.difference
+        known = exact is not None and d.form is None and d.differing
+        return Guilt(own, reason(suspect), float(exact[d.worst]) if exact is not None and known else None)
 
     def _again(self, unit: Unit, name: str, inputs: Values) -> Callable[[], Array | None]:
         def run() -> Array | None:

@@ -59,11 +59,6 @@ class RanNode:
         return self.op if self.domain in ("", "ai.onnx") else f"{self.domain}::{self.op}"
 
     @property
-    def op_text(self) -> str:
-        """The operator, and how many other nodes it stands for: ``Conv +3``."""
-        return f"{self.op} +{len(self.group) - 1}" if len(self.group) > 1 else self.op
-
-    @property
     def kernel_text(self) -> str:
         """What ran it: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
         if self.backend != "native":

@@ -60,15 +60,11 @@ def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     chosen = _ids(selected, "select") if _words(selected) else frozenset(catalog())
     left_out = _ids(ignored, "ignore")
     if not chosen - left_out:
-        facts = [
-            (option, ", ".join(_words(given)))
-            for option, given in (("select", selected), ("ignore", ignored))
-            if _words(given)
-        ]
+        given = {"select": _words(selected), "ignore": _words(ignored)}
+        facts = [(option, ", ".join(words)) for option, words in given.items() if words]
         fixes = ["select more or ignore less; qrun explain lists all codes"]
-        raise CallError(
-            "QR005", "--select and --ignore leave no rule, so nothing would be checked", facts=facts, fixes=fixes
-        )
+        message = "--select and --ignore leave no rule, so nothing would be checked"
+        raise CallError("QR005", message, facts=facts, fixes=fixes)
     return (chosen | STOPS) - left_out
 
 

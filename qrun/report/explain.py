@@ -153,7 +153,7 @@ def _topic(word: str) -> Page | None:
         return None
     if name == "causes":
         return _causes()
-    return Page(lambda screen: _print_topic(screen, name), {"topic": name, "text": TOPICS[name]})
+    return Page(lambda screen: screen.paragraphs(TOPICS[name]), {"topic": name, "text": TOPICS[name]})
 
 
 def causes() -> Mapping[str, Cause]:
@@ -170,7 +170,7 @@ def _causes() -> Page:
     width = max(map(len, known)) + 4
 
     def show(screen: Screen) -> None:
-        _print_topic(screen, "causes")
+        screen.paragraphs(TOPICS["causes"])
         screen.line()
         for name, told in known.items():
             screen.wrapped(f"  {name}".ljust(width), " " * width, told.summary)
@@ -206,18 +206,6 @@ def _print_cause(screen: Screen, told: Cause, also: str) -> None:
         ("see also", f"qrun explain {also}, the rule of the same name" if also else ""),
     ]
     screen.facts(rows)
-
-
-def _print_topic(screen: Screen, name: str) -> None:
-    """Paragraphs are wrapped; lines that start with a space stay as they are."""
-    for part in TOPICS[name].split("\n\n"):
-        if part.startswith(" "):
-            for line in part.splitlines():
-                screen.line(line)
-        else:
-            screen.wrapped("", "", " ".join(part.split()))
-        if not TOPICS[name].endswith(part):
-            screen.line()
 
 
 def _operator(word: str) -> Page | None:

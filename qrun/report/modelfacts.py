@@ -73,13 +73,10 @@ class ModelFacts:
             if macs is None and find(node.domain, node.op_type, node.version) is None:
                 return f"no cost is known for {node.op}"
             if macs is None:
-                unknown = [
-                    n for n in (*node.inputs, *node.outputs) if n and _sizes(scope, n, set(self.symbols)) is None
-                ]
+                names, symbols = filter(None, (*node.inputs, *node.outputs)), set(self.symbols)
+                unknown = next((name for name in names if _sizes(scope, name, symbols) is None), "")
                 return (
-                    f"the shape of {unknown[0]} is not stated"
-                    if unknown
-                    else f"{node.label} has shapes that do not fit"
+                    f"the shape of {unknown} is not stated" if unknown else f"{node.label} has shapes that do not fit"
                 )
         return ""
 

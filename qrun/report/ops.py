@@ -140,19 +140,15 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
 def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str = "") -> None:
     """The table, without the rules where there is little room, then how many of how many. name: what begins so is first."""
     wide, limited = screen.width is None or screen.width >= WIDE, any(s.limits for s in shown)
+    columns = [
+        Column("operator", wrap=True, cell=lambda s: s.op),
+        Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
+        Column("types", wrap=True, cell=lambda s: s.types or "-"),
+        Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
+        Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
+    ]
     if shown:
-        screen.grid(
-            Grid.of(
-                [
-                    Column("operator", wrap=True, cell=lambda s: s.op),
-                    Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
-                    Column("types", wrap=True, cell=lambda s: s.types or "-"),
-                    Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
-                    Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
-                ],
-                sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower())),
-            )
-        )
+        screen.grid(Grid.of(columns, sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower()))))
     screen.line(f"{len(shown)} of {total} operators")
 
 
@@ -218,13 +214,8 @@ def print_operators(screen: Screen, found: Sequence[Supported]) -> None:
 def _print_operator(screen: Screen, s: Supported) -> None:
     versions = ", ".join(map(str, s.versions))
     screen.line((s.op, "bold"), f"   version{'s' if len(s.versions) > 1 else ''} {versions}")
-    for part in s.text.split("\n\n"):
-        if part.startswith(" "):
-            for line in part.splitlines():
-                screen.line(f"  {line}")
-        else:
-            screen.wrapped("  ", "  ", " ".join(part.split()))
-        screen.line()
+    screen.paragraphs(s.text, "  ")
+    screen.line()
     formals = {f.name: f for f in s.definition.formals(s.versions[-1])}
     inputs = [
         [

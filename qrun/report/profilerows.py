@@ -193,12 +193,8 @@ def run_ns(profile: Profile) -> float:
 
 def _roof(machine: Machine, event: NodeEvent) -> Roof | None:
     """The roof of a node that computes in 8-bit integers or float32; of others only that of the memory."""
-    kinds: dict[np.dtype, Kind] = {
-        np.dtype(np.float32): "float32",
-        np.dtype(np.uint8): "int8",
-        np.dtype(np.int8): "int8",
-    }
-    kind = kinds.get(event.inputs[0].dtype) if event.inputs else None
+    kinds: dict[str, Kind] = {"float32": "float32", "uint8": "int8", "int8": "int8"}
+    kind = kinds.get(event.inputs[0].dtype.name) if event.inputs else None
     if kind is None and event.macs:
         return None
     return machine.roof(event.macs, bytes_moved(event), kind or "int8")

@@ -102,10 +102,8 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     total = report.result.duration_ns
     head = ("Time", "bold")
     if not report.result.events:
-        per_node = (
-            "; no nodes" if not report.model.nodes else "; qrun profile shows the time per node of other runtimes"
-        )
-        screen.line(head, f"  {duration(total)}, one run{per_node}")
+        why = "qrun profile shows the time per node of other runtimes" if report.model.nodes else "no nodes"
+        screen.line(head, f"  {duration(total)}, one run; {why}")
         return
     runs = f"the fastest of {report.result.runs} runs" if report.result.runs > 1 else "one run"
     screen.line(head, f"  {duration(total)}, {runs} (qrun profile for statistics)")

@@ -113,6 +113,17 @@ class Screen:
             at = end + 1
         self.line(first, *_slice(parts, begin, len(text)))
 
+    def paragraphs(self, text: str, indent: str = "") -> None:
+        """Paragraphs with a line between them, each wrapped; lines of one that begins with a space stay as they are."""
+        for number, part in enumerate(text.split("\n\n")):
+            if number:
+                self.line()
+            if part.startswith(" "):
+                for line in part.splitlines():
+                    self.line(indent + line)
+            else:
+                self.wrapped(indent, indent, " ".join(part.split()))
+
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
         """Labels with their values behind them, each a paragraph; those without a value are left out."""
         width = max((len(label) for label, _ in rows), default=0)

@@ -40,11 +40,8 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     for node in result.events:
         made_by = f"qrun {__version__} {node.backend if backend == 'native' else backend}".strip()
         ran = node.node.op if node.node is not None else ""
-        args = {
-            **_node_args(model, node),
-            "backend": made_by if backend != "ort" else backend,
-            "dur_ns": node.duration_ns,
-        }
+        args = {**_node_args(model, node), "backend": backend if backend == "ort" else made_by}
+        args["dur_ns"] = node.duration_ns
         args |= {"runs_as": ran, "group": list(node.group)} if len(node.group) > 1 or backend == "ort" else {}
         label = node_of(model, node).label
         events.append(event("Node", f"{label}_kernel_time", offset + node.start_ns, node.duration_ns, args))

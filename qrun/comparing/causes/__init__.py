@@ -47,12 +47,13 @@ class Reason:
 
 def reason(suspect: Suspect) -> Reason:
     """The first cause, from the most specific to the most general, that gives what the other side gave."""
-    for known in sorted(CAUSES.values(), key=lambda c: c.rank):
-        for hypothesis in known.function(suspect):
-            if hypothesis.array is None:
-                return Reason(known.name, hypothesis.text)
-            if suspect.explained(hypothesis.array):
-                return _measured(suspect, known.name, hypothesis.text)
+    with np.errstate(all="ignore"):  # causes try what may overflow
+        for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+            for hypothesis in known.function(suspect):
+                if hypothesis.array is None:
+                    return Reason(known.name, hypothesis.text)
+                if suspect.explained(hypothesis.array):
+                    return _measured(suspect, known.name, hypothesis.text)
     return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
 
 

@@ -62,8 +62,7 @@ def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Arra
     Yields nothing for other operators and types.
     """
     function = _KNOWN.get(node.op_type) if not node.domain and x.dtype == _F32 else None
-    with np.errstate(all="ignore"):
-        yield from function(node, x, step) if function is not None else ()
+    yield from function(node, x, step) if function is not None else ()
 
 
 def _horner(coefficients: Sequence[float], x: Array, step: Step) -> Array:

@@ -106,9 +106,8 @@ class Suspect:
             low, high = limits(self.mine.dtype)
         except KeyError:
             return None
-        with np.errstate(all="ignore"):
-            whole = np.clip(np.nan_to_num(values + zero, nan=low, posinf=high, neginf=low), low, high)
-            return np.asarray(whole.astype(np.int64).astype(np.int32).astype(self.mine.dtype))
+        whole = np.clip(np.nan_to_num(values + zero, nan=low, posinf=high, neginf=low), low, high)
+        return np.asarray(whole.astype(np.int64).astype(np.int32).astype(self.mine.dtype))
 
     def evaluate(
         self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None

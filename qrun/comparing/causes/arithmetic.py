@@ -51,9 +51,8 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         kind = np.dtype(dtype)
         if kind == due or NUMBERS[kind] == due or x is None or scale is None:
             continue
-        with np.errstate(all="ignore"):
-            divisor = spread(scale, s.mine, s.node.attributes.get("axis", 1)).astype(kind)
-            quotient = (x.astype(kind) / divisor).astype(np.float64)
+        divisor = spread(scale, s.mine, s.node.attributes.get("axis", 1)).astype(kind)
+        quotient = (x.astype(kind) / divisor).astype(np.float64)
         if quotient.shape != s.mine.shape:
             continue
         yield from recomputed(s.coded(np.rint(quotient), s.zero), f"divides in {type_name(kind)}")
@@ -102,12 +101,11 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
     if x is None or scale is None or x.dtype != np.int32:
         return
     axis = s.node.attributes.get("axis", 1)
-    with np.errstate(all="ignore"):
-        shift = np.float32(0) if zero is None else spread(zero, s.mine, axis).astype(np.float32)
-        made = (x.astype(np.float32) - shift) * spread(scale, s.mine, axis).astype(np.float32)
-        yield Hypothesis(
-            np.asarray(made.astype(s.mine.dtype)), "rounds the int32 code to float32 before it subtracts the zero point"
-        )
+    shift = np.float32(0) if zero is None else spread(zero, s.mine, axis).astype(np.float32)
+    made = (x.astype(np.float32) - shift) * spread(scale, s.mine, axis).astype(np.float32)
+    yield Hypothesis(
+        np.asarray(made.astype(s.mine.dtype)), "rounds the int32 code to float32 before it subtracts the zero point"
+    )
 
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
@@ -122,12 +120,11 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.exact is None or not s.alone:
         return
-    with np.errstate(all="ignore"):
-        single = (s.exact - s.zero).astype(np.float32)
-        for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
-            yield from recomputed(
-                s.coded(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
-            )
+    single = (s.exact - s.zero).astype(np.float32)
+    for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
+        yield from recomputed(
+            s.coded(np.rint(whole).astype(np.float64), zero), f"rounds the value before rounding to float32{text}"
+        )
 
 
 @cause(
@@ -176,10 +173,9 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     if s.exact is None or not s.alone:
         return
     real = _snapped(s.exact - s.zero)
-    with np.errstate(all="ignore"):
-        away = np.copysign(np.floor(np.abs(real) + 0.5), real)
-        inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
-        ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
+    away = np.copysign(np.floor(np.abs(real) + 0.5), real)
+    inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
+    ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
     for text, whole in ways:
         yield from recomputed(s.coded(whole, s.zero), f"rounds exact ties {text}")
 
@@ -201,9 +197,8 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
 
 def _snapped(values: Array) -> Array:
     """Values that float64 puts beside a tie, on it."""
-    with np.errstate(all="ignore"):
-        tie = np.floor(values) + 0.5
-        return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
+    tie = np.floor(values) + 0.5
+    return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
 
 
 def _text(zero: Array) -> str:

@@ -34,17 +34,16 @@ def saturation(s: Suspect) -> Iterator[Hypothesis]:
 def _converted(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
     """Rounded values after a conversion to int32 without saturation, zero point added."""
     start = "conversion to int32 without saturation: overflow becomes -2147483648"
-    with np.errstate(all="ignore"):
-        whole = np.rint(exact - zero)
-        fits = np.abs(whole) < 2**31
-        if fits.all():
-            return
-        indefinite = np.where(fits, whole, _INT_MIN)
-        yield start, indefinite + zero
-        wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
-        yield f"{start}, and wraps when the zero point is added", wrapped
-        both = np.rint(exact)
-        yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
+    whole = np.rint(exact - zero)
+    fits = np.abs(whole) < 2**31
+    if fits.all():
+        return
+    indefinite = np.where(fits, whole, _INT_MIN)
+    yield start, indefinite + zero
+    wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
+    yield f"{start}, and wraps when the zero point is added", wrapped
+    both = np.rint(exact)
+    yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
 
 
 @cause(
@@ -67,12 +66,11 @@ def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
         low, high = limits(s.mine.dtype)
     except KeyError:
         return
-    with np.errstate(all="ignore"):
-        whole = np.rint(s.exact - s.zero) + s.zero
-        beyond = (whole < low) | (whole > high)
-        if not beyond.any() or np.any(np.abs(whole) >= 2.0**62) or not np.isfinite(whole).all():
-            return
-        codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
+    whole = np.rint(s.exact - s.zero) + s.zero
+    beyond = (whole < low) | (whole > high)
+    if not beyond.any() or np.any(np.abs(whole) >= 2.0**62) or not np.isfinite(whole).all():
+        return
+    codes = (whole.astype(np.int64) - low) % (high - low + 1) + low
     yield from recomputed(
         s.coded(codes.astype(np.float64)), f"the result wraps modulo {high - low + 1} instead of saturating"
     )
@@ -83,9 +81,8 @@ def _difference(s: Suspect) -> Iterator[Hypothesis]:
     if x is None or scale is None or zero is None or x.dtype != np.int32:
         return
     factor, shift = _along(s, scale), _along(s, zero)
-    with np.errstate(all="ignore"):
-        narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
-        made = (narrow.astype(np.float32) * factor.astype(np.float32)).astype(s.mine.dtype)
+    narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
+    made = (narrow.astype(np.float32) * factor.astype(np.float32)).astype(s.mine.dtype)
     yield Hypothesis(np.asarray(made), "x - x_zero_point wraps modulo 2^32")
 
 
@@ -125,8 +122,7 @@ def _of_input(s: Suspect, x: Array) -> Iterator[Hypothesis]:
     """The inputs that differ are all NaN, or all infinite: the other side has one value for them."""
     assert s.theirs is not None
     bad = differing(s.mine, s.theirs)
-    with np.errstate(all="ignore"):
-        odd = x[bad].astype(np.float64)
+    odd = x[bad].astype(np.float64)
     for name, hit in (("NaN", np.isnan(odd)), ("infinity", np.isinf(odd)), ("NaN or infinity", ~np.isfinite(odd))):
         if hit.size and hit.all():
             for value in _ends(s):
@@ -149,16 +145,14 @@ def _largest(dtype: np.dtype[Any]) -> float:
 
 def _overflow(s: Suspect) -> Iterator[Hypothesis]:
     """Codes of float8 that only the range decides."""
-    with np.errstate(all="ignore"):
-        wide = s.mine.astype(np.float32)
+    wide = s.mine.astype(np.float32)
     if np.isinf(wide).any():
         made = np.where(np.isinf(wide), np.float32(np.nan), wide).astype(s.mine.dtype)
         yield Hypothesis(made, "overflow becomes NaN where infinity is due")
     largest = _largest(s.mine.dtype)
     x, scale = s.args[0], s.args[1]
     if np.isnan(wide).any() and x is not None and scale is not None:
-        with np.errstate(all="ignore"):
-            full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
+        full = np.where(np.isnan(wide) & ~np.isnan(x.astype(np.float32)), np.copysign(largest, x), wide)
         yield Hypothesis(full.astype(s.mine.dtype), "overflow saturates where saturate = 0 asks for NaN")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
 from qrun.comparing.differences import same
 from qrun.ir.types import describe, shape_text, type_name
@@ -88,9 +86,8 @@ def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
     To do: Add a Cast after the node; report it to the runtime.
     """
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
-        with np.errstate(all="ignore"):
-            cast = s.mine.astype(s.theirs.dtype)
-            back = s.theirs.astype(s.mine.dtype)
+        cast = s.mine.astype(s.theirs.dtype)
+        back = s.theirs.astype(s.mine.dtype)
         if same(back, s.mine):
             text = f"{type_name(s.theirs.dtype)} where {type_name(s.mine.dtype)} is due, same values"
             yield Hypothesis(cast, text)

@@ -39,14 +39,8 @@ def workflow_commands(report: Report, notes: bool = False) -> str:
 def _annotation(command: str, model: Checked, finding: Finding) -> str:
     where = " ".join(part for part in (safe(model.name), safe(place(finding))) if part)
     lines = [f"{where}: {safe(finding.message)}", *(f"  {label}: {text}" for label, text in facts(finding))]
-    properties = {
-        "title": f"qrun {title(finding)}",
-        "file": model.name,
-        "line": "1",
-        "col": "1",
-        "endLine": "1",
-        "endColumn": "1",
-    }
+    start = dict.fromkeys(("line", "col", "endLine", "endColumn"), "1")
+    properties = {"title": f"qrun {title(finding)}", "file": model.name, **start}
     escaped = {key: _data(safe(value)).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
     shown = ",".join(f"{key}={value}" for key, value in escaped.items())
     return f"::{command} {shown}::{_data(chr(10).join(lines))}"

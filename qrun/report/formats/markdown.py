@@ -21,15 +21,8 @@ def markdown(report: Report, asked: Asked) -> str:
     if ordered:
         lines += ["| | model | rule | where | what | fix |", "| --- | --- | --- | --- | --- | --- |"]
     for model, finding in ordered[:MOST]:
-        cells = [
-            finding.level,
-            code(model.name),
-            title(finding),
-            code(place(finding)),
-            cell(finding.message),
-            cell(finding.fix),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        names = [finding.level, code(model.name), title(finding), code(place(finding))]
+        lines.append(f"| {' | '.join([*names, cell(finding.message), cell(finding.fix)])} |")
     if len(ordered) > MOST:
         left = plural(len(ordered) - MOST, "more finding")
         lines += ["", f"{left}: the log and the other reports have all of them."]

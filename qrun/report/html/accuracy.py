@@ -9,7 +9,7 @@ from qrun.documents.item import Item
 from qrun.report.html.cells import COSINE, INDEX, MAX_ABS, SQNR, inner_cell, label_cell, number_cell, real, text_cell
 from qrun.report.html.collect import MOST
 from qrun.report.html.models import items
-from qrun.report.html.tags import HtmlColumn, Markup, table, tag
+from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import share
 
 
@@ -19,11 +19,8 @@ def accuracy_parts(found: Item) -> list[Markup]:
     kept = [node.text for node in items(found.find("keep_in_float"), "nodes")]
     parts = []
     if outputs:
-        name, agreed = (
-            HtmlColumn("output", text_cell("name"), name=True),
-            HtmlColumn("same argmax", _agreed, number=True),
-        )
-        columns = [name, SQNR, COSINE, MAX_ABS, agreed]
+        agreed = HtmlColumn("same argmax", _agreed, number=True)
+        columns = [HtmlColumn("output", text_cell("name"), name=True), SQNR, COSINE, MAX_ABS, agreed]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if costs:
         parts += [tag("h3", "What costs accuracy, costliest first"), _costs(costs)]
@@ -61,20 +58,17 @@ def _agreed(output: Item) -> str:
 
 def _costs(rows: Sequence[Item]) -> Markup:
     largest = max((real(r, "share") or 0 for r in rows), default=0)
+    alone = "At the outputs, with only this node quantized"
+
+    def part(row: Item) -> Cell:
+        return share(real(row, "share"), largest)
 
     columns = [
         HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
         HtmlColumn("node", label_cell, name=True),
         HtmlColumn("operator", text_cell("op"), short=True),
-        HtmlColumn(
-            "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"
-        ),
-        HtmlColumn(
-            "output SQNR dB",
-            number_cell("output_sqnr_db", 1),
-            number=True,
-            about="At the outputs, with only this node quantized",
-        ),
+        HtmlColumn("share", part, number=True, about="Of the noise at the outputs"),
+        HtmlColumn("output SQNR dB", number_cell("output_sqnr_db", 1), number=True, about=alone),
         HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about="Of the tensor it makes"),
         HtmlColumn("reason", text_cell("reason"), short=True),
         HtmlColumn("why", text_cell("why"), wide=True),

@@ -52,13 +52,8 @@ def _judged(checked: CheckedModel) -> str:
 def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     """The findings of one rule: what they have in common once, the rest in a table if there are several."""
     first, path = found[0]
-    title = join(
-        [
-            tag("span", first.level, class_=first.level),
-            " ",
-            tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}"),
-        ]
-    )
+    link = tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}")
+    title = join([tag("span", first.level, class_=first.level), " ", link])
     single = len(found) == 1
     shared = [key for key in LABELS if len({getattr(f, key) for f, _ in found}) == 1]
     parts = [tag("h4", title, "" if single else f" · {len(found)}×")]

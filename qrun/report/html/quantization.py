@@ -20,12 +20,10 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
     if not tensors:
         return Markup()
     kinds = [(kind, sum(t.kind == kind for t in tensors)) for kind in ("activation", "weight", "bias")]
-    counts = ", ".join(
-        plural(n, kind) if kind != "bias" else f"{n} bias{'es' if n > 1 else ''}" for kind, n in kinds if n
-    )
+    counts = [plural(n, kind) if kind != "bias" else f"{n} bias{'es' if n > 1 else ''}" for kind, n in kinds if n]
     first = f"The first {len(tensors):,} of {count:,} tensors: " if count > len(tensors) else ""
     about = (
-        f"{first}{counts}. Each histogram spans all codes of its type (of int32: the used range); bars are as high as elements "
+        f"{first}{', '.join(counts)}. Each histogram spans all codes of its type (of int32: the used range); bars are as high as elements "
         "per code. The bars at its ends are the smallest and the largest code, where everything outside the range ends up: "
         "red, or grey where that is as meant: at the zero point, as after a Relu, and in weights and biases, whose "
         "largest value the scale is made for. Range is what the used codes stand for."

@@ -13,7 +13,7 @@ from qrun.report.html.collect import PageContent
 from qrun.report.html.frame import section
 from qrun.report.html.models import items
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, join, table, tag, void
-from qrun.report.nodes import STEPS, step_names
+from qrun.report.nodes import STEPS, fused_text, step_names
 from qrun.report.text import duration, plural
 
 GAP, WIDE = 0.05, 0.2
@@ -40,7 +40,7 @@ class Palette:
 
 
 def label(node: ProfileNode) -> str:
-    return f"#{node.index} {node.label} {node.op_text}"
+    return f"#{node.index} {node.label} {fused_text(node, node.op)}"
 
 
 def time_section(page: PageContent, palette: Palette) -> Markup:
@@ -48,11 +48,8 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
     if not page.nodes:
         return Markup()
     spent, whole = page.sum_ms, page.run_ms
-    rest = (
-        f"; the last block is what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
-        if whole > spent
-        else ""
-    )
+    left = duration((whole - spent) * 1e6)
+    rest = f"; the last block is what a run takes besides these medians, {left}" if whole > spent else ""
     about = f"One block for each node, as wide as its time{rest}. Point at a block to see the node's name."
     return section(
         "time",
@@ -181,27 +178,24 @@ def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
     columns = [
         HtmlColumn("#", lambda n: str(n.index), number=True, rising=True),
         HtmlColumn("node", lambda n: named(n, n.label), name=True),
-        HtmlColumn("operator", lambda n: n.op_text, short=True),
+        HtmlColumn("operator", lambda n: fused_text(n, n.op), short=True),
         HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True, sorted="descending"),
         HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
         HtmlColumn("share", lambda n: share(n.share, largest), number=True),
         HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
-        HtmlColumn(
-            "roof", _roof, number=True, about="Share of what the machine allows at the node's arithmetic intensity"
-        )
-        if roofs
-        else None,
+        HtmlColumn("roof", _roof, number=True, about=ROOF) if roofs else None,
         HtmlColumn("kernel", lambda n: n.ran_by, wide=True),
         HtmlColumn("output", lambda n: n.output_text, short=True),
     ]
-    return table(
-        "nodes",
-        columns,
-        sorted(nodes, key=lambda n: -n.median_ms),
-        sortable=True,
-        box="tall",
-        id=lambda n: f"n{n.index}" if first[n.index] == id(n) else None,
-    )
+
+    def anchor(node: ProfileNode) -> str | None:
+        return f"n{node.index}" if first[node.index] == id(node) else None
+
+    slowest = sorted(nodes, key=lambda n: -n.median_ms)
+    return table("nodes", columns, slowest, sortable=True, box="tall", id=anchor)
+
+
+ROOF = "Share of what the machine allows at the node's arithmetic intensity"
 
 
 def _roof(node: ProfileNode) -> str:
