@@ -167,10 +167,8 @@ def accuracy(
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
     if not feeds:
-        fixes = ["-i FILE, or --random"]
-        raise CallError(
-            "QR001", "no inputs were given", fixes=fixes, calls=["qrun.compare(reference, quantized, {name: array})"]
-        )
+        calls = ["qrun.compare(reference, quantized, {name: array})"]
+        raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"], calls=calls)
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():

@@ -122,6 +122,5 @@ def _pair(key: str, a: Array, b: Array, tolerance: Tolerance, budget: Budget) ->
         return ElementPair(index, plain(a[index]), plain(b[index]))
 
     first, worst = (place(found.first), place(found.worst)) if found.differing else (None, None)
-    return ArrayPair(
-        key, describe(a), describe(b), found, first, worst, None if a.dtype.kind in "USOcb" else sqnr(b, a)
-    )
+    noise = None if a.dtype.kind in "USOcb" else sqnr(b, a)
+    return ArrayPair(key, describe(a), describe(b), found, first, worst, noise)

@@ -31,12 +31,8 @@ def tolerance(
     against: the second side, see `sides`; None for what is no one model on two sides.
     """
     usual = EXACTLY if against in EXACT else Tolerance() if against is None else _USUAL
-    return Tolerance(
-        lsb,
-        usual.rtol if rtol is None else rtol,
-        usual.atol if atol is None else atol,
-        usual.eps if atol is None else 0,
-    )
+    eps = usual.eps if atol is None else 0
+    return Tolerance(lsb, usual.rtol if rtol is None else rtol, usual.atol if atol is None else atol, eps)
 
 
 def sides(

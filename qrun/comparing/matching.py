@@ -185,10 +185,8 @@ class _Matcher:
             if place in self.pairs or place in self.skipped or not self._is_weighty(place):
                 continue
             node = self.b.nodes[place]
-            alike = sorted(
-                ((likeness(self.a, o, self.b, place) or 0.0, o) for o in free if kind(self.a.nodes[o]) == kind(node)),
-                reverse=True,
-            )
+            able = [o for o in free if kind(self.a.nodes[o]) == kind(node)]
+            alike = sorted(((likeness(self.a, o, self.b, place) or 0.0, o) for o in able), reverse=True)
             if alike and alike[0][0] >= ALIKE and (len(alike) < 2 or alike[1][0] < alike[0][0] - _CLEAR):
                 self._pair(place, alike[0][1], "weights")
                 self._pair_inputs(place, alike[0][1])

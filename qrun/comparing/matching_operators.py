@@ -137,10 +137,9 @@ def _moved(writer: NodeWriter, node: Node) -> bool:
         return False
     real = writer.real(node, source, scale, zero, **attributes)
     output = node.outputs[0] if shape else writer.name(f"{node.label}/{node.op_type}")
-    rest = node.inputs[1:]
-    writer.nodes.append(
-        Node(node.index, node.label, "", node.op_type, node.version, (real, *rest), (output,), node.attributes)
-    )
+    inputs = (real, *node.inputs[1:])
+    made = Node(node.index, node.label, "", node.op_type, node.version, inputs, (output,), node.attributes)
+    writer.nodes.append(made)
     return shape or writer.round(node, output, scale, zero, node.outputs[0])
 
 

@@ -171,9 +171,8 @@ def _range(b: Reals, place: int) -> Limits | None:
         return None
     step = float(scale.reshape(-1)[0])
     first = float(zero.astype(np.float64).reshape(-1)[0]) if zero is not None else 0.0
-    return Limits(
-        (int(info.min) - first) * step, (int(info.max) - first) * step, step, int(info.max) - int(info.min) + 1
-    )
+    low, high = int(info.min), int(info.max)
+    return Limits((low - first) * step, (high - first) * step, step, high - low + 1)
 
 
 class Mixed:

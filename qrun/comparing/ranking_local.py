@@ -175,9 +175,8 @@ class Watch:
             last = reader is not None and (
                 reader.op_type == "MatMul" or (reader.op_type == "Gemm" and not reader.attributes.get("transB", 0))
             )
-            rows = np.abs(np.moveaxis(codes, -1 if last else 0, 0).reshape(codes.shape[-1 if last else 0], -1)).max(
-                1, initial=0
-            )
+            axis = -1 if last else 0
+            rows = np.abs(np.moveaxis(codes, axis, 0).reshape(codes.shape[axis], -1)).max(1, initial=0)
             middle = float(np.median(rows[rows > 0])) if (rows > 0).any() else 0.0
             found = max(found, float(rows.max()) / middle) if middle else found
         return found

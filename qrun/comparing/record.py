@@ -172,10 +172,8 @@ def _json(value: Any) -> str:
 
 def _cannot(folder: Path, reason: str) -> CallError:
     facts = [("expected", "a new or empty directory, or an older record")]
-    fixes = ["--record NEW_DIR"]
-    return CallError(
-        "QR008", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)], facts=facts, fixes=fixes
-    )
+    message = f"cannot write a record to {str(folder)!r}: {reason}"
+    return CallError("QR008", message, where=[str(folder)], facts=facts, fixes=["--record NEW_DIR"])
 
 
 def host() -> dict[str, str]:

@@ -120,9 +120,8 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
         where = [str(a), str(b)]
         facts = [("expected", "two profiles, two runs or two checks"), ("got", f"{a}: {kind}, {b}: {other}")]
         fixes = [f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"]
-        raise CallError(
-            "QR005", f"a saved {kind} and a saved {other} cannot be compared", where=where, facts=facts, fixes=fixes
-        )
+        message = f"a saved {kind} and a saved {other} cannot be compared"
+        raise CallError("QR005", message, where=where, facts=facts, fixes=fixes)
     if kind == "profile":
         return compare_profiles(a, b, first, second)
     return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)

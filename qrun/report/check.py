@@ -11,6 +11,9 @@ from qrun.report.catalog import entry
 from qrun.report.message import counted
 from qrun.report.text import plural, safe
 
+LABELS = ("tensor", "expected", "got", "why", "fix")
+"""What a finding may say besides its message."""
+
 
 def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
     """The findings with their models, without notes unless they are asked for, or make the check fail."""
@@ -52,14 +55,7 @@ def headline(finding: Finding) -> str:
 
 def facts(finding: Finding) -> Iterable[tuple[str, str]]:
     """What a finding says besides its message, by label; each on one line."""
-    pairs = (
-        ("tensor", finding.tensor),
-        ("expected", finding.expected),
-        ("got", finding.got),
-        ("why", finding.why),
-        ("fix", finding.fix),
-    )
-    return [(label, safe(text)) for label, text in pairs if text]
+    return [(label, safe(text)) for label in LABELS if (text := getattr(finding, label))]
 
 
 def fingerprints(report: Report) -> list[str]:

@@ -67,10 +67,8 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
     facts.append(("inputs", _inputs(found, t)))
     if guilt is not None and guilt.pair != pair:
-        facts += [
-            ("by itself", f"fed the values of {found.names[1]}, it differs too"),
-            *_measures(found, guilt.pair, guilt.exact)[1:],
-        ]
+        facts.append(("by itself", f"fed the values of {found.names[1]}, it differs too"))
+        facts += _measures(found, guilt.pair, guilt.exact)[1:]
     return facts + (_reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
@@ -79,12 +77,8 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
     if d.form is not None:
         return [("type", f"{found.names[0]} {d.form[0]}   {found.names[1]} {d.form[1]}")]
     elements = f"{d.differing} of {plural(d.total, 'element')}"
-    differ = (
-        f"{elements} beyond {allowed}, largest of these {largest(pair)}"
-        if allowed
-        else f"{elements}, largest {largest(pair)}"
-    )
-    facts = [("type", pair.type), ("differ", differ)]
+    differ = f"{elements} beyond {allowed}, largest of these" if allowed else f"{elements}, largest"
+    facts = [("type", pair.type), ("differ", f"{differ} {largest(pair)}")]
     if allowed and pair.other_bits > d.differing:
         most = plural(int(d.largest), "step") if d.integral else number(d.largest)
         facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, largest {most}"))
@@ -114,11 +108,8 @@ def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if origin.guilt is None:
         return [("cause", told), ("next", f"{tight} shows why they start there")]
     why = f"{origin.guilt.reason.cause}: {origin.guilt.reason.text}"
-    return [
-        ("cause", told),
-        ("there", why),
-        ("next", f"--isolate {tight} judges each node by itself and shows more of this one"),
-    ]
+    more = f"--isolate {tight} judges each node by itself and shows more of this one"
+    return [("cause", told), ("there", why), ("next", more)]
 
 
 def _reason(reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:

@@ -29,11 +29,8 @@ def whole_grid(report: ProfileReport, sign: str) -> Grid:
     rows = [{"runtime": name, **dict(_times(each, sign)), **dict(more)} for name, each in runs]
     optional = {"load": 1, "max": 2, "min": 3, "first run": 4}
     columns = [Column(name, right=name != "runtime", optional=optional.get(name, 0)) for name in rows[0]]
-    return (
-        Grid(columns, [list(row.values()) for row in rows])
-        if both
-        else Grid(columns, [list(rows[0].values())]).without(0)
-    )
+    grid = Grid(columns, [list(row.values()) for row in rows])
+    return grid if both else grid.without(0)
 
 
 def _times(profile: Profile, sign: str) -> list[tuple[str, str]]:

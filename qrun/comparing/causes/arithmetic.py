@@ -69,11 +69,9 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     as golden data.
     """
     if s.is_op(*_PRODUCTS):
-        for arith, text in (
-            ("ort", "float32(sum) times the multiplier, in float32"),
-            ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding"),
-        ):
-            yield from recomputed(s.evaluate(arith), f"rounds x_scale * w_scale / y_scale to float32; {text}")  # type: ignore[arg-type]
+        start, end = "rounds x_scale * w_scale / y_scale to float32", "times the multiplier"
+        yield from recomputed(s.evaluate("ort"), f"{start}; float32(sum) {end}, in float32")
+        yield from recomputed(s.evaluate("onnx-ref"), f"{start}; float64(sum) {end}, zero point added before rounding")
 
 
 @cause(
@@ -91,8 +89,8 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     if s.is_op("DequantizeLinear"):
         yield from _rounded_codes(s)
     if s.alone and not s.is_op(*_PRODUCTS):
-        for arith, whose in (("ort", "onnxruntime's"), ("onnx-ref", "onnx.reference's")):
-            yield from recomputed(s.evaluate(arith), f"{whose} order of float32 steps")  # type: ignore[arg-type]
+        yield from recomputed(s.evaluate("ort"), "onnxruntime's order of float32 steps")
+        yield from recomputed(s.evaluate("onnx-ref"), "onnx.reference's order of float32 steps")
 
 
 def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
@@ -103,9 +101,8 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
     axis = s.node.attributes.get("axis", 1)
     shift = np.float32(0) if zero is None else spread(zero, s.mine, axis).astype(np.float32)
     made = (x.astype(np.float32) - shift) * spread(scale, s.mine, axis).astype(np.float32)
-    yield Hypothesis(
-        np.asarray(made.astype(s.mine.dtype)), "rounds the int32 code to float32 before it subtracts the zero point"
-    )
+    text = "rounds the int32 code to float32 before it subtracts the zero point"
+    yield Hypothesis(np.asarray(made.astype(s.mine.dtype)), text)
 
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")

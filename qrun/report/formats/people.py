@@ -67,15 +67,7 @@ def _table(screen: Screen, report: Report) -> None:
         shown = list(report.models)
     if len(report.models) > 1 and shown:
         screen.line()
-        columns = [
-            Column("model", shrink=1),
-            *(Column(c, right=True) for c in ("nodes", "errors", "warnings", "vectors", "time")),
-        ]
-        rows = [
-            [m.name, str(m.nodes), _count(m, "error"), _count(m, "warning"), _vectors(m), duration(m.duration_ns)]
-            for m in shown
-        ]
-        screen.grid(Grid(columns, rows))
+        screen.grid(Grid.of(_MODELS, shown))
     reasons = unexplained(report)
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)
@@ -83,9 +75,15 @@ def _table(screen: Screen, report: Report) -> None:
         screen.line(f"{screen.ellipsis} {plural(len(reasons) - TABLE, 'more skipped vector')}")
 
 
-def _count(model: Checked, level: str) -> str:
-    return str(sum(f.level == level for f in model.findings))
-
-
 def _vectors(model: Checked) -> str:
     return f"{sum(v.status == 'passed' for v in model.vectors)} of {len(model.vectors)}" if model.vectors else "-"
+
+
+_MODELS = [
+    Column("model", shrink=1, cell=lambda m: m.name),
+    Column("nodes", right=True, cell=lambda m: str(m.nodes)),
+    Column("errors", right=True, cell=lambda m: str(sum(f.level == "error" for f in m.findings))),
+    Column("warnings", right=True, cell=lambda m: str(sum(f.level == "warning" for f in m.findings))),
+    Column("vectors", right=True, cell=_vectors),
+    Column("time", right=True, cell=lambda m: duration(m.duration_ns)),
+]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from qrun.checking.rules import LEVELS, RULES, Finding
 from qrun.report.catalog import entry
+from qrun.report.check import LABELS
 from qrun.report.html.collect import CheckedModel
 from qrun.report.html.frame import facts, section
 from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
@@ -14,7 +15,6 @@ from qrun.report.text import plural
 
 Placed = tuple[Finding, str]
 """A finding, and the path of its model where there are several."""
-LABELS = ("tensor", "expected", "got", "why", "fix")
 NAMES = ("tensor",)
 
 

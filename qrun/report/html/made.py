@@ -56,12 +56,8 @@ def observed(
         "findings": findings,
     }
     made = [] if result is None else [document("outputs", {"outputs": output_records(result.outputs)})]
-    edges = [
-        [node.index, reader.index]
-        for node in model.nodes
-        for out in node.outputs
-        for reader in model.consumers.get(out, ())
-    ]
+    made_by = [(out, node) for node in model.nodes for out in node.outputs]
+    edges = [[node.index, reader.index] for out, node in made_by for reader in model.consumers.get(out, ())]
     made.append(document("graph", {"edges": edges}))
     made += [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
     return made, findings, len(rules)

@@ -106,6 +106,5 @@ def _different(first: Item, mine: Sequence[ModelFile], kind: str, item: Item, ot
     ]
     if path := mine[0].path:
         fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
-    return CallError(
-        "QR005", "these reports are of different models", where=[first.source, item.source], facts=facts, fixes=fixes
-    )
+    where = [first.source, item.source]
+    return CallError("QR005", "these reports are of different models", where=where, facts=facts, fixes=fixes)

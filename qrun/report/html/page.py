@@ -108,9 +108,8 @@ def _made(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
     from qrun import __version__
 
     env = page.told.environment or Environment()
-    versions = [
-        f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known
-    ]
+    told = {"Python": env.python, "numpy": env.numpy, "onnx": env.onnx}
+    versions = [f"{name} {known}" for name, known in told.items() if known]
     cpus = plural(env.cpus, "CPU") if env.cpus else ""
     made = ", ".join(filter(None, [f"qrun {__version__}", *versions, cpus, env.machine, page.date]))
     about = facts([*rows, ("made by", made), ("again", tag("code", shlex.join(page.command)))])
