@@ -8,7 +8,6 @@ does not prove is added tap by tap (rounding.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -93,6 +92,7 @@ class FloatWinogradEmitter(RoundingEmitter):
     """A strip is `rows` patches by `vectors` of channels; b lies panel after panel, and its columns' lengths are known."""
 
     names = NAMES
+    mixes = True
     patches: Value
     strips: Value
 
@@ -218,11 +218,3 @@ class FloatWinogradEmitter(RoundingEmitter):
     def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
         length = (self.lengths + row // self.rounded_rows * 8).load("double", 8).splat(self.lanes)
         return length * (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
-
-    def settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
-        """Of a patch with infinities or NaN, which may have come from other results' pixels, all sums are made again."""
-        w, mask = self.w, self.mask(vector)
-
-        odd = reach.test("uge", math.inf)
-        (total,) = w.instead([total], odd.any(), lambda: self.added(row, vector, mask, None)[:1])
-        super().settle(row, vector, total, odd.select(math.inf, reach))

@@ -71,6 +71,7 @@ class FloatProductEmitter(PanelEmitter):
         self.right, self.squares = self.scratch + a.right_at, self.scratch + a.squares_at
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
         self.part_lanes = self.lanes // 2 if spec.halves else self.lanes
+        self.pitch = PITCH
 
     def tile(self, tile: Value) -> None:
         a = self.a
@@ -162,7 +163,7 @@ class FloatProductEmitter(PanelEmitter):
 
         Where it is the only panel as well, all strips convert theirs to the same place.
         """
-        self.converted = self.scratch + self.alone.select(0, row) * PITCH
+        self.converted = self.scratch + self.alone.select(0, row) * self.pitch
         self.convert(row, opening)
         self._strip(row, number)
 

@@ -206,14 +206,25 @@ def available() -> tuple[Isa, ...]:
     return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
 
 
-def halves(isa: Isa) -> bool:
-    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their way in two
-    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves. Zen 4 is told by what it has and
+def _zen4(isa: Isa) -> bool:
+    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4, which is told by what it has and
     lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought AVX512-VP2INTERSECT."""
     if isa.lanes != 16:
         return False
     host = host_features(isa.architecture)
     return "sse4a" in host and "avx512vp2intersect" not in host
+
+
+def halves(isa: Isa) -> bool:
+    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their way in two
+    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
+    return _zen4(isa)
+
+
+def adds_apart(isa: Isa) -> bool:
+    """Whether two additions and a multiply-add of float64 take as long as two multiply-adds, or less: where additions have units of
+    their own, beside which those of multiply-adds stay busy. So it was measured on AMD's Zen 4."""
+    return _zen4(isa)
 
 
 def choose(name: str = "") -> Isa:

@@ -40,11 +40,12 @@ class RoundingEmitter(KernelEmitter):
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
     right_column: where it is in b. begins: whether sums begin with the addend, for which their reach then pays.
-    lengths: where the rows' reaches are kept. rounded_rows: rows of the result that are rounded together.
+    lengths: where the rows' reaches are kept. rounded_rows: rows of the result that are rounded together. mixes: whether sums of rows
+    with infinities or NaN are not those of their products, so that they are made again.
     """
 
     own_memory = True
-    begins = False
+    begins = mixes = False
     batch: Value
     first: Value
     left: Value
@@ -96,7 +97,14 @@ class RoundingEmitter(KernelEmitter):
 
     def row_reach(self, squares: Value) -> Value:
         """What the sums of a row with this sum of squares may be off, relative to a column's length."""
-        reach = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
+        return self._reach(squares.sqrt())
+
+    def keep_reach(self, row: Value, length: Value) -> None:
+        """Keep the reach of a row of this length."""
+        (self.lengths + row * 8).store(self._reach(length), 8)
+
+    def _reach(self, length: Value) -> Value:
+        reach = length * (self.a.numbers + REACH).load("double", 8)
         with self.w.when(~reach.test("olt", math.inf)):
             self.odd_rows.store(self.w.value("i64", 1), 8)
         return reach
@@ -209,8 +217,12 @@ class RoundingEmitter(KernelEmitter):
     def settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
         """Make the columns of a vector again whose sums are in doubt."""
         w, mask = self.w, self.mask(vector)
-        addend = self._addend(row, vector, mask)
+        odd, addend = reach.test("uge", math.inf), self._addend(row, vector, mask)
+        if self.mixes:
+            reach = odd.select(math.inf, reach)
         value, low, high = self._ends(total, reach, addend)
+        if self.mixes:
+            (value,) = w.instead([value], odd.any(), lambda: self.added(row, vector, mask, addend)[:1])
         finite = abs(value).test("olt", math.inf)
         special = finite.test("eq", ZERO) & mask
         doubtful = low.bitcast("i32").test("ne", high.bitcast("i32")) & mask & finite

@@ -291,6 +291,11 @@ class Instructions:
         self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in typed)})")
         return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
 
+    def read(self, *vectors: Value) -> None:
+        """Nothing, for which these vectors of 512 bits must still be in registers."""
+        taken, typed = ",".join("v" for _ in vectors), ", ".join(f"{vector.kind} {vector}" for vector in vectors)
+        self.do(f'call void asm sideeffect "", "{taken}"({typed})')
+
     def at(self, pointer: Value, offset: Operand) -> Value:
         """The pointer plus a number of bytes."""
         return pointer if offset == 0 else self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}")

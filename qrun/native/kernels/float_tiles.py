@@ -101,9 +101,18 @@ class Cut:
     panels: int
 
     @classmethod
-    def of(cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int, ready: bool) -> Cut:
+    def of(
+        cls,
+        number: int,
+        size: tuple[int, int, int],
+        strip: tuple[int, int],
+        threads: int,
+        ready: bool,
+        depth: int = DEPTH,
+    ) -> Cut:
         """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
-        without work, larger ones convert less twice. strip: its rows and columns; ready: whether rows need no conversion.
+        without work, larger ones convert less twice. strip: its rows and columns; ready: whether rows need no conversion;
+        depth: elements of a block of k.
         """
         rows, columns, k = size
         high, width = strip
@@ -120,7 +129,7 @@ class Cut:
         }
         cuts = []
         for tall, parts in product(sorted(heights, reverse=True), (1, 2, 4, 8, panels) if threads > 1 else (1,)):
-            most = max(1, _SUMS // (8 * tall * width)) if k > DEPTH else panels
+            most = max(1, _SUMS // (8 * tall * width)) if k > depth else panels
             cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
         return min(cuts, key=cost)
 
