@@ -265,6 +265,16 @@ def test_an_output_of_another_type_than_the_graph_declares_is_refused() -> None:
         qrun.Session(model).run({"x": np.ones(2, np.float32)})
 
 
+@pytest.mark.parametrize("op", ["Identity", "ConstantOfShape"])
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_the_node_of_such_an_output_is_named_as_the_file_has_it(op: str, backend: str) -> None:
+    """Also where the graph that runs has a constant, or another node, in its place."""
+    nodes = [helper.make_node(op, ["x" if op == "Identity" else "n"], ["y"], name="last")]
+    model = make_model(nodes, {"x": [2]}, {"y": typed(TensorProto.DOUBLE, [2])}, {"n": np.array([2])}, opset=14)
+    with pytest.raises(qrun.errors.RunError, match=rf"node 0 last \({op}-(14|9)\)"):
+        qrun.Session(model, backend=backend).run({"x": np.ones(2, np.float32)})
+
+
 def test_measured_keeps_the_program_and_gives_what_run_gives() -> None:
     session = qrun.Session(ROOT / "models/digits/qoperator/model.onnx")
     feeds = {session.inputs[0].name: np.load(ROOT / "models/digits/x.npy")}

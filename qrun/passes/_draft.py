@@ -163,9 +163,11 @@ class Draft:
         elif same not in self.preserved and same not in self._given and same not in self.constants:
             self._aliases[same] = name
         else:
-            label = self.model.nodes[index].label
-            latest = version("", "Identity", OPSETS[-1])
-            self.put(index, (Node(index, label, "", "Identity", latest, (same,), (name,)), (index,)))
+            node = self.model.nodes[index]
+            if node.op_type != "Identity":
+                latest = version("", "Identity", OPSETS[-1])
+                node = Node(index, node.label, "", "Identity", latest, (), (name,))
+            self.put(index, (replace(node, inputs=(same,)), (index,)))
 
     def finish(self) -> Rewritten:
         """The rewritten model, without the nodes that only replaced ones needed."""

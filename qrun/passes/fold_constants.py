@@ -1,8 +1,9 @@
 """Nodes that only read constants become constants, in the graphs inside nodes too.
 
 The reference kernels compute them, in the session's arithmetic, so the values are those of a run. Nodes with
-subgraphs stay, those that refuse their inputs (they will fail when run, with their own message), those that have
-something to report about their values (a run will), and those whose results would need too much memory.
+subgraphs stay, those that refuse their inputs or make an output of another type than the graph declares (they will fail
+when run, with their own message), those that have something to report about their values (a run will), and those whose
+results would need too much memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.ir import Array, Model, Node
+from qrun.ir.compound import of_type
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Rewritten
 from qrun.passes._evaluate import evaluate
@@ -29,6 +31,7 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
     draft = Draft(model, keep, arith)
     room = LIMIT
     left = LIMIT + sum(array.nbytes for array in model.constants.values())
+    declared = {value.name: value for value in model.outputs}
     known = {"", *model.constants}.difference(v.name for v in model.defaults)
     for node in model.nodes:
         if any(node.subgraphs):
@@ -44,6 +47,8 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
         if made is None:
             continue
         named = {name: array for name, array in zip(node.outputs, made, strict=False) if name}
+        if not all(of_type(named[name], declared[name]) for name in named.keys() & declared.keys()):
+            continue
         growth = sum(a.nbytes for a in named.values() if node.inputs) - given
         fresh = sum(a.nbytes for a in named.values() if not any(_share(a, b) for b in args))
         if growth > room or (node.inputs and fresh > left):

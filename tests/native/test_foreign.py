@@ -125,6 +125,23 @@ def test_a_refusal_is_that_of_the_turn(turned: list[int]) -> None:
     assert max(turned) > 80
 
 
+def test_sequences_are_handed_on_by_python() -> None:
+    """They are no bytes that a call could copy."""
+    model = onnx.parser.parse_model(
+        HEAD
+        + """main (bool c, float[2] x) => (optional(seq(float[2])) s, float[2] e) {
+        s, e = If(c) <then_branch = t () => (seq(float[2]) a, float[2] r) { r = Relu(x)  a = SequenceConstruct(r, x) },
+          else_branch = f () => (optional(seq(float[2])) b, float[2] h)
+            { h = Tanh(x)  q = SequenceConstruct(x)  b = Optional(q) }> }"""
+    )
+    reference, session = (qrun.Session(model, backend=b, cache=OBJECTS) for b in ("reference", "native"))
+    for run in range(12):
+        feeds = {"c": np.array(run % 3 > 0), "x": np.array([run - 5, 3], F32)}
+        want, got = reference.run(feeds), session.run(feeds)
+        for a, b in zip((*got["s"], got["e"]), (*want["s"], want["e"]), strict=True):
+            assert_equal(a, b, f"run {run}")
+
+
 def test_what_claims_much_memory_goes_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """There the run's own account tells whether that is allowed."""
     model = ordered(LINES["one result"])

@@ -33,7 +33,8 @@ class Foreign(Operation):
     ) -> None:
         if len(operands) >= _MOST:
             raise Declined("too many operands")
-        if any(operand.dtype.hasobject or operand.dtype.itemsize not in SIZES for operand in (*operands, *made)):
+        dtypes = [operand.dtype for operand in (*operands, *made)]
+        if any(dtype.hasobject or dtype.names or dtype.itemsize not in SIZES for dtype in dtypes):
             raise Declined("elements that are no numbers")
         if not all(operand.nbytes for operand in made):
             raise Declined("results without elements")
