@@ -80,7 +80,6 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         items,
         wanted,
         doubtful,
-        _undecided,
         arena,
         scratch,
         helpers,
@@ -90,10 +89,6 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     return Portable(
         listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held, rechecks
     )
-
-
-def _undecided(call: int, mark: int) -> BaseException:
-    raise NotImplementedError
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import threading
 import weakref
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -26,7 +27,7 @@ from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
 from qrun.native.emit.tabled import erf_pieces
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.machine.call import Recheck
+from qrun.native.machine.call import mark_of, undecided
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 
@@ -249,22 +250,48 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
             engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
 
 
-@every_width
-def test_a_failure_that_another_run_has_taken_is_no_interrupt(isa: str) -> None:
-    """Runs of a program in several threads call the same reference."""
-
-    class Taken(Recheck):
-        def failure(self) -> BaseException | None:
-            super().failure()
-            return None
+def test_each_run_raises_what_went_wrong_in_it() -> None:
+    """Runs of several threads call the same reference: one is interrupted, and another fails before that one ends."""
+    interrupted, ended, count = threading.Event(), threading.Event(), 5000
+    raised = dict[str, BaseException]()
 
     def reference(x: Array) -> Array:
-        raise ValueError
+        if x.size == 1:
+            raise ValueError
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        assert ended.wait(10)
+        return x
 
-    operation = planned("sigmoid", (1,), isa, reference=reference)
-    operation.rechecks = (Taken(reference),)
-    with pytest.raises(Undecided):
-        engine(isa).run(operation, [np.full(1, 2.0**-23, F)])
+    operation = planned("sigmoid", (count,), "generic", reference=reference)
+
+    def run(name: str, doubtful: int) -> None:
+        x = np.ones(count, F)
+        x[:doubtful] = 2.0**-23
+        try:
+            engine("generic").run(operation, [x])
+        except BaseException as error:
+            raised[name] = error
+
+    other = threading.Thread(target=run, args=("interrupted", count))
+    other.start()
+    assert interrupted.wait(10)
+    run("failed", 1)
+    ended.set()
+    other.join()
+    assert {name: type(error) for name, error in raised.items()} == {
+        "failed": Undecided,
+        "interrupted": KeyboardInterrupt,
+    }
+
+
+def test_of_several_failures_the_first_is_raised_but_for_interrupts() -> None:
+    errors = [ValueError(), TypeError(), KeyboardInterrupt(), OSError()]
+    marks = [mark_of(error) for error in errors]
+    assert [errors[n] for n in np.argsort(marks)[::-1]] == [errors[n] for n in (2, 0, 1, 3)]
+    assert [undecided(mark) for mark in marks] == errors
+    assert [type(undecided(mark)) for mark in marks] == [Undecided, Undecided, KeyboardInterrupt, Undecided]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

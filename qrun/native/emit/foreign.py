@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
-from qrun.native.emit.spec import FAILED, FOREIGN, INTERRUPTED
+from qrun.native.emit.spec import FOREIGN, INTERRUPTED, UNDECIDED
 
 
 @emitter("foreign")
 class ForeignEmitter(KernelEmitter):
     """`rows` operands, the result last. `callable` is called with the address of their addresses; where it does not return the
-    object `true`, the result is not decided. It may come that it is never begun: then an interrupt was there first, which
+    object `true`, the result is not decided; the mark that it left tells more. It may come that it is never begun: then an interrupt was there first, which
     only who calls through Python's own functions does not show as an error that nobody caught.
 
     The others are PyGILState_Ensure, PyGILState_Release, PyLong_FromLongLong, PyObject_CallOneArg, Py_DecRef, PyErr_Clear.
@@ -31,4 +31,4 @@ class ForeignEmitter(KernelEmitter):
         w.do(f"call void {a['drop']}(ptr {made})")
         w.do(f"call void {a['release']}(i32 {state})")
         with w.when(made.test("ne", a["true"])):
-            w.undecided(made.test("eq", "null").select(w.value("i64", INTERRUPTED), w.value("i64", FAILED)))
+            w.undecided(made.test("eq", "null").select(w.value("i64", INTERRUPTED), w.value("i64", UNDECIDED)))

@@ -118,9 +118,10 @@ HELD = (
 and what `repeat` is given; how many turns there are at most; rows of three words: the byte of the struct where the address of
 an operand is, where that is to be put, and what is added to it; moves before all turns, and after them; whether they came to
 an end; where how many there were is added to."""
-UNDECIDED, LATE, FAILED, INTERRUPTED = range(1, 5)
+UNDECIDED, LATE, FAILED, INTERRUPTED = 1, 2, 1 << 61, 1 << 62
 """Marks of a call that could not decide a result, of which the greatest stays: it cannot be decided there, it took too long, what
-it calls failed, or never began, as an interrupt was there first."""
+it calls failed, or never began, as an interrupt was there first. The first two of a process' failures have the mark FAILED and the
+one before, and so on; where one is an interrupt, INTERRUPTED is added (machine/call.py::mark_of)."""
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native.emit.spec import DOUBT, FOREIGN, KernelSpec
 from qrun.native.errors import Declined, Unplanned
 from qrun.native.kernels.strided import SIZES, Loop, copies
-from qrun.native.machine.call import Rechecker
+from qrun.native.machine.call import Rechecker, mark_of
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, size
 from qrun.native.machine.memory import aligned_up, array_at
 
@@ -70,10 +70,6 @@ class _Caller(Rechecker):
     def make(self, entries: Ints, x: int, y: int) -> None:
         raise NotImplementedError
 
-    def failure(self) -> BaseException | None:
-        failed, self._failed = self._failed, None
-        return failed
-
     def _called(self, entries: int) -> bool:
         try:
             places = ctypes.string_at(entries, 8 * len(self._operation.operands))
@@ -85,7 +81,7 @@ class _Caller(Rechecker):
                 room[...] = array
             return True
         except BaseException as error:
-            self._failed = error
+            ctypes.c_int64.from_address(entries + DOUBT).value = mark_of(error)
             return False
 
     def _arrays(self, places: bytes) -> tuple[list[Array], list[Array]]:

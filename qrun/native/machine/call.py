@@ -7,12 +7,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, KernelSpec
+from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, UNDECIDED, KernelSpec
 from qrun.native.errors import TooLong, Undecided
 from qrun.native.machine.builder import Awaited
 from qrun.native.machine.memory import Array, Ints, address, aligned, array_at, forget
@@ -24,11 +25,10 @@ _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int6
 class Rechecker(ABC):
     """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
 
-    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT); then `failure` tells why.
+    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT); then `undecided` tells why.
     """
 
     def __init__(self) -> None:
-        self._failed: BaseException | None = None
         self._call = _CALL(self._recheck)
         self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
 
@@ -36,13 +36,8 @@ class Rechecker(ABC):
     def make(self, entries: Ints, x: int, y: int) -> None:
         """Make the results of the list [count, 2]; x, y: what the kernel says of all of them."""
 
-    def failure(self) -> BaseException | None:
-        """What is to be raised for what went wrong since the last call: an interrupt as it is, Undecided for all else."""
-        failed, self._failed = self._failed, None
-        return Undecided() if isinstance(failed, Exception) else failed
-
     def _recheck(self, entries: int, failed: int, count: int, x: int, y: int) -> int:
-        """failed: gets 0, or the mark FAILED.
+        """failed: gets 0, or the mark of an interrupt, or that of an undecided result for all else.
 
         Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
         the mark that was there.
@@ -50,8 +45,10 @@ class Rechecker(ABC):
         try:
             self.make(array_at(entries, np.int64, (count, 2)), x, y)
             mark = 0
+        except Exception:
+            mark = UNDECIDED
         except BaseException as error:
-            self._failed, mark = error, FAILED
+            mark = mark_of(error)
         ctypes.c_int64.from_address(failed).value = mark
         return 0
 
@@ -206,10 +203,6 @@ class KernelCall:
     parts: tuple[KernelCall, ...] = ()
     held: Holder | None = None
 
-    def undecided(self, mark: int) -> BaseException:
-        """What is to be raised for the mark of a result that was not decided."""
-        return undecided(self.rechecks, mark)
-
     def word(self, name: str) -> int:
         """What is in a word of the struct."""
         return int(self.arguments[self.kernel.word(name)])
@@ -251,13 +244,28 @@ class KernelCall:
         invoke(self.kernel, start, self.scratch)
 
 
-def undecided(rechecks: Sequence[Rechecker], mark: int) -> BaseException:
-    """What is to be raised for the mark (emit/spec.py) of a kernel that calls these. Where another run of the same calls, in
-    another thread, has taken the failure, it is Undecided."""
-    failures = [failure for failure in (recheck.failure() for recheck in rechecks) if failure is not None]
-    if mark == FAILED and failures:
-        return failures[0]
-    return KeyboardInterrupt() if mark == INTERRUPTED else TooLong() if mark == LATE else Undecided()
+_failures: dict[int, BaseException] = {}
+_marks = count(FAILED, -1)
+_KEPT = 64
+"""Failures that wait for who raises them. Of several in one run one is raised; the others would stay for ever."""
+
+
+def mark_of(error: BaseException) -> int:
+    """The mark (emit/spec.py) of what went wrong, which `undecided` raises in its place: each failure has its own, as kernels of
+    several threads call the same functions. The first one is the greatest, but for interrupts."""
+    mark = next(_marks) + (0 if isinstance(error, Exception) else INTERRUPTED)
+    _failures[mark] = error.with_traceback(None)
+    for old in list(_failures)[:-_KEPT]:
+        _failures.pop(old, None)
+    return mark
+
+
+def undecided(mark: int) -> BaseException:
+    """What is to be raised for the mark of a result that was not decided."""
+    failed = _failures.pop(mark, None)
+    if failed is not None:
+        return failed
+    return KeyboardInterrupt() if mark >= INTERRUPTED else TooLong() if mark == LATE else Undecided()
 
 
 def invoke(kernel: Any, start: int, nbytes: int) -> None:

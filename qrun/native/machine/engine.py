@@ -12,7 +12,7 @@ from qrun.declare.frozen import changeable
 from qrun.native.emit.isa import Isa, choose
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import KernelCall
+from qrun.native.machine.call import KernelCall, undecided
 from qrun.native.machine.compile import Kernels, Runner
 from qrun.native.machine.helpers import HelperCall, Helpers
 from qrun.native.machine.memory import Array, Ints, address, aligned, keep_freed_memory
@@ -90,7 +90,7 @@ class Engine:
             section.run(start)
             wait_for(waiting)
             if mark := int(arguments[DOUBT // 8]):
-                raise section.undecided(mark)
+                raise undecided(mark)
 
 
 def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
 from qrun.native.errors import Late, Unplanned
-from qrun.native.machine.call import scratch
+from qrun.native.machine.call import scratch, undecided
 from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
 from qrun.native.plan.items import Key
@@ -269,10 +269,9 @@ class Instance:
         """What is to be raised if a call could not decide its results; it is forgotten."""
         if not np.count_nonzero(self.doubts):
             return None
-        first = int(self.doubts.argmax())
-        mark = int(self.doubts[first])
+        mark = int(self.doubts.max())
         self.doubts[...] = 0
-        return self.listing.undecided(first, mark)
+        return undecided(mark)
 
     def told(self, tick: float) -> dict[int, Any]:
         """What happened in memory that calls have of their own, by item. tick: the ns of a tick of the processor's clock."""

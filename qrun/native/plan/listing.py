@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from math import prod
@@ -54,7 +54,7 @@ class Listing:
               array of their own key are returned, and each run makes the array.
     given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
-    doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
+    doubtful: the calls that may leave a result undecided.
     joined:   items whose work another one does, and which one that is.
     guards:   of items that a value decides on, its key; their calls know where it is.
     loose:    values that come from outside in any shape and type.
@@ -78,7 +78,6 @@ class Listing:
     items: int
     wanted: tuple[Key, ...]
     doubtful: Sequence[int]
-    undecided: Callable[[int, int], BaseException]
     arena: int
     scratch: int
     helpers: int
@@ -136,7 +135,6 @@ class Listing:
             len(schedule.items),
             schedule.wanted,
             schedule.doubtful,
-            lambda number, mark: calls[number].section.undecided(mark),
             schedule.arena,
             schedule.scratch,
             schedule.helpers,

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, KernelSpec
-from qrun.native.machine.call import KernelCall, Rechecker, undecided
+from qrun.native.machine.call import KernelCall, Rechecker
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, address, aligned_copy
 from qrun.native.plan.listing import Listing
@@ -118,18 +118,13 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
     if len(made.held):
         call, word, array, start = made.held.T
         structs[call, word] = starts[array] + start
-    own: dict[int, list[Rechecker]] = {}
     for number, place, recheck in made.rechecks.tolist():
         structs[number, place] = rechecks[recheck].address
-        own.setdefault(number, []).append(rechecks[recheck])
-    for number, _, first, count in made.listing.parts.tolist():
-        own[number] = [recheck for part in range(first, first + count) for recheck in own.get(part, ())]
     kernels: Mapping[KernelSpec, Any] = {spec: engine.kernels.get(spec) for spec in dict.fromkeys(made.specs)}
     return replace(
         made.listing,
         engine=engine,
         structs=structs,
         kernels=[kernels[spec] for spec in made.specs],
-        undecided=lambda number, mark: undecided(own.get(number, ()), mark),
         keep=(arrays, rechecks),
     )
