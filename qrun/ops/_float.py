@@ -51,6 +51,12 @@ def narrow(x: Any, dtype: np.dtype[Any]) -> Array:
         return wide.astype(dtype, copy=False) if dtype != _BFLOAT16 else odd_single(wide).astype(dtype)
 
 
+def with_zeros(made: Array, below: Array) -> Array:
+    """Greatest or least elements, -0 in place of zeros where `below` says so, else +0: which zero numpy.maximum and minimum
+    take differs from type to type, and between processors."""
+    return np.where(made == 0, np.where(below, -0.0, 0.0).astype(made.dtype), made)
+
+
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
     """x itself if it has this floating-point type, else rounded to it."""
     return x if x.dtype == dtype else narrow(x, dtype)

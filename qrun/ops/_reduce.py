@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._float import bounds, is_integer, narrow, single, widen
+from qrun.ops._float import bounds, is_integer, narrow, single, widen, with_zeros
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
@@ -48,9 +48,7 @@ def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bo
         if is_integer(data.dtype) or data.dtype == np.bool_ or (made != 0).all():
             return made
         joined = np.all if function is np.maximum else np.any
-        below = joined(np.signbit(data), axis=axes, keepdims=keepdims)
-        zeros = np.where(below, -0.0, 0.0).astype(data.dtype)
-        return np.where(made == 0, zeros, made)
+        return with_zeros(made, joined(np.signbit(data), axis=axes, keepdims=keepdims))
 
 
 def standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
-from qrun.ops._float import is_integer, narrow, single, widen
+from qrun.ops._float import is_integer, narrow, single, widen, with_zeros
 from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined
 from qrun.ops._native_float32 import elementwise_kernel, function_kernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
@@ -116,7 +116,7 @@ def _chosen(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
     if is_integer(a.dtype) or (made != 0).all():
         return made
     both = np.logical_and if choose is np.maximum else np.logical_or
-    return np.where(made == 0, np.where(both(np.signbit(a), np.signbit(b)), -0.0, 0.0).astype(a.dtype), made)
+    return with_zeros(made, both(np.signbit(a), np.signbit(b)))
 
 
 @op("Pow", since=7, form="broadcast")

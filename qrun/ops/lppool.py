@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import narrow, single, widen
 from qrun.ops._op import Array, Context, check_range, misfit, op, refuse, require
-from qrun.ops._reduce import sum_over
+from qrun.ops._reduce import extreme, sum_over
 from qrun.ops._shape import claim, ints
 from qrun.ops._window import PoolGeometry, check_rank, padded, patches
 
@@ -118,7 +118,7 @@ def max_roi_pool(
     rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements, halves
     away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L goes from
     floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X gives 0, NaN in
-    it NaN. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
+    it NaN; -0 is less than +0. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
     """
     if X.ndim != 4:
         raise misfit("X is no image", "X", "[N,C,H,W]", X)
@@ -142,7 +142,7 @@ def max_roi_pool(
             for j, column in enumerate(columns):
                 part = X[int(image), :, row, column]
                 if part[:1].size:
-                    made[number, :, i, j] = part.max(axis=(1, 2))
+                    made[number, :, i, j] = extreme(np.maximum, part, (1, 2), False, -np.inf)
     return made
 
 

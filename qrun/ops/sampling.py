@@ -11,6 +11,7 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, narrow, single, widen
 from qrun.ops._op import Array, Context, bad_attribute, check_range, misfit, one_of, op, refuse, require
+from qrun.ops._reduce import extreme
 from qrun.ops._resample import cubic
 from qrun.ops._shape import claim, ints
 
@@ -182,7 +183,7 @@ def roi_align(
     X [N,C,H,W]; rois [regions,4], x1, y1, x2, y2, times spatial_scale; batch_indices int64 [regions]. half_pixel takes 0.5 from coordinates; output_half_pixel does not, and regions are 1 wide at least.
     A bin has sampling_ratio samples along each axis, or as many as the region's width over the output's, rounded up. A
     sample lies between four elements, in straight lines; more than 1 beyond X it is 0. max: of the four weighted elements
-    of all samples. In float64 and rounded once.
+    of all samples; -0 is less than +0. In float64 and rounded once.
     Raises OperatorError for shapes, indices and attributes that do not fit. Source: version 10 has output_half_pixel only.
     """
     sizes = (output_height, output_width, sampling_ratio)
@@ -237,12 +238,12 @@ def _pooled(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], l
     (bins, count), (others, width) = rows[0].shape, columns[0].shape
     if not count * width:
         return np.zeros((len(image), bins, others))
-    ctx.claim((len(image), bins, count, others, width), 32, "samples")
+    ctx.claim((len(image), bins, count, others, width), 64 if largest else 32, "samples")
     parts = []
     for y, share in ((rows[0], rows[2]), (rows[1], rows[3])):
         for x, part in ((columns[0], columns[2]), (columns[1], columns[3])):
             weight = share[:, :, None, None] * part
             parts.append(image[:, y[:, :, None, None], x] * weight)
     if largest:
-        return np.asarray(np.maximum.reduce(parts).max(axis=(2, 4)))
+        return extreme(np.maximum, np.stack(parts), (0, 3, 5), False, -np.inf)
     return np.asarray(sum(parts).sum(axis=(2, 4)) / (count * width))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._float import narrow, widen
+from qrun.ops._float import narrow, widen, with_zeros
 from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import element_places, slice_places
@@ -129,4 +129,8 @@ def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Co
     made = np.array(widen(rows) if wide else rows)
     with np.errstate(all="ignore"):
         _REDUCTIONS[reduction].at(made, places, widen(updates) if wide else updates)
+    if reduction in ("max", "min") and kind not in "biu":
+        below = np.signbit(rows)
+        (np.logical_and if reduction == "max" else np.logical_or).at(below, places, np.signbit(updates))
+        return with_zeros(made, below)
     return narrow(made, rows.dtype) if wide else made

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.float import Peer, assert_close, qrun_node
-from helpers.support import MS, assert_equal
+from helpers.support import MS, assert_equal, node_model, run_qrun
 from oracle.float_windows import average_pool, geometry, max_pool
 
 from qrun.errors import MemoryLimitError, OperatorError
@@ -61,6 +61,21 @@ def test_max_pool_and_indices_equal_the_specification(dtype: type) -> None:
         assert_equal(where, places, f"indices, seed 11 case {number} {onnx} size {size}")
         alone = qrun_node("MaxPool", [x], onnx, opset=22)
         assert_equal(alone, want, f"Y alone, seed 11 case {number}")
+
+
+@pytest.mark.parametrize("backend", ["reference", None])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_zeros_of_both_signs(dtype: type, backend: str | None) -> None:
+    """The first one, at which Indices point, whether they are asked for or not."""
+    x = np.random.default_rng(3).choice([0.0, -0.0, -1.0], (1, 3, 30)).astype(dtype)
+    for taps in (1, 2, 3, 7, 12):
+        want = [[max(row[n : n + taps]) for n in range(31 - taps)] for row in x[0].astype(float).tolist()]
+        attributes, kinds = {"kernel_shape": [taps]}, [dtype, np.int64]
+        y, places = run_qrun(*node_model("MaxPool", [x], attributes, opset=22, outputs=kinds), backend=backend)
+        (alone,) = run_qrun(*node_model("MaxPool", [x], attributes, opset=22, outputs=[dtype]), backend=backend)
+        assert_equal(y, np.array([want]).astype(dtype), f"{taps} taps")
+        assert_equal(alone, y, f"{taps} taps, Y alone")
+        assert_equal(x.reshape(-1)[places], y, f"{taps} taps, Indices")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers.float import Peer, qrun_node
-from helpers.support import assert_equal
+from helpers.support import assert_equal, node_model, run_qrun
 
 import qrun
 from qrun.errors import MemoryLimitError
@@ -337,6 +338,23 @@ def test_scattering_by_hand() -> None:
     assert call("ScatterND", np.zeros((0, 3), F), np.zeros((0, 1), I64), np.zeros((0, 3), F)).shape == (0, 3)
     assert call("GatherND", np.zeros((2, 0), F), np.array([[1]])).shape == (1, 0)
     assert call("GatherElements", np.zeros((2, 0), F), np.zeros((2, 0), I64), axis=1).shape == (2, 0)
+
+
+@pytest.mark.parametrize("dtype", [F, np.float16, np.float64, ml_dtypes.bfloat16])
+def test_the_greatest_of_zeros(dtype: Any) -> None:
+    """-0 is less than +0, whatever the order, as in Max and Min."""
+    seed = 7
+    rng = np.random.default_rng(seed)
+    data, updates = (rng.choice([0.0, -0.0, -1.0, 1.0], n) for n in (30, 90))
+    places = rng.integers(0, 30, 90)
+    for reduction, choose in (("max", max), ("min", min)):
+        rows = [[data[n], *updates[places == n]] for n in range(30)]
+        want = [choose(row, key=lambda v: (v, math.copysign(1, v))) for row in rows]
+        given = data.astype(dtype), places, updates.astype(dtype)
+        for backend in ("reference", None):
+            model = node_model("ScatterElements", given, {"reduction": reduction}, opset=18, outputs=[dtype])
+            (got,) = run_qrun(*model, backend=backend)
+            assert_equal(got, np.array(want).astype(dtype), f"seed {seed} {reduction} {backend}")
 
 
 def test_bad_indices_are_refused() -> None:

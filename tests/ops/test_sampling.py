@@ -164,6 +164,17 @@ def aligned(x: np.ndarray, roi: list[float], attributes: dict[str, Any]) -> np.n
     return made
 
 
+def test_the_greatest_of_zeros() -> None:
+    """-0 is less than +0, wherever it stands."""
+    attributes = {"mode": "max", "output_height": 1, "output_width": 1, "sampling_ratio": 4}
+    for places in ((), (0,), (5,), (10,), (2, 7)):
+        x = np.full(16, -0.0, F)
+        x[list(places)] = 0
+        inputs = [x.reshape(1, 1, 4, 4), np.array([[0.5, 0.5, 2.5, 2.5]], F), np.zeros(1, np.int64)]
+        made = qrun_node("RoiAlign", inputs, attributes, opset=16)
+        assert_equal(made, np.full((1, 1, 1, 1), 0.0 if places else -0.0, F), f"{places}")
+
+
 @pytest.mark.parametrize("dtype", [F, D])
 def test_roi_align(dtype: Any) -> None:
     peer = Peer()

@@ -85,7 +85,7 @@ class PoolEmitter(KernelEmitter):
 
 @emitter("max_pool")
 class MaxPoolEmitter(PoolEmitter):
-    """The largest element of each window; NaN if one is NaN."""
+    """The largest element of each window, the first of zeros; NaN if one is NaN."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, spec = self.w, self.spec
@@ -103,8 +103,8 @@ class MaxPoolEmitter(PoolEmitter):
     def _larger(self, most: Value, x: Value) -> Value:
         if self.spec.out != "f32":
             return most.intrinsic("smax" if self.spec.signed else "umax", x)
-        larger = most.where("ogt", x.bitcast(most.kind))
-        return most.test("uno", most).select(most, larger)
+        x = x.bitcast(most.kind)
+        return x.test("uno", x).select(x, x.where("ogt", most))
 
 
 @emitter("sum_pool")
