@@ -1,4 +1,4 @@
-"""Other runtimes in a process of their own: one that crashes ends that process, not qrun.
+"""Other runtimes, and onnx's own inference, in a process of their own: what crashes ends that process, not qrun.
 
 `process` is qrun's side, `serve` the other one, `wire` the messages between them. One child serves all requests of a
 process, one after the other; after a crash the next request starts another.

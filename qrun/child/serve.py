@@ -50,6 +50,10 @@ class Server:
             outputs, duration = self._held[handle].run(self._held[feeds] if isinstance(feeds, int) else feeds, *how)
         return (outputs if fetch else None), duration
 
+    def infer(self, what: str, *arguments: Any) -> Any:
+        """What the function of this name in qrun.child.inference returns."""
+        return getattr(import_module("qrun.child.inference"), what)(*arguments)
+
     def finish(self, handle: int) -> str:
         """End a runtime's own profiling: the path of what it wrote."""
         return str(self._held[handle].finish())

@@ -1,4 +1,4 @@
-"""Shapes and types that a file does not state, by onnx.shape_inference."""
+"""Shapes and types that a file does not state, by onnx.shape_inference in a process of its own, as it can crash."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
-import onnx.shape_inference
 from onnx import helper
 
+from qrun.child import running
 from qrun.ir import schema
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
@@ -21,6 +20,8 @@ from qrun.ir.types import NUMBERS
 
 MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
+LONGEST = 60.0
+"""Seconds until the inference counts as failed: some equations of Einsum keep it busy for ever."""
 
 
 Expand = Callable[[str, str, int], tuple[str, Sequence[tuple[int, int | None]], int | None] | None]
@@ -50,14 +51,14 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
     try:
         proto = parse(data, str(source))
         if proto.functions:
-            proto = onnx.inliner.inline_local_functions(proto)
+            proto = onnx.ModelProto.FromString(_ask("inlined", proto.SerializeToString()))
         named = {name for node in proto.graph.node for name in node.output}
         if any(expand(node.domain, node.op_type, len(node.input)) for node in proto.graph.node):
             nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
-        graph = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
-        return {v.name: _without_made_up(value_type(v)) for v in (*graph.value_info, *graph.output) if v.name in named}
+        made = map(onnx.ValueInfoProto.FromString, _ask("inferred", proto.SerializeToString()))
+        return {v.name: _without_made_up(value_type(v)) for v in made if v.name in named}
     except Exception:
         return {}
 
@@ -75,18 +76,24 @@ def infer_node(
     """
     found = dict(types)
     try:
-        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         for proto in _plain(_known(node), expand):
-            definition = onnx.defs.get_schema(proto.op_type, opsets.get(proto.domain, 1), proto.domain)
             inputs = [name for name in proto.input if name]
-            given = {name: _type_proto(found[name]) for name in inputs}
-            data = {name: onnx.numpy_helper.from_array(values[name], name) for name in inputs if name in values}
-            made = onnx.shape_inference.infer_node_outputs(definition, proto, given, data, opset_imports=imports)
-            infos = [onnx.ValueInfoProto(name=name, type=kind) for name, kind in made.items()]
-            found |= {info.name: _without_made_up(value_type(info)) for info in infos}
+            given = {name: _type_proto(found[name]).SerializeToString() for name in inputs}
+            data = [onnx.numpy_helper.from_array(values[name], name) for name in inputs if name in values]
+            known = [value.SerializeToString() for value in data]
+            version = opsets.get(proto.domain, 1)
+            made = _ask("node_outputs", proto.SerializeToString(), version, given, known, dict(opsets))
+            for name, kind in made.items():
+                info = onnx.ValueInfoProto(name=name, type=onnx.TypeProto.FromString(kind))
+                found[name] = _without_made_up(value_type(info))
     except Exception:
         return {}
     return {name: found[name] for name in node.outputs if name in found}
+
+
+def _ask(what: str, *arguments: Any) -> Any:
+    """The answer of qrun.child.inference. Raises Failed, Crash, or Slow."""
+    return running().ask("infer", what, *arguments, seconds=LONGEST)
 
 
 def _type_proto(value: TensorType) -> onnx.TypeProto:

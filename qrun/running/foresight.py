@@ -88,7 +88,7 @@ class _Told:
             for name, array in foretold(step, self._info, self.values.get, ctx).items():
                 self._see(name, array)
         except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
-            pass  # the run itself says so, at this node
+            return  # the run itself says so, at this node
         names = [name for name in node.inputs if name]
         if any(name and name not in self.types for name in node.outputs) and all(name in self.types for name in names):
             known = {name: self.types[name] for name in names}

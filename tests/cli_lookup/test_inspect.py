@@ -187,6 +187,27 @@ def test_inference_that_fails_changes_nothing(capsys: pytest.CaptureFixture[str]
     assert "MMAC n/a (the shape of t is not stated; qrun profile counts them)" in run(capsys, save(tmp_path, turned))
 
 
+def test_a_crash_of_onnx_inference_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """onnx reads at address 0 where an input has no type, as behind an operator that it does not know."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "custom" : 1]>
+    g (float[N] x) => (float[N] y) { other = custom.Unknown (x) c = RegexFullMatch <pattern = "a"> (other) y = Relu (x) }"""
+    printed = run(capsys, save(tmp_path, text), "--nodes")
+    assert "other -> c" in printed
+    assert "x float32 [N] -> y float32 [N]" in printed
+
+
+def test_a_crash_of_onnx_inference_of_one_node_tells_nothing() -> None:
+    from qrun.ir import TensorType
+    from qrun.ir.infer import infer_node
+    from qrun.ops import expansion
+
+    proto = onnx.helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=2**63 - 1)
+    graph = onnx.helper.make_graph([proto], "g", [onnx.ValueInfoProto(name=name) for name in "xs"], [])
+    node = load(onnx.helper.make_model(graph).SerializeToString()).nodes[0]
+    types = {name: TensorType(name, np.dtype(np.float32), (4, 4)) for name in "xs"}
+    assert infer_node(node, {"": 18}, types, {}, expansion) == {}
+
+
 def test_run_and_inspect_name_one_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     dynamic = QDQ.replace("q = QuantizeLinear(x, s, z)", "q, qs, qz = DynamicQuantizeLinear(x)")
     weights = QDQ.replace("q = QuantizeLinear(x, s, z)\n", "").replace("d = DequantizeLinear(q, s, z)", "d = Relu(x)")
