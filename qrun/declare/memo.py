@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Memo:
@@ -20,3 +21,23 @@ class Memo:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+class Remembering(Protocol):
+    """What has a memo of its own."""
+
+    @property
+    def memo(self) -> Memo: ...
+
+
+R = TypeVar("R", bound=Remembering)
+
+
+def remembered(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """A method whose results are kept in its owner's memo: each is made once for the same arguments, which are hashable."""
+
+    def found(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.memo.once((method.__name__, *args, *kwargs.items()), lambda: method(self, *args, **kwargs))
+
+    found.__doc__ = method.__doc__
+    return found

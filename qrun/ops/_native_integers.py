@@ -31,8 +31,7 @@ def planned_conv(
     **options: Any,
 ) -> Conv:
     """A checked convolution as the engine plans it. options: kinds and stores, as Conv has them."""
-    from qrun.native.kernels.conv import Conv
-    from qrun.native.kernels.layout import planning_bytes
+    from qrun.native.kernels.conv import Conv, planning_bytes
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     if group > _GROUPS and not (channels == group and w.shape[1] == 1):

@@ -16,7 +16,7 @@ from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:
-    from qrun.native.kernels.taps import Taps
+    from qrun.native.kernels.layout import Taps
     from qrun.native.machine.operation import Order
 
 _ENTRIES = 1 << 26
@@ -26,7 +26,7 @@ Rounding = Callable[[Array, Array], Array]
 
 def taps_of(site: LoweringContext, size: Sequence[int], win: SlidingWindow) -> Taps:
     """What the windows read of an image of this size."""
-    from qrun.native.kernels.taps import Taps
+    from qrun.native.kernels.layout import Taps
 
     entries = math.prod(win.out) * math.prod(win.kernel)
     if entries <= _ENTRIES:

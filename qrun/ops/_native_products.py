@@ -201,7 +201,7 @@ def _conv_transpose_of_taps(
 ) -> NativeKernel:
     """As a convolution whose results read what is added to them, and zeros where a tap meets nothing."""
     from qrun.native.kernels.float_conv import FloatConv
-    from qrun.native.kernels.taps import Taps
+    from qrun.native.kernels.layout import Taps
 
     site.afford(math.prod(y_shape[2:]) * math.prod(w.shape[2:]) * 40)
     places = Taps.of(x.shape[2:], w.shape[2:], strides, dilations, begin, y_shape[2:], transposed=True)

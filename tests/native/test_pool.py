@@ -15,8 +15,8 @@ from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import MS, assert_equal, node_model
 
 from qrun.native.errors import Declined
+from qrun.native.kernels.layout import Taps
 from qrun.native.kernels.pool import MaxPool, MeanPool, SumPool
-from qrun.native.kernels.taps import Taps
 from qrun.native.proof.means import Means, _Class
 
 F = np.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import CODES, DTYPE_OF
 from qrun.native.errors import Declined
-from qrun.native.kernels.layout import Layout, Window, merged_groups
-from qrun.native.kernels.product import Product, RelocatableCall
+from qrun.native.kernels.layout import Layout, Window
+from qrun.native.kernels.product import Product, RelocatableCall, merged_groups
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
@@ -29,8 +29,6 @@ KINDS = frozenset({"tiled", "clipped", "widened"})
 _FEW_CHANNELS = 16
 _FEW_OFFSETS = 4096
 """Of a layout that products with other weights share, as the layers of a transformer do."""
-_TILED_GROUPS, _TILED_INPUTS = 8, 32
-"""Up to so many groups, of at least so many inputs each, run on tiles, group by group."""
 
 
 class Conv(Operation):
@@ -43,7 +41,6 @@ class Conv(Operation):
     zero point one element.
 
     may_wrap: whether some activations would take a sum out of int32.
-    tiled: whether it runs on AMX tiles.
 
     kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
     stores: whether padding may be stored around the image.
@@ -87,9 +84,8 @@ class Conv(Operation):
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
-        self.may_wrap = self.tiled = False
-        self._memo = memo or Memo()
-        self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
+        self.may_wrap = False
+        self._memo, self._kinds = memo or Memo(), kinds
         self.pieces: Sequence[RelocatableCall | TiledPart] = ()
         self._sums: tuple[Folded, Target | None] | None = None
         if 0 not in self.result.shape:
@@ -105,16 +101,15 @@ class Conv(Operation):
         made = super().resized(other)
         if made is None or self._sums is None or other._sums is None:
             return None
-        made.window, made.image, made.tiled = other.window, other.image, False
+        made.window, made.image = other.window, other.image
         made.pieces = made._cut(*self._sums)
         return made
 
     def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
         """The weights without their zero points, and what sums start from instead."""
-        signed = self.operands[0].dtype == np.int8
-        shift = 0 if self._depthwise(taps) else self.engine.isa.shift(signed)
+        signed = bool(self.operands[0].dtype == np.int8)
         own = taps if taps.size else taps[:, :1]
-        return self._memo.once(("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift))
+        return self._memo.once(("folded", signed), lambda: fold(own, zero, addend, self.x_zero, signed))
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         layout = self._layout(strides)
@@ -128,49 +123,33 @@ class Conv(Operation):
             raise Declined("zero point or bias do not fit the weights")
         return np.broadcast_to(zero, (n,)), addend
 
-    def _depthwise(self, taps: Array) -> bool:
-        return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
-
     def _cut(self, folded: Folded, target: Target | None) -> Sequence[RelocatableCall | TiledPart]:
-        """A call for each run of channels."""
-        engine, layout = self.engine, self._layout((0, 0))
+        """A call for each run of channels, of the first kind of kernel that serves."""
+        engine, kinds = self.engine, self._kinds
         zero = np.asarray(self.x_zero, self.operands[0].dtype)
-        results = self._memo.once(("results", id(folded)), lambda: Results.of(target, folded, engine))
-
-        def product(part: Folded, results: Results = results) -> Product:
-            return Product(engine, layout, part, results, zero)
-
-        if self._depthwise(folded.centred):
+        make = partial(Results.of, target, folded.low, folded.high, engine)
+        results = self._memo.once(("results", id(folded)), make)
+        sums = folded.lines(self.window.kernel) if self.lines else folded
+        product = Product(engine, self._layout((0, 0)), sums, results, zero, self.window, self.lines, self.group)
+        if self.group > 1 and folded.centred.shape[::2] == (self.group, 1):
             from qrun.native.kernels.depthwise import depthwise
 
-            return depthwise(product(folded), self.window)
-        if self.lines:
-            return self._dense(product(folded.lines(self.window.kernel)), 1)
-        if self._tiles and 1 < self.group <= _TILED_GROUPS:
-            from qrun.native.kernels.tiled import tiled
-
-            n, _, k = folded.centred.shape
-            each = n // self.group
-            cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
-            made = [tiled(product(folded.part(c), results.part(c)), self.window, False) for c in cuts]
-            if all(made) and k >= _TILED_INPUTS:
-                self.tiled = True
-                return [part.of_group(g, k, each) for g, parts in enumerate(made) for part in parts]
-        count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
-        return self._dense(product(folded.merged(self.group, count)), self.group // count)
-
-    def _dense(self, product: Product, groups: int) -> Sequence[RelocatableCall | TiledPart]:
+            return depthwise(product)
         parts: Sequence[RelocatableCall | TiledPart] = ()
-        if self._tiles and groups == 1:
+        if "tiled" in kinds and engine.isa.tiles:
             from qrun.native.kernels.tiled import tiled
 
-            parts = tiled(product, self.window, self.lines)
-            self.tiled = bool(parts)
-        if not parts and product.isa.widens:
+            parts = tiled(product)
+        if not parts and engine.isa.widens:
             from qrun.native.kernels.copied import copied
 
-            parts = copied(product, groups, self._kinds)
-        return parts or product.dense(groups)
+            parts = copied(product.merged(), kinds)
+        return parts or product.merged().dense()
+
+    @property
+    def tiled(self) -> bool:
+        """Whether it runs on AMX tiles."""
+        return any(piece.section.spec.kind.startswith("amx") for piece in self.pieces)
 
     def _layout(self, strides: Sequence[int]) -> Layout:
         stored, channels = self.operands[0].stored("channels"), self.image[3]
@@ -263,3 +242,15 @@ def _check(
         raise Declined("channels do not fit the groups")
     if target is not None and target.w_scale.shape not in ((1,), (outputs,)):
         raise Declined("w_scale has neither one value nor one per output channel")
+
+
+def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
+    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
+
+    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
+    """
+    outputs, inputs, *kernel = shape
+    depthwise = outputs == group and inputs == 1
+    count = 1 if depthwise or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
+    products = 1 if depthwise else group // count
+    return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192

@@ -6,7 +6,6 @@ Activations are copied as 16 bits (widened), or as bytes that are small enough f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,12 +14,11 @@ from qrun.native.emit.clipped import VECTOR, scratch_bytes
 from qrun.native.emit.copied import PIECE, STEP
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import EIGHT, KernelSpec
-from qrun.native.kernels.product import Product, RelocatableCall, grouped
+from qrun.native.kernels.product import Product, RelocatableCall, pack
+from qrun.native.kernels.results import PanelRun
 from qrun.native.machine.memory import Array, Ints, aligned
-from qrun.native.proof.fold import Int8s, int8_taps, lane_bounds
+from qrun.native.proof.fold import Int8s, lane_bounds
 
-Run = tuple[int, int, int, str]
-"""First channel, vectors of a panel, panels, form: see Product.panels."""
 _LEAST_BLOCKS = 8
 """Blocks of rows of a unit, each of which reads all weights."""
 _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 20
@@ -48,14 +46,12 @@ _NEAR, _SIZE = 128 << 10, 2
 """Bytes of copied activations, and of one of them, that are widened."""
 
 
-def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[RelocatableCall]:
-    """Kernel calls for [rows, taps, groups * k] activations, as Product.dense; none where copies do not serve."""
-    layout, isa = product.layout, product.isa
-    each = len(product.folded.centred) // groups
-    plain = product.panels(each, groups)
+def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
+    """Kernel calls as Product.dense; none where copies do not serve."""
+    layout, isa, each, plain = product.layout, product.isa, product.each, product.panels
     if not product.k or any(form == "table" for *_, form in plain):
         return []
-    if groups > 1 and (each <= _VECTORS * isa.lanes or product.k <= _QUAD):
+    if product.group > 1 and (each <= _VECTORS * isa.lanes or product.k <= _QUAD):
         return []
     wide, small = "widened" in kinds and layout.rows >= _LEAST_ROWS, "clipped" in kinds and clips(product)
     least, most = (_narrow(rows, each, isa.lanes) for rows in (CLIPPED_ROWS, block_rows(isa)))
@@ -65,9 +61,9 @@ def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Relocat
     for run, other in zip(narrow, broad, strict=True):
         _, vectors, panels, _ = run
         if small and layout.rows >= CLIPPED_ROWS[vectors] and (panels >= _FEW or not wide):
-            parts.append(clipped(product, groups, run))
+            parts.append(clipped(product, run))
         elif wide:
-            parts.append(widened(product, groups, other))
+            parts.append(widened(product, other))
         else:
             return []
     return parts
@@ -78,7 +74,7 @@ def _narrow(rows: Mapping[int, int], channels: int, lanes: int) -> dict[int, int
     return {vectors: count for vectors, count in rows.items() if (vectors - 1) * lanes < channels}
 
 
-def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) -> list[Run]:
+def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, int]) -> list[PanelRun]:
     """One run of panels of equal width, the cheapest for this many channels; the plain runs if they differ in form.
 
     rows: rows of a block, by vectors of a panel. Panels may overlap.
@@ -106,8 +102,7 @@ class Blocked:
     """
 
     product: Product
-    groups: int
-    run: Run
+    run: PanelRun
     rows: int
     taps: tuple[int, ...]
     depth: int
@@ -121,26 +116,22 @@ class Blocked:
         return self.run[1] * self.product.isa.lanes
 
     @property
-    def channels(self) -> int:
-        """Output channels of a group."""
-        return len(self.product.folded.centred) // self.groups
-
-    @property
     def pick(self) -> Ints:
         """int64 [groups * panels, width]: the channels, -1 where there is none; a group's last panel overlaps the one
         before it rather than run over.
         """
         first, _, panels, _ = self.run
-        count = min(panels * self.width, self.channels - first)
+        channels, groups = self.product.each, self.product.group
+        count = min(panels * self.width, channels - first)
         starts = np.minimum(np.arange(panels) * self.width, max(count - self.width, 0))
         lanes = starts[:, None] + np.arange(self.width)
-        groups = self.channels * np.arange(self.groups)[:, None, None]
-        return np.where(lanes < count, groups + first + lanes, -1).reshape(-1, self.width)
+        starts = first + channels * np.arange(groups)[:, None, None]
+        return np.where(lanes < count, starts + lanes, -1).reshape(-1, self.width)
 
     def cut(self) -> tuple[int, int]:
         """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread."""
         product, panels = self.product, self.run[2]
-        images, blocks = product.layout.images * self.groups, -(-product.layout.rows // self.rows)
+        images, blocks = product.layout.images * product.group, -(-product.layout.rows // self.rows)
         chunks = -(-blocks // max(1, self.near // self.block))
         units = 1
         if product.engine.threads > 1:
@@ -173,15 +164,15 @@ class Blocked:
             "share": share,
             "chunks": chunks,
             "chunk": chunk,
-            "tiles": layout.images * self.groups * chunks * shares,
+            "tiles": layout.images * product.group * chunks * shares,
             "last_channel": int(pick[panels - 1, 0]) - first,
-            "groups": self.groups,
+            "groups": product.group,
             "x_group": product.k,
-            "y_group": self.channels * product.results.size,
+            "y_group": product.each * product.results.size,
         }
         arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
         section = product.section(spec, pick, arrays, {**known, **words}, scratch)
-        read = self.read + (self.groups - 1) * product.k
+        read = self.read + (product.group - 1) * product.k
         return RelocatableCall(section, self.taps, read, product.results.size)
 
 
@@ -192,14 +183,13 @@ def clips(product: Product) -> bool:
     return isa.clips and zero <= SMALL and product.k >= EIGHT
 
 
-def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
+def clipped(product: Product, run: PanelRun) -> RelocatableCall:
     """The call for one run of panels."""
-    _, vectors, panels, form = run
-    isa = product.isa
-    weights, taps = int8_taps(product.folded.centred)
+    _, vectors, _, form = run
+    isa, (weights, taps) = product.isa, product.folded.taps
     depth, rows = -(-product.k // EIGHT) * EIGHT, CLIPPED_ROWS[vectors]
     row = len(taps) * depth
-    plan = Blocked(product, groups, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
+    plan = Blocked(product, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
     spec = KernelSpec(
         "clipped",
         isa.name,
@@ -212,10 +202,9 @@ def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
     )
     limit = int(rows * row // EIGHT * _LISTED)
     pick = plan.pick
-    weights = weights[pick[pick >= 0]]
-    each, most = lane_bounds(weights, depth)
+    each, most = lane_bounds(weights[pick[pick >= 0]], depth)
     arrays = {
-        "weights*": grouped(weights.reshape(groups, -1, *weights.shape[1:]), panels, plan.width, depth),
+        "weights*": pack(weights, pick, depth),
         "each*": _repeated(each, rows),
         "first*": _repeated(most, rows),
     }
@@ -235,26 +224,13 @@ def block_rows(isa: Isa) -> Mapping[int, int]:
     return WIDENED_ROWS if isa.vectors > 2 else _WIDENED_ROWS_16
 
 
-def widened(product: Product, groups: int, run: Run) -> RelocatableCall:
+def widened(product: Product, run: PanelRun) -> RelocatableCall:
     """The call for one run of panels; weights may be any within -255..255."""
-    folded = product.folded.shifted(-product.isa.shift(product.signed))
-    product = replace(product, folded=folded)
-    taps, rows = folded.centred.shape[1], block_rows(product.isa)[run[1]]
+    weights = product.folded.centred
+    taps, rows = weights.shape[1], block_rows(product.isa)[run[1]]
     depth = -(-product.k // STEP) * STEP
     block = rows * taps * depth * _SIZE
-    plan = Blocked(product, groups, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
+    plan = Blocked(product, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
     spec = KernelSpec("widened", product.isa.name, rows, run[1], 1, run[3], product.results.out, product.signed)
-    arrays = {"weights*": _packed(folded.centred, plan)}
+    arrays = {"weights*": pack(weights, plan.pick, depth, np.int16)}
     return plan.part(spec, arrays, {}, plan.cut()[0] * block + _SIZE * PIECE)
-
-
-def _packed(weights: Array, plan: Blocked) -> Array:
-    """[N, taps, k] as int16 [panels, taps * depth / 2, width, 2], zero where there is no channel or k."""
-    taps, k = weights.shape[1:]
-    packed = aligned((len(plan.pick), taps * plan.depth // 2, plan.width), np.int32)
-    rows = np.zeros((plan.width, taps, plan.depth), np.int16)
-    for panel, channels in enumerate(plan.pick):
-        chosen = weights[channels[channels >= 0]]
-        rows[: len(chosen), :, :k] = chosen
-        packed[panel] = rows.reshape(plan.width, -1).view(np.int32).T
-    return packed

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.native.emit.spec import INTERLEAVED, KernelSpec, taps_per_turn
-from qrun.native.kernels.layout import Window
 from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, lanes_of
 from qrun.native.machine.memory import Array, Ints, aligned_copy
 
@@ -20,7 +19,7 @@ _LONGER = 8
 """How many products of a dense kernel take as long as one of these, about."""
 
 
-def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
+def depthwise(product: Product) -> list[RelocatableCall]:
     """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights."""
     lanes, n = product.isa.lanes, len(product.folded.centred)
     width = INTERLEAVED * lanes
@@ -29,7 +28,7 @@ def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
     rest = n % width
     if rest > _FEW_VECTORS[taps_per_turn(product.isa)] * lanes:
         rest = 0
-    parts = [_interleaved(product, n - rest, window)]
+    parts = [_interleaved(product, n - rest)]
     return [*parts, _plain(product, n - -(-rest // lanes) * lanes)] if rest else parts
 
 
@@ -59,7 +58,7 @@ def _packed(centred: Array, pick: Ints) -> Array:
     return aligned_copy(weights.swapaxes(0, 1))
 
 
-def _interleaved(product: Product, count: int, window: Window) -> RelocatableCall:
+def _interleaved(product: Product, count: int) -> RelocatableCall:
     """The first `count` channels.
 
     Where four taps make a turn, and a kernel is three pixels wide, two results side by side share the four pixels that
@@ -68,7 +67,7 @@ def _interleaved(product: Product, count: int, window: Window) -> RelocatableCal
     centred, lanes, step = product.folded.centred, product.isa.lanes, taps_per_turn(product.isa)
     taps = list(range(centred.shape[1]))
     places, later = [taps], list[int]()
-    if step == _THREE + 1 and window.side_by_side(_THREE):
+    if step == _THREE + 1 and product.window.side_by_side(_THREE):
         places = [[tap + tap // _THREE + pixel for tap in taps] for pixel in (0, 1)]
         later = [0, 0, 0, 1] * (len(taps) // _THREE)
         taps = [tap for first in taps[::_THREE] for tap in (first, first + 1, first + 2, first + 2)]
@@ -87,8 +86,6 @@ def _interleaved(product: Product, count: int, window: Window) -> RelocatableCal
     rows = min(_ROWS if lanes == 16 else _ROWS // 2, product.layout.rows)
     form, out = product.results.form(slice(count)), product.results.out
     spec = KernelSpec("interleaved", product.isa.name, rows, INTERLEAVED, len(places), form, out, product.signed)
-    if product.signed:
-        product = replace(product, folded=product.folded.shifted())
     return _part(product, spec, pick, packed, taps, later)
 
 

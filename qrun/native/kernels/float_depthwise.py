@@ -11,8 +11,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.kernels.float_product import FloatProduct
 from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import FloatStack, column_lengths
-from qrun.native.kernels.layout import Window
-from qrun.native.kernels.taps import Taps
+from qrun.native.kernels.layout import Taps, Window
 from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec
 
 _NEIGHBOURS, _LINE = 8, 7

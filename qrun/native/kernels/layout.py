@@ -1,18 +1,18 @@
-"""Where kernels read and write: offsets of activations, blocks of rows, shares of threads."""
+"""Where kernels read and write: what windows read, offsets of activations, blocks of rows, shares of threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo
+from qrun.declare.memo import Memo, remembered
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import Ints, aligned_copy
+from qrun.native.machine.memory import Array, Ints, aligned_copy
 from qrun.native.machine.operation import size
+from qrun.shapes import MOST_AXES
 
 ENTRIES = 1 << 26
 """Offsets of a table, int32: 256 MB."""
@@ -99,6 +99,110 @@ class Window:
         return out + np.arange(self.kernel[axis]) * self.dilations[axis] - self.pads[axis]
 
 
+@frozen(slots=False)
+class Taps:
+    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
+    outside."""
+
+    image: tuple[int, ...]
+    places: tuple[Ints, ...]
+
+    @classmethod
+    def of(
+        cls,
+        image: Sequence[int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        begin: Sequence[int],
+        out: Sequence[int],
+        transposed: bool = False,
+    ) -> Taps:
+        """Of windows with one value per axis. begin: pads before the image; out: windows. transposed: what each result of a
+        transposed convolution reads instead: sums that go to i * stride + k * dilation, less `begin`. Raises Declined."""
+        if size(out) * size(kernel) > ENTRIES:
+            raise Declined("the table of offsets would be too large")
+        places = []
+        for n, k, s, d, b, o in zip(image, kernel, strides, dilations, begin, out, strict=True):
+            result, tap = np.arange(o, dtype=np.int64)[:, None], np.arange(k, dtype=np.int64) * d
+            place, rest = np.divmod(result + b - tap, s) if transposed else (result * s - b + tap, 0)
+            places.append(np.where((rest == 0) & (place >= 0) & (place < n), place, -1))
+        return cls(tuple(image), tuple(places))
+
+    def __post_init__(self) -> None:
+        for n, places in zip(self.image, self.places, strict=True):
+            if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
+                raise ValueError("coordinates outside the image")
+        if 2 * len(self.places) > MOST_AXES:
+            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
+        if self.pixels * self.count > ENTRIES:
+            raise Declined("the table of offsets would be too large")
+
+    @property
+    def plain(self) -> bool:
+        """Whether each output pixel reads the one at its own place, and no other."""
+        return self.count == 1 and all(
+            np.array_equal(places[:, 0], np.arange(n)) for n, places in zip(self.image, self.places, strict=True)
+        )
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return tuple(len(places) for places in self.places)
+
+    @property
+    def pixels(self) -> int:
+        return size(self.out)
+
+    @property
+    def count(self) -> int:
+        """Taps of a window, those outside included."""
+        return size([places.shape[1] for places in self.places])
+
+    @cached_property
+    def inside(self) -> Ints:
+        """int64 [pixels]: taps that lie in the image."""
+        total = np.ones((), np.int64)
+        for places in self.places:
+            total = np.multiply.outer(total, (places >= 0).sum(axis=1))
+        return total.reshape(-1)
+
+    def offsets(self, pixel: int) -> Ints:
+        """int64 [pixels, taps]: bytes from the image's start to the pixel that each tap reads, `pixel` bytes each; -1
+        outside."""
+        rank = len(self.places)
+        total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
+        for axis, places in enumerate(self.places):
+            shape = [1] * 2 * rank
+            shape[axis], shape[rank + axis] = places.shape
+            step = size(self.image[axis + 1 :]) * pixel
+            total = total + (places * step).reshape(shape)
+            inside = inside & (places >= 0).reshape(shape)
+        if total.size and total.max() > 2**31 - 1:
+            raise Declined("one image is larger than 2 GB")
+        return np.where(inside, total, -1).reshape(self.pixels, self.count)
+
+
+def read_places(
+    image: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+) -> Window | Taps:
+    """What windows by ONNX's lists read; an empty list is ONNX's default. Raises Declined."""
+    axes = len(image)
+    if axes < 3:
+        return Window.of(image, kernel, strides, dilations, pads)
+    strides, dilations, pads = strides or [1] * axes, dilations or [1] * axes, pads or [0] * (2 * axes)
+    begin, ends = pads[:axes], pads[axes:]
+    spare = [n + b + e - (k - 1) * d - 1 for n, k, d, b, e in zip(image, kernel, dilations, begin, ends, strict=True)]
+    if min(spare) < 0:
+        raise Declined("the kernel is larger than the padded image")
+    out = [n // s + 1 for n, s in zip(spare, strides, strict=True)]
+    return Taps.of(image, kernel, strides, dilations, begin, out)
+
+
+def out_of(places: Window | Taps, rank: int) -> tuple[int, ...]:
+    """Sizes of the spatial axes of a result of this rank: a Window has two axes also for one."""
+    return places.out[4 - rank :] if isinstance(places, Window) else places.out
+
+
 _UNROLLS = (4, 3, 2)
 """Steps per turn, the best first."""
 _WHOLE, _WHOLE_ODD = 8, 20
@@ -130,6 +234,11 @@ class Layout:
         if self.offsets.size and (self.offsets.min() < -1 or self.offsets.max() > _OFFSET_LIMIT):
             raise Declined("one image is larger than 2 GB")
 
+    @cached_property
+    def memo(self) -> Memo:
+        """What products of other weights have in common."""
+        return Memo()
+
     @property
     def rows(self) -> int:
         return len(self.offsets)
@@ -143,25 +252,16 @@ class Layout:
         """Bytes from the buffer's start to the end of what a kernel writes, if it writes `written` bytes of each row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
-    def table(self, rows: int, taps: Sequence[int], later: Sequence[int] = (), share: int = 1) -> np.ndarray[Any, Any]:
-        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over. Made once.
+    @remembered
+    def table(self, rows: int, taps: tuple[int, ...], later: tuple[int, ...] = (), share: int = 1) -> Array:
+        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
 
         rows:  of a block. taps: the layout's taps, in the order in which the kernel reads them.
         share: rows that read one list of offsets together. later: for each tap the row among those whose tap it is.
         """
-        return self.shared.once(
-            (rows, tuple(taps), tuple(later), share), lambda: self._table(rows, taps, later or [0], share)
-        )
-
-    @cached_property
-    def shared(self) -> Memo:
-        """What products of other weights have in common."""
-        return Memo()
-
-    def _table(self, rows: int, taps: Sequence[int], later: Sequence[int], share: int) -> np.ndarray[Any, Any]:
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
         units = first[:, None] + np.arange(0, rows, share)
-        offsets = self.offsets[units[:, None] + np.asarray(later, int)[:, None], np.asarray(taps, int)[:, None]]
+        offsets = self.offsets[units[:, None] + np.asarray(later or [0], int)[:, None], np.asarray(taps, int)[:, None]]
         return aligned_copy(offsets, np.int32)
 
 
@@ -188,25 +288,3 @@ def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int, lanes: int) -
         return blocks
     share = max(blocks * tiles * macs // (threads * _TILES_PER_THREAD), _TILE_MACS * lanes)
     return max(1, min(blocks, share // max(1, macs)))
-
-
-def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
-    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
-
-    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
-    """
-    outputs, inputs, *kernel = shape
-    depthwise = outputs == group and inputs == 1
-    count = 1 if depthwise or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
-    products = 1 if depthwise else group // count
-    return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192
-
-
-def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
-    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
-
-    def cost(count: int) -> tuple[int, int]:
-        steps = unroll_for(inputs * count)[1]
-        return groups // count * -(-outputs * count // lanes) * steps, -count
-
-    return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.native.emit.spec import CODES, NARROW, OUT_OF, PIECE
 from qrun.native.errors import Declined
-from qrun.native.kernels.taps import Taps
+from qrun.native.kernels.layout import Taps
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, size
 from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy, array_at

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
-from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
-from qrun.native.kernels.results import Results
+from qrun.native.kernels.layout import Layout, Window, chunk_blocks, unroll_for
+from qrun.native.kernels.results import PanelRun, Results
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import size
-from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
+from qrun.native.proof.fold import Folded, wrapped
 
 TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
@@ -52,7 +52,7 @@ class RelocatableCall:
         section = self.section
         first, end, share = section.first, section.first + section.channels, section.spec.unroll if self.later else 1
         key = section.spec.rows, share, self.taps, self.later, self.start, self.read, self.itemsize, first, end
-        words, offsets, extents = layout.shared.once(key, lambda: self._words(layout, first, end, share))
+        words, offsets, extents = layout.memo.once(key, lambda: self._words(layout, first, end, share))
         return section.changed(words, {"offsets*": offsets}, extents=extents)
 
     def _words(
@@ -70,6 +70,8 @@ class Product:
     """Sums of activations times weights, and what becomes of them.
 
     x_zero: the activations' zero point, an element of their type; it is what an offset of -1 reads.
+    window: what each row of the layout reads. stored: whether a tap is a whole kernel row, of an image whose padding is stored.
+    group:  groups of channels, each of which reads activations of its own.
     """
 
     engine: Engine
@@ -77,6 +79,9 @@ class Product:
     folded: Folded
     results: Results
     x_zero: np.ndarray[Any, Any]
+    window: Window
+    stored: bool = False
+    group: int = 1
 
     @property
     def isa(self) -> Isa:
@@ -91,21 +96,36 @@ class Product:
     def signed(self) -> bool:
         return bool(self.x_zero.dtype == np.int8)
 
-    def dense(self, groups: int = 1) -> list[RelocatableCall]:
+    @property
+    def each(self) -> int:
+        """Output channels of a group."""
+        return len(self.folded.centred) // self.group
+
+    @property
+    def panels(self) -> list[PanelRun]:
+        """Runs of a group's panels."""
+        return self.results.panels(self.isa.lanes, self.isa.vectors, self.each, self.group)
+
+    def merged(self) -> Product:
+        """With neighbouring groups as one, the weights between them zero, where that fills vectors."""
+        count = merged_groups(self.group, self.each, self.k, self.isa.lanes)
+        if count == 1:
+            return self
+        return replace(self, folded=self.folded.merged(self.group, count), group=self.group // count)
+
+    def dense(self) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
-        weights, taps = self.folded.memo.once("taps", lambda: int8_taps(self.folded.centred))
+        (weights, taps), groups, each = self.folded.taps, self.group, self.each
         unroll, steps = unroll_for(self.k)
-        each = len(weights) // groups
         parts = []
-        for first, vectors, panels, form in self.panels(each, groups):
+        for first, vectors, panels, form in self.panels:
             width = vectors * self.isa.lanes
             pick = self.results.memo.once(
                 ("lanes", first, panels, width, each, groups), partial(_lanes, first, (panels, width), each, groups)
             )
             rows = even_rows(self.layout.rows, TABLE_ROWS if form == "table" else self.isa.rows[vectors])
-            own = weights.reshape(groups, each, *weights.shape[1:])[:, first:]
             packed = self.folded.memo.once(
-                ("dense", first, panels, width, steps), partial(grouped, own, panels, width, 4 * steps)
+                ("dense", first, panels, width, steps), partial(pack, weights, pick, 4 * steps)
             )
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
@@ -143,14 +163,9 @@ class Product:
         """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
         return -(-turn // 64 // blocks) if weights > FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
 
-    def panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
-        """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
-        make = partial(panel_runs, self.isa, self.results, channels, groups)
-        return self.results.memo.once(("panels", channels, groups), make)
-
-    def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
-        """What the sums of these channels start from, 0 where there is none (-1)."""
-        bias = aligned_copy(np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)]), np.int32)
+    def bias(self, form: str, pick: Ints, shift: int) -> np.ndarray[Any, Any]:
+        """What the sums of these channels start from, 0 where there is none (-1); shift: see Folded.starts."""
+        bias = aligned_copy(np.where(pick < 0, 0, self.folded.starts(shift)[np.maximum(pick, 0)]), np.int32)
         if form == "y32":
             bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
         return bias
@@ -202,14 +217,20 @@ class Product:
 
         arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
         """
-        panel = spec.form, pick.shape, pick.tobytes()
-        bias = self.folded.memo.once(panel, lambda: self.bias(spec.form, pick))
+        panel, shift = (spec.form, pick.shape, pick.tobytes()), self._shift(spec.kind)
+        bias = self.folded.memo.once((*panel, shift), lambda: self.bias(spec.form, pick, shift))
         constants, mask, shown = self.results.memo.once(panel, lambda: self._of_channels(spec.form, pick))
         arrays = {**arrays, "bias*": bias, "constants*": constants}
         words = {"mask": mask, "zero_point!": self.results.zero_point, **words}
         return self.engine.kernels.call(
             spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, scratch=scratch, **shown
         )
+
+    def _shift(self, kind: str) -> int:
+        """How much higher kernels of this kind read activations."""
+        if kind == "interleaved":
+            return 128 if self.signed else 0
+        return self.isa.shift(self.signed) if kind in ("dense", "clipped") else 0
 
     def _of_channels(self, form: str, pick: Ints) -> tuple[Array, int, Mapping[str, Any]]:
         """What all calls for these channels have: constants, the lanes of the last vector, and fields of the call."""
@@ -226,24 +247,6 @@ def even_rows(rows: int, most: int) -> int:
     return -(-rows // -(-rows // most))
 
 
-def panel_runs(isa: Isa, results: Results, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
-    """Runs of panels that share a kernel, of so many channels in each group: first channel, vectors, panels, form."""
-    runs: list[tuple[int, int, int, str]] = []
-    left, first = -(-channels // isa.lanes), 0
-    while left:
-        vectors = min(isa.vectors, left)
-        end = first + vectors * isa.lanes
-        own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
-        form = results.form(np.concatenate(own))
-        if runs and runs[-1][1::2] == (vectors, form):
-            start, _, panels, _ = runs.pop()
-            runs.append((start, vectors, panels + 1, form))
-        else:
-            runs.append((first, vectors, 1, form))
-        first, left = end, left - vectors
-    return runs
-
-
 def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
     """`count` channels from `first`, -1 beyond the last; start: of the group."""
     lanes = np.arange(first, first + count)
@@ -257,23 +260,25 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
     return pick.reshape(groups * panels[0], panels[1])
 
 
-def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
-    """[groups, N, taps, used] as _pack packs each group, one after the other."""
-    if len(weights) == 1:
-        return _pack(weights[0], (panels, width), k)
-    return aligned_copy(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
+def pack(weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
+    """Of [N, taps, k] the channels `pick` [panels, lanes], neighbours in each panel and -1 for none, as words of four bytes:
+    int32 [panels, taps * depth bytes / 4, lanes], zero where there is no channel or k. dtype: of the packed weights."""
+    taps, k = weights.shape[1:]
+    rows = np.zeros((pick.shape[1], taps, depth), dtype)
+    packed = aligned((len(pick), rows[0].nbytes // 4, len(rows)), np.int32)
+    for panel, channels in enumerate(pick):
+        count = np.count_nonzero(channels >= 0)
+        rows[:count, :, :k] = weights[channels[0] : channels[0] + count] if count else 0
+        rows[count:] = 0
+        packed[panel] = rows.reshape(len(rows), -1).view(np.int32).T
+    return packed
 
 
-def _pack(weights: Int8s, panels: tuple[int, int], k: int) -> Int8s:
-    """The first channels of int8 [N, taps, used] to [panels, taps, k/4, lanes, 4], zero where there is no channel or k."""
-    taps, used = weights.shape[1:]
-    count, lanes = panels
-    packed = aligned((count, taps, k // 4, lanes), np.int32)
-    rows = np.zeros((lanes, taps, k), np.int8)
-    for panel in range(count):
-        chosen = weights[panel * lanes : (panel + 1) * lanes]
-        if len(chosen) < lanes:
-            rows[len(chosen) :] = 0
-        rows[: len(chosen), :, :used] = chosen
-        packed[panel] = rows.view(np.int32).transpose(1, 2, 0)
-    return packed.view(np.int8).reshape(count, taps, k // 4, lanes, 4)
+def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
+    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
+
+    def cost(count: int) -> tuple[int, int]:
+        steps = unroll_for(inputs * count)[1]
+        return groups // count * -(-outputs * count // lanes) * steps, -count
+
+    return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo
+from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.engine import Engine, Ints
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
-from qrun.native.proof.fold import Folded
 from qrun.native.proof.thresholds import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
 _TOGETHER = 64
 """Channels that are alike are counted in such steps: as many as the widest panel has, and a multiple of all others."""
+PanelRun = tuple[int, int, int, str]
+"""Neighbouring panels of a group that share a kernel: first channel, vectors of a panel, panels, form."""
 
 
 @frozen
@@ -26,7 +27,7 @@ class Results:
     """A requantization target and its proofs, or neither: then the int32 sums themselves are stored.
 
     alike: of so many channels, or fewer, which all take the cheapest form with the same constants; 0 of others.
-    memo: packed constants, by form and channels.
+    memo: runs of panels, and packed constants by form and channels.
     """
 
     target: Target | None
@@ -35,10 +36,11 @@ class Results:
     memo: Memo = field(default_factory=Memo)
 
     @classmethod
-    def of(cls, target: Target | None, folded: Folded, engine: Engine) -> Results:
-        if target is None or target.arith == "ort" or not len(folded.low):
+    def of(cls, target: Target | None, low: Ints, high: Ints, engine: Engine) -> Results:
+        """low, high: bounds of each channel's sum."""
+        if target is None or target.arith == "ort" or not len(low):
             return cls(target, None)
-        return cls(target, proven(target, *int32_bounds(folded.low, folded.high), engine.kernels, engine.isa))
+        return cls(target, proven(target, *int32_bounds(low, high), engine.kernels, engine.isa))
 
     @property
     def out(self) -> str:
@@ -52,16 +54,35 @@ class Results:
     def zero_point(self) -> int:
         return self.target.zero_point if self.target else 0
 
-    def part(self, channels: slice) -> Results:
+    @remembered
+    def part(self, first: int, end: int) -> Results:
         """The results of some channels."""
-        return self.memo.once((channels.start, channels.stop), lambda: self._part(channels))
-
-    def _part(self, channels: slice) -> Results:
         if self.target is None:
-            return self
+            return Results(None, None)
         scales = self.target.w_scale
-        target = replace(self.target, w_scale=scales[channels] if scales.size > 1 else scales)
-        return Results(target, self.proven.part(channels) if self.proven else None)
+        target = replace(self.target, w_scale=scales[first:end] if scales.size > 1 else scales)
+        return Results(target, self.proven.part(slice(first, end)) if self.proven else None)
+
+    @remembered
+    def panels(self, lanes: int, most: int, channels: int, groups: int) -> list[PanelRun]:
+        """Runs of panels of so many channels in each group, each with a kernel of its own.
+
+        lanes: of a vector. most: vectors of a panel.
+        """
+        runs: list[PanelRun] = []
+        left, first = -(-channels // lanes), 0
+        while left:
+            vectors = min(most, left)
+            end = first + vectors * lanes
+            own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
+            form = self.form(np.concatenate(own))
+            if runs and runs[-1][1::2] == (vectors, form):
+                start, _, panels, _ = runs.pop()
+                runs.append((start, vectors, panels + 1, form))
+            else:
+                runs.append((first, vectors, 1, form))
+            first, left = end, left - vectors
+        return runs
 
     def form(self, channels: slice | Ints) -> str:
         """The cheapest form that serves all these channels."""
@@ -135,6 +156,4 @@ def requantization(
 
 
 def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
-    nothing = np.zeros((channels, 1, 0), np.int16), np.zeros(channels, np.int32)
-    folded = Folded(*nothing, np.full(channels, low), np.full(channels, high))
-    return Results.of(target, folded, engine)
+    return Results.of(target, np.full(channels, low), np.full(channels, high), engine)

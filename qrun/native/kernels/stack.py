@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import CODES, DTYPE_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import unroll_for
-from qrun.native.kernels.product import panel_runs
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Engine, Operand, size
 from qrun.native.machine.memory import aligned_up
@@ -118,10 +116,10 @@ class Stack:
 
     def _panels(self) -> tuple[tuple[PanelRun, ...], int]:
         """The panels, and how many bytes all packed matrices take."""
-        isa, results = self.engine.isa, self.results
-        make = partial(panel_runs, isa, results, self.n, self.matrices)
-        runs = results.memo.once(("runs", -(-self.n // isa.lanes)), make) if results.alike else make()
-        lanes, at = isa.lanes, 0
+        lanes, at = self.engine.isa.lanes, 0
+        shared = self.results.alike and self.matrices == 1
+        columns = -(-self.n // lanes) * lanes if shared else self.n
+        runs = self.results.panels(lanes, self.engine.isa.vectors, columns, self.matrices)
         weights: list[int] = []
         starts: list[int] = []
         for places, each in ((weights, 4 * self.quads), (starts, 4)):

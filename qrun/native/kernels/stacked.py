@@ -178,7 +178,7 @@ class StackProduct(Operation):
         itemsize, width = stack.results.size, panels.vectors * isa.lanes
         channels = min(panels.panels * width, stack.n - panels.first)
         offsets = Layout(1, np.arange(stack.m)[:, None] * stack.k, 0, 0, stack.n * itemsize, stack.k)
-        table = offsets.table(rows, [0])
+        table = offsets.table(rows, (0,))
         constants = self._constants(panels, width)
         known = {
             "y_row": stack.n * itemsize,

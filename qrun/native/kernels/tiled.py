@@ -11,12 +11,13 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.layout import Layout, Window
-from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of
+from qrun.native.kernels.layout import Layout
+from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of, pack
+from qrun.native.kernels.results import PanelRun
 from qrun.native.kernels.tiling import Tables, choose, tables
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.memory import Ints, aligned
-from qrun.native.proof.fold import Int8s, int8_taps
+from qrun.native.machine.memory import Array, Ints, aligned
+from qrun.native.proof.fold import Int8s
 
 _WASTE = 6
 """Tiles may do so many times the products that count; beyond, dense kernels take over."""
@@ -26,6 +27,8 @@ _SHARED_WEIGHTS = 512 << 10
 """Bytes of weights beyond which threads take channels, each its own, and not rows."""
 _UNITS_PER_THREAD, _UNIT_MACS = 8, 1 << 22
 """Units that even out how long threads take; and products of one, beside which taking it costs little."""
+_GROUPS, _INPUTS = 8, 32
+"""Up to so many groups, of at least so many inputs each, run group by group."""
 
 
 @frozen
@@ -57,9 +60,24 @@ class TiledPart:
         return section.changed(words, arrays, extents=(read, written))
 
 
-def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
-    """Kernel calls for a product of one group, or none if tiles would do too much that counts for nothing."""
-    layout, folded = product.layout, product.folded
+def tiled(product: Product) -> list[TiledPart]:
+    """Kernel calls group by group, or for all groups merged; none if tiles would do too much that counts for nothing."""
+    if product.group == 1:
+        return _tiled(product)
+    if product.group <= _GROUPS and product.k >= _INPUTS:
+        each, made = product.each, []
+        for first in range(0, each * product.group, each):
+            folded, results = product.folded.part(first, first + each), product.results.part(first, first + each)
+            made.append(_tiled(replace(product, folded=folded, results=results, group=1)))
+        if all(made):
+            return [part.of_group(g, product.k, each) for g, parts in enumerate(made) for part in parts]
+    merged = product.merged()
+    return _tiled(merged) if merged.group == 1 else []
+
+
+def _tiled(product: Product) -> list[TiledPart]:
+    """The calls for a product of one group."""
+    layout, folded, window, stored = product.layout, product.folded, product.window, product.stored
     n, taps, k = folded.centred.shape
     if not k:
         return []
@@ -67,13 +85,11 @@ def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
     macs = cost * TILE * STEP * -(-n // TILE) * TILE
     if macs >= _WASTE * layout.rows * taps * k * n:
         return []
-    folded = folded.lines(window.kernel) if mode == "lines" else folded
-    folded = folded.shifted(-product.isa.shift(product.signed))
-    weights, sources = int8_taps(folded.centred)
+    product = replace(product, folded=folded.lines(window.kernel)) if mode == "lines" else product
+    weights, sources = product.folded.taps
     chunks, shares = _cut(product, macs, weights.nbytes)
     laid = partial(tables, window, k, mode, stored, tuple(sources), chunks)
-    own = replace(product, folded=folded)
-    parts = [_part(own, run, weights, laid, shares) for run in product.panels(n, 1)]
+    parts = [_part(product, run, weights, laid, shares) for run in product.panels]
     return parts if all(part.section.scratch <= _SCRATCH for part in parts) else []
 
 
@@ -92,9 +108,7 @@ def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
     return chunks, -(-units // chunks)
 
 
-def _part(
-    product: Product, run: tuple[int, int, int, str], weights: Int8s, laid: Callable[[int], Tables], shares: int
-) -> TiledPart:
+def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int], Tables], shares: int) -> TiledPart:
     """The call for one run of panels. laid: `tables` of a TiledPart."""
     first, vectors, panels, form = run
     results, n, made = product.results, len(weights), laid(product.layout.pixel)
@@ -133,19 +147,10 @@ def _part(
     return TiledPart(section, laid, results.size)
 
 
-def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Int8s:
+def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
     """int8 [N, taps, k] as panels of groups of vectors: [total / 4][channels of the group][4], zero where nothing is."""
-    n, taps, k = weights.shape
-    packed = aligned((len(pick), total // 4 * spec.vectors * TILE), np.int32)
-    for group in groups(spec):
-        lanes = len(group) * TILE
-        rows = np.zeros((lanes, taps, total // taps), np.int8)
-        for panel, channels in enumerate(pick[:, group.start * TILE : group.stop * TILE]):
-            chosen = weights[channels[0] : min(channels[0] + lanes, n)] if channels[0] >= 0 else weights[:0]
-            if len(chosen) < lanes:
-                rows[len(chosen) :] = 0
-            rows[: len(chosen), :, :k] = chosen
-            start = total // 4 * group.start * TILE
-            part = packed[panel, start : start + total // 4 * lanes].reshape(-1, lanes)
-            part[...] = rows.reshape(lanes, total).view(np.int32).T
-    return np.asarray(packed.view(np.int8))
+    parts = [
+        pack(weights, pick[:, group.start * TILE : group.stop * TILE], total // weights.shape[1]).reshape(len(pick), -1)
+        for group in groups(spec)
+    ]
+    return np.concatenate(parts, axis=1, out=aligned((len(pick), total // 4 * spec.vectors * TILE), np.int32))

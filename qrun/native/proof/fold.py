@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo
+from qrun.declare.frozen import frozen, replace
+from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
 
@@ -24,70 +25,65 @@ _NEAR_BOUNDS = 1 << 18
 """Weights that are worked on together: what is made of them stays in the second-level cache."""
 
 
-@frozen
+@frozen(slots=False)
 class Folded:
     """sum of (x - x_zero) * (w - w_zero) + bias, for channels [N], as sum of kernel activations * centred + constant.
 
     centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
-    constant: int32 [N]: bias and the activations' zero point, modulo 2**32.
+    constant: int64 [N]: what bias and the activations' zero point add.
+    total:    int64 [N]: the sum of each channel's weights.
     low, high: int64 [N]: bounds of the sum before it wraps.
-    memo:     the same sums of other activations, and what kernels pack of these ones, for products of other shapes.
+    memo:     the same sums otherwise cut, and what kernels pack of these ones, for products of other shapes.
     """
 
     centred: Centred
-    constant: Int32s
+    constant: Ints
+    total: Ints
     low: Ints
     high: Ints
     memo: Memo = field(default_factory=Memo)
 
-    def part(self, channels: slice) -> Folded:
+    @remembered
+    def part(self, first: int, end: int) -> Folded:
         """The sums of some channels."""
-        return self.memo.once(
-            ("part", channels.start, channels.stop),
-            lambda: Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels]),
-        )
+        own = slice(first, end)
+        return Folded(self.centred[own], self.constant[own], self.total[own], self.low[own], self.high[own])
 
+    def starts(self, shift: int) -> Int32s:
+        """int32 [N]: what sums start from, modulo 2**32, where a kernel reads activations higher by `shift`."""
+        return wrapped(self.constant - shift * self.total)
+
+    @cached_property
+    def taps(self) -> tuple[Int8s, list[int]]:
+        """The weights as int8 taps: see `int8_taps`."""
+        return int8_taps(self.centred)
+
+    @remembered
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
-        return self if count == 1 else self.memo.once(("merged", groups, count), lambda: self._merged(groups, count))
-
-    def _merged(self, groups: int, count: int) -> Folded:
         n, taps, k = self.centred.shape
         each = n // groups
         spread = np.zeros((groups // count, count, each, taps, count, k), self.centred.dtype)
         own = self.centred.reshape(groups // count, count, each, taps, k)
         for group in range(count):
             spread[:, group, :, :, group] = own[:, group]
-        return Folded(spread.reshape(n, taps, count * k), self.constant, self.low, self.high)
+        return replace(self, centred=spread.reshape(n, taps, count * k), memo=Memo())
 
-    def shifted(self, by: int = 128) -> Folded:
-        """The same sums of activations that are read higher by this."""
-        return self if not by else self.memo.once(("shifted", by), lambda: self._shifted(by))
-
-    def _shifted(self, by: int) -> Folded:
-        constant = wrapped(self.constant.astype(np.int64) - by * _sums(self.centred))
-        return Folded(self.centred, constant, self.low, self.high)
-
+    @remembered
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""
         n, _, k = self.centred.shape
-        own = Folded(self.centred.reshape(n, kernel[0], kernel[1] * k), self.constant, self.low, self.high)
-        return self.memo.once(("lines", kernel), lambda: own)
+        return replace(self, centred=self.centred.reshape(n, kernel[0], kernel[1] * k), memo=Memo())
 
 
-def fold(
-    w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool, shift: int
-) -> Folded:
-    """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`.
-
-    shift: what the kernel adds to activations as it reads them.
-    """
+def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
+    """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
     centred = _centred(w, w_zero)
     total, size = _total(centred), _magnitude(centred)
     above, below = (total + size) // 2, (total - size) // 2
     least, most = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
-    constant = wrapped(bias - (x_zero + shift) * total)
-    return Folded(centred, constant, bias + above * least + below * most, bias + above * most + below * least)
+    low, high = bias + above * least + below * most, bias + above * most + below * least
+    return Folded(centred, bias - x_zero * total, total, low, high)
 
 
 def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
