@@ -161,13 +161,13 @@ def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context
 @one_hot.native
 @EveryType
 def _lower_one_hot(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.one_hot import KINDS, OneHot
+    from qrun.native.kernels.extremes import ONE_HOT_KINDS, OneHot
     from qrun.native.machine.operation import Operand
 
     indices, depth, values = site.inputs
     site.require_constants()
     size, place, _ = _spread(indices, depth, values, site.attributes["axis"], site.ctx)
-    if indices.dtype.name not in KINDS:
+    if indices.dtype.name not in ONE_HOT_KINDS:
         raise declined(f"indices that are {type_name(indices.dtype)}")
     require_copied(values.dtype)
     least = -size if site.ctx.version >= 11 else 0

@@ -181,7 +181,7 @@ def _diagonal(input: Array, k: Array | None) -> int:
 @trilu.native
 @EveryType
 def _lower_trilu(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.triangle import Triangle
+    from qrun.native.kernels.copy import Triangle
     from qrun.native.machine.operation import Operand
 
     x, upper = site.inputs[0], bool(site.attributes["upper"])

@@ -33,7 +33,7 @@ def _offset_and_scale(count: int, offset: Floats | None, scale: Floats | None, m
 
 @scaler.native
 def _lower_scaler(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.pixels import BatchNorm
+    from qrun.native.kernels.normalize import BatchNorm
 
     x, given = site.inputs[0], site.attributes
     count = x.shape[-1] if x.ndim else 1

@@ -35,7 +35,7 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> 
 
 
 def _lower_running(site: LoweringContext, what: str) -> NativeKernel:
-    from qrun.native.kernels.running import Accumulated
+    from qrun.native.kernels.reduce import Accumulated
     from qrun.native.machine.operation import Operand
 
     x, axis = site.inputs

@@ -22,9 +22,9 @@ from helpers.widths import every_width
 
 import qrun
 from qrun.native.emit import expression, tabled
-from qrun.native.emit.error_function import _ROUGH_ERF
 from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
 from qrun.native.emit.tabled import erf_pieces
+from qrun.native.emit.transcendental import _ROUGH_ERF
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.call import mark_of, undecided

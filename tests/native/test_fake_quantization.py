@@ -8,7 +8,7 @@ import numpy as np
 from helpers.native import engine, every_isa
 from helpers.support import assert_equal
 
-from qrun.native.emit import expression, roundings
+from qrun.native.emit import conversions, expression
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.operation import Operand
 from qrun.ops.qonnx import bipolar_quant, int_quant
@@ -17,13 +17,13 @@ F = np.float32
 
 
 def test_every_rounding_has_its_function() -> None:
-    assert [f"fake_quantize_{way}" for way in roundings.ROUNDINGS] == [*expression.FAKE_QUANTIZATIONS]
+    assert [f"fake_quantize_{way}" for way in conversions.ROUNDINGS] == [*expression.FAKE_QUANTIZATIONS]
 
 
 @every_isa
 def test_steps(isa: str) -> None:
     rng = np.random.default_rng(3)
-    for place, way in enumerate(roundings.ROUNDINGS):
+    for place, way in enumerate(conversions.ROUNDINGS):
         s, z = rng.uniform(0.01, 1, (5, 1)).astype(F), rng.integers(-2, 3, (5, 1)).astype(F)
         codes = rng.normal(size=(5, 37 + place)) * 9
         x = (np.where(rng.random(codes.shape) < 0.5, np.rint(codes * 2) / 2, codes) * s).astype(F)

@@ -11,7 +11,7 @@ from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from helpers.widths import thin_width
 
-from qrun.native.kernels.one_hot import KINDS, OneHot
+from qrun.native.kernels.extremes import ONE_HOT_KINDS, OneHot
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -22,7 +22,10 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this mac
 def test_values_at_indices(isa: str, seed: int, threads: int) -> None:
     rng = np.random.default_rng([seed, threads])
     for _ in range(6):
-        kind, made = np.dtype(rng.choice(list(KINDS))), np.dtype(rng.choice(["uint8", "float16", "float32", "int64"]))
+        kind, made = (
+            np.dtype(rng.choice(list(ONE_HOT_KINDS))),
+            np.dtype(rng.choice(["uint8", "float16", "float32", "int64"])),
+        )
         shape = tuple(
             int(n) for n in rng.choice([1, 2, 5, 40, 0], int(rng.integers(0, 4)), p=[0.3, 0.3, 0.25, 0.1, 0.05])
         )

@@ -15,7 +15,7 @@ from helpers.support import node_model
 from helpers.widths import every_width
 
 from qrun.native.errors import Declined
-from qrun.native.kernels.running import Accumulated
+from qrun.native.kernels.reduce import Accumulated
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

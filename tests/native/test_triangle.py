@@ -11,7 +11,7 @@ from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import node_model
 from helpers.widths import every_width
 
-from qrun.native.kernels.triangle import Triangle
+from qrun.native.kernels.copy import Triangle
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

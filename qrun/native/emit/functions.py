@@ -8,14 +8,33 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import angles, division, expression, logarithms
-from qrun.native.emit.conversions import converted
-from qrun.native.emit.error_function import erf, gelu, rough_erf_size
+from qrun.native.emit import expression
+from qrun.native.emit.conversions import ROUNDINGS, Way, ceil, converted, floor, modulo, quotient, remainder, whole
 from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
 from qrun.native.emit.narrow import FORMATS, narrowed, rounded
 from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.roundings import ROUNDINGS, Way, ceil, floor, whole
+from qrun.native.emit.transcendental import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    cosh,
+    erf,
+    gelu,
+    log,
+    mish,
+    power,
+    rough_erf_size,
+    sin,
+    sinh,
+    softplus,
+    tan,
+    too_wide,
+)
 from qrun.native.emit.types import every
 from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value
 
@@ -107,7 +126,7 @@ class FunctionCall:
     def real_power(self, x: Value) -> Value:
         """|x| ** p for a p that is no integer; NaN of finite numbers below 0."""
         below = x.test("olt", ZERO) & x.test("ogt", -math.inf)
-        return below.select(math.nan, logarithms.power(x, self.p.double()))
+        return below.select(math.nan, power(x, self.p.double()))
 
 
 Write = Callable[[FunctionCall, list[Value]], Value]
@@ -126,9 +145,9 @@ SINGLE: dict[str, Write] = {
     "sub": lambda k, v: v[0] - v[1],
     "mul": lambda k, v: v[0] * v[1],
     "div": lambda k, v: v[0] / v[1],
-    "quotient": lambda k, v: division.quotient(v[0], v[1], k.kind),
-    "remainder": lambda k, v: division.remainder(v[0], v[1], k.kind),
-    "modulo": lambda k, v: division.modulo(v[0], v[1], k.kind),
+    "quotient": lambda k, v: quotient(v[0], v[1], k.kind),
+    "remainder": lambda k, v: remainder(v[0], v[1], k.kind),
+    "modulo": lambda k, v: modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
     "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
     "relu": lambda k, v: rectified(v[0]),
@@ -182,9 +201,7 @@ EXACT: dict[str, Write] = {
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""
 _OF_ONE: tuple[Callable[[Value], Value], ...] = (
-    exp, tanh, sigmoid, erf, gelu, logarithms.log, logarithms.softplus, logarithms.mish, logarithms.sinh, logarithms.cosh,
-    logarithms.asinh, logarithms.acosh, logarithms.atanh, angles.sin, angles.cos, angles.tan, angles.asin, angles.acos,
-    angles.atan,
+    exp, tanh, sigmoid, erf, gelu, log, softplus, mish, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan,
 )  # fmt: skip
 
 
@@ -200,8 +217,8 @@ CLOSE: dict[str, Write] = {
     "elu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * expm1(v[0]), v[0]),
     "selu": lambda k, v: k.selu(v[0]),
     "celu": lambda k, v: k.celu(v[0]),
-    "even_power": lambda k, v: logarithms.power(v[0], k.p.double()),
-    "odd_power": lambda k, v: logarithms.power(v[0], k.p.double()).intrinsic("copysign", v[0]),
+    "even_power": lambda k, v: power(v[0], k.p.double()),
+    "odd_power": lambda k, v: power(v[0], k.p.double()).intrinsic("copysign", v[0]),
     "real_power": lambda k, v: k.real_power(v[0]),
 }
 """Functions known to a relative error, far below that of float32, in float64; p: alpha."""
@@ -226,7 +243,7 @@ def reach(function: str, x: Value) -> tuple[Operand, Operand]:
     if function == "gelu":
         relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
     elif function in _OF_ANGLES:
-        relative = angles.too_wide(x).select(2.0, x.like(_REACH))
+        relative = too_wide(x).select(2.0, x.like(_REACH))
     else:
         known = _POWER_REACH if function in POWERS else _REACH
         return 1 - known, 1 + known

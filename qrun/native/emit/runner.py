@@ -6,7 +6,7 @@
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
     repeat   lead, many times (emit/turns.py)
-    direct   lead, on arrays that Python names only (emit/direct.py)
+    direct   lead, on arrays that Python names only
 
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
 which is the same if it found none; then when it came to the end.
@@ -49,11 +49,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from qrun.native.emit.direct import direct, undecided
 from qrun.native.emit.flow import Flow, Pause, functions
 from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.spec import (
     DONE,
+    DOUBT,
     ENTRY,
     GENERATION,
     GONE,
@@ -62,6 +62,7 @@ from qrun.native.emit.spec import (
     NEXT,
     OPEN,
     PASS,
+    PLACE,
     PLAN,
     RANGE,
     SKIP,
@@ -70,6 +71,36 @@ from qrun.native.emit.spec import (
 )
 from qrun.native.emit.turns import moved, repeat, tallied
 from qrun.native.emit.values import Value
+
+_TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
+"""The types of the words from spec.STATE_AT to spec.DOUBTS_AT."""
+
+
+def undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
+    """Whether one of the calls with these numbers left a result undecided."""
+    with w.loop(0, doubts, 1, [w.value("i1", "false")]) as turn:
+        call = (doubtful + turn.index * 8).load("i64", 8)
+        args = (plan + call * ENTRY + 8).load("ptr", 8)
+        turn.next(turn.carried[0] | (args + DOUBT).load("i64", 8).test("ne", 0))
+    return turn.carried[0]
+
+
+def direct(w: Flow, told: Value) -> Value:
+    """A run that is one call from Python, which tells where each array is as an object: 1 if a call could not decide a result.
+
+    A word of an argument struct that is to be an address in an array gets where its elements begin, plus so many bytes.
+    """
+    words = [(told + 8 * place).load(kind, 8) for place, kind in enumerate(_TOLD)]
+    state, first, end, scratch, inside, places, count, doubtful, doubts = words
+    with w.loop(0, count, 1) as turn:
+        place = places + turn.index * PLACE
+        array, word = ((place + n).load("ptr", 8) for n in (0, 8))
+        memory = (array.load("ptr", 8) + inside).load("i64", 8)
+        word.store(memory + (place + 16).load("i64", 8), 8)
+    w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
+    plan = (state + PLAN).load("ptr", 8)
+    return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")
+
 
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
 _BRIEF, _GIVEN = 256, 16

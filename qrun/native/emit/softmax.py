@@ -16,10 +16,10 @@ from operator import add
 
 from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.logarithms import scalar_log
 from qrun.native.emit.numbers import decay
 from qrun.native.emit.rowwise import REACH, SHARE, RowwiseEmitter
 from qrun.native.emit.spec import MAGIC_BITS, VBMI
+from qrun.native.emit.transcendental import scalar_log
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
 NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")

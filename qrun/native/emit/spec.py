@@ -109,12 +109,12 @@ MOVE = 40
 """Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
 
 FOREIGN = ("ensure*", "release*", "number*", "call*", "drop*", "clear*", "callable*", "true*", "tiles")
-"""Words that follow the operands of a call of Python (emit/foreign.py)."""
+"""Words that follow the operands of a call of Python (emit/calls.py)."""
 HELD = (
     *("repeat*", "moved*", "plan*", "calls", "state*", "turns*", "most", "point*", "points"),
     *("first*", "firsts", "last*", "lasts", "stopped", "count*"),
 )
-"""Words of the memory that turns as one call of a program have in each run (emit/repeated.py): the functions of emit/turns.py,
+"""Words of the memory that turns as one call of a program have in each run (emit/calls.py): the functions of emit/turns.py,
 and what `repeat` is given; how many turns there are at most; rows of three words: the byte of the struct where the address of
 an operand is, where that is to be put, and what is added to it; moves before all turns, and after them; whether they came to
 an end; where how many there were is added to."""

@@ -1,4 +1,4 @@
-"""Planned ArgMax, ArgMin and TopK: the places of the greatest or least elements; and the elements at such places."""
+"""Planned ArgMax, ArgMin and TopK: the places of the greatest or least elements; the elements at such places; and OneHot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
+from qrun.native.kernels.strided import SIZES, Loop, merged, outer_words
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 from qrun.native.machine.operation import TILE_BYTES
 
 ARG_KINDS = ("float32", "int32", "int64", "uint8", "int8")
@@ -113,3 +113,33 @@ class Along(Operation):
 def _words(engine: Engine, shape: Sequence[int], count: int, row_bytes: int) -> dict[str, int]:
     """Of rows along the last axis."""
     return row_tiles(size(shape[:-1]), row_bytes, engine.threads) | {"length": shape[-1], "count": count}
+
+
+ONE_HOT_KINDS = ("int32", "int64", "uint8", "int8")
+
+
+class OneHot(Operation):
+    """values[1] where the place along a new axis of x's shape is the index, else values[0].
+
+    x: indices, of ONE_HOT_KINDS. depth: of the new axis. least: the least index that exists; those below 0 count from the end.
+    """
+
+    def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:
+        if x.dtype.name not in ONE_HOT_KINDS or values.dtype.itemsize not in SIZES or values.dtype.hasobject:
+            raise Declined(f"no native choice of {values.dtype.name} by {x.dtype.name}")
+        if values.shape != (2,) or not -depth <= least <= 0:
+            raise ValueError(f"values {list(values.shape)}, indices from {least} of {depth}")
+        self.engine, self.axis, self.depth, self.values, self.least = engine, axis, depth, values, least
+        self.operands = (x, Operand((*x.shape[:axis], depth, *x.shape[axis:]), values.dtype))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        x, bytes_each = self.operands[0], self.values.dtype.itemsize
+        rows, inner = size(x.shape[: self.axis]), size(x.shape[self.axis :])
+        off, on = (int(bits) for bits in self.values.view(f"i{bytes_each}"))
+        words = row_tiles(rows, self.depth * inner * bytes_each, self.engine.threads)
+        words |= {"inner": inner, "depth": self.depth, "least": self.least, "on": on, "off": off}
+        isa, kind = self.engine.isa, KIND_OF[x.dtype.name]
+        spec = KernelSpec(
+            "one_hot", isa.name, 4 * isa.lanes // bytes_each, 0, bytes_each, "choose", "bytes", False, operands=kind
+        )
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole),)

@@ -182,7 +182,7 @@ class KernelCall:
     decides:   whether the kernel decides every result.
     rechecks:  what makes, while it runs, results that it does not decide.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
-    parts:      the calls that a tile makes itself (emit/slices.py), which only a program's plan lists for it.
+    parts:      the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
     held:       who makes memory that each run of a program has of its own, if the struct has a word for it.
     """
 
