@@ -6,6 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import onnx
+import onnx.inliner
 import pytest
 from helpers.models import make_model
 from helpers.support import MS, node_model, run_qrun
@@ -60,7 +61,7 @@ def test_functions_that_call_each_other_are_named() -> None:
 
 
 def test_the_calls_in_a_long_chain_of_functions_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("qrun.ir.load")
+    module = import_module("qrun.ir.localfunctions")
     looks, real = [], module._called
     monkeypatch.setattr(module, "_called", lambda node: (looks.append(1), real(node))[1])
     with pytest.raises(ModelError, match="inlined"):

@@ -431,6 +431,18 @@ def test_all_input_files_together_count(kind: str, tmp_path: Path) -> None:
         read_inputs(model, specs, max_memory=2_900_000)
 
 
+def test_native_runs_need_no_more_than_the_reference() -> None:
+    """A kernel that does is left to the reference."""
+    inputs = [np.arange(5, dtype=np.uint32).reshape(5, 1), np.arange(5, dtype=np.uint32)]
+    model, feeds = node_model("Greater", inputs, outputs=[np.bool_])
+    want = qrun.Session(model, backend="reference", max_memory=65).run(feeds)["y0"]
+    session = qrun.Session(model, backend="native", max_memory=65, cache=OBJECTS)
+    for _ in range(3):
+        assert np.array_equal(session.run(feeds)["y0"], want)
+    session.max_memory = None
+    assert np.array_equal(session.run(feeds)["y0"], want)
+
+
 def test_of_a_larger_array_only_what_is_fed_counts() -> None:
     images = np.zeros((1000, 1000), F)
     for backend in BACKENDS:

@@ -56,8 +56,8 @@ def not_a_model(data: bytes, label: str) -> ModelError:
 
 
 _KINDS = (
-    (b"PK\x03\x04", "a zip archive", "unzip it first, or give an .npz as --inputs"),
-    (b"\x93NUMPY", "a .npy array", "give the array as --inputs and the model as MODEL"),
+    (b"PK\x03\x04", "a zip archive", "unzip it first; inputs in an .npz go with a model: qrun MODEL --inputs x.npz"),
+    (b"\x93NUMPY", "a .npy array", "inputs go with a model: qrun MODEL --inputs x.npy"),
     (b"\x1f\x8b", "gzip data", "gunzip it first"),
     (b"\x89HDF", "an HDF5 file", "export the network to ONNX"),
     (b"TFL3", "a TensorFlow Lite file", "export the network to ONNX"),

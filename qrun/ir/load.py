@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from qrun.ir import schema
 from qrun.ir.context import GraphContext
 from qrun.ir.external import External
 from qrun.ir.graph import build_graph, refuse_bytes
+from qrun.ir.localfunctions import inlined
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
 from qrun.ir.wire import Lifted, lift
@@ -22,7 +23,6 @@ from qrun.ir.wire import Lifted, lift
 if TYPE_CHECKING:
     import onnx
 
-MAX_INLINED = 2 * 10**5
 LARGEST = 2**31 - 1
 _KEPT = 1 << 16
 """Bytes of a model from no file of which something is kept."""
@@ -166,7 +166,7 @@ def _build(
 ) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
-    proto = _inlined(proto, opsets, label)
+    proto = inlined(proto, label)
     external = External(path.parent if path else None, payloads)
     try:
         graph = build_graph(proto.graph, GraphContext(opsets, external, label))
@@ -210,63 +210,3 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
             fixes=[f"export the model again for opset {schema.OPSETS[-1]} or lower"],
         )
     return found
-
-
-def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx.ModelProto:
-    """Model-local functions replaced by their bodies."""
-    if not proto.functions:
-        return proto
-    _refuse_explosion(proto, label)
-    import onnx.inliner
-
-    try:
-        return onnx.inliner.inline_local_functions(proto)
-    except Exception as error:
-        raise ModelError(
-            "QR107",
-            "a model-local function cannot be inlined",
-            where=[label],
-            facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
-            fixes=["onnx.inliner.inline_local_functions(model) shows the same error"],
-        ) from None
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            yield from _all_nodes(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _all_nodes(graph.node)
-
-
-def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
-    return node.domain, node.op_type, node.overload
-
-
-def _refuse_explosion(proto: onnx.ModelProto, label: str) -> None:
-    """ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
-    from graphlib import CycleError, TopologicalSorter
-
-    bodies = {(f.domain, f.name, f.overload): [_called(n) for n in _all_nodes(f.node)] for f in proto.functions}
-    try:
-        order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())
-    except CycleError as error:
-        raise ModelError(
-            "QR107",
-            "model-local functions call each other in a circle",
-            where=[label],
-            facts=[("functions", ", ".join(name for _, name, _ in error.args[1][:12]))],
-            why="ONNX IR: functions must not be recursive.",
-        ) from None
-    sizes: dict[tuple[str, str, str], int] = {}
-    for key in order:
-        sizes[key] = min(sum(sizes.get(called, 1) for called in bodies[key]), MAX_INLINED + 1)
-    nodes = sum(sizes.get(_called(n), 1) for n in _all_nodes(proto.graph.node))
-    if nodes > MAX_INLINED:
-        raise ModelError(
-            "QR107",
-            "model-local functions contain too many nodes",
-            where=[label],
-            facts=[("expected", f"at most {MAX_INLINED} once every call is replaced by its body"), ("got", "more")],
-        )

@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
@@ -245,6 +246,8 @@ class NativeKernels:
             kernel = narrow_kernel(definition.lowering, site, narrow) if narrow else definition.lowering(site)
         except Declined as reason:
             return KernelBinding(None, self._reason(step, str(reason)))
+        except MemoryLimitError:  # the reference kernel may need less
+            return KernelBinding(None, "it needs more memory than is allowed")
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _reason(self, step: Step, reason: str) -> str:

@@ -112,6 +112,14 @@ def test_files_that_are_no_models(folder: Path, data: bytes | None, words: str) 
     failed(3, "QR101", f"m.onnx {words}")
 
 
+@pytest.mark.parametrize("command", ["run", "inspect", "profile"])
+def test_an_array_in_place_of_a_model(folder: Path, command: str) -> None:
+    """What is to be typed next is a command that has --inputs, also where this one has none."""
+    ended = call(command, "x.npy")
+    assert ended.code == 3
+    assert "qrun MODEL --inputs x.npy" in ended.err
+
+
 def test_short_external_data(folder: Path) -> None:
     model = conv_model()
     external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)

@@ -129,6 +129,31 @@ def test_recursive_functions_are_refused() -> None:
     assert refused(model).code == "QR107"
 
 
+def calling(inputs: list[str], outputs: list[str], opset: int = 21, copies: int = 1) -> onnx.ModelProto:
+    """A model of one node, which calls a function of one input and one output."""
+    body = [helper.make_node("Relu", ["p"], ["q"])]
+    function = helper.make_function("local", "F", ["p"], ["q"], body, [helper.make_opsetid("", opset)])
+    nodes = [helper.make_node("F", inputs, outputs, "call", domain="local")]
+    opsets = [("", 21), ("local", 1)]
+    return model_of(nodes, [value("a", [1])], [value("b", [1])], opsets=opsets, functions=[function] * copies)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (calling(["a", "extra"], ["b"]), ["node call (local::F)", "input extra", "at most 1: p"]),
+        (calling(["a"], ["b", "more"]), ["node call (local::F)", "output more", "at most 1: q"]),
+        (calling(["a"], ["b"], opset=13), ["node call (local::F)", "ai.onnx 21, as the model", "ai.onnx 13"]),
+        (calling(["a"], ["b"], copies=2), ["two model-local functions local::F"]),
+    ],
+)
+def test_a_call_that_does_not_fit_its_function_is_named(model: onnx.ModelProto, words: list[str]) -> None:
+    error = refused(model)
+    assert error.code == "QR107"
+    for word in words:
+        assert word in str(error)
+
+
 def test_subgraphs_are_nested_models() -> None:
     branch = helper.make_graph([helper.make_node("Identity", ["x"], ["inner"])], "b", [], [value("inner", [1])])
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)

@@ -1,0 +1,139 @@
+"""Model-local functions, replaced by their bodies. Each error names the call, or the function, that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from qrun.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_INLINED = 2 * 10**5
+_Key = tuple[str, str, str]
+_Calls = Mapping[_Key | None, Sequence[tuple[_Key, "onnx.NodeProto"]]]
+"""By function, None for the graph: its nodes, those of graphs inside them too, and what each calls."""
+
+
+def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
+    """The model without functions. label: what messages call it. Raises ModelError for functions that cannot be replaced."""
+    if not proto.functions:
+        return proto
+    functions: dict[_Key, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = function.domain, function.name, function.overload
+        if key in functions:
+            raise _error(f"there are two model-local functions {_name(key)}", (label,), fix="keep one of them")
+        functions[key] = function
+    calls: _Calls = {
+        None: [(_called(n), n) for n in _all_nodes(proto.graph.node)],
+        **{key: [(_called(n), n) for n in _all_nodes(f.node)] for key, f in functions.items()},
+    }
+    _check_calls(functions, calls, label)
+    _refuse_explosion(calls, label)
+    import onnx.inliner
+
+    try:
+        made = onnx.inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise ModelError(
+            "QR107",
+            "a model-local function cannot be inlined",
+            where=[label],
+            facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
+            fixes=["onnx.inliner.inline_local_functions(model) shows the same error"],
+        ) from None
+    _refuse_left(proto, made, functions, label)
+    return made
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _all_nodes(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from _all_nodes(graph.node)
+
+
+def _called(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _name(key: _Key) -> str:
+    domain, name, overload = key
+    return f"{domain}::{name}" + (f" ({overload})" if overload else "")
+
+
+def _error(message: str, where: Sequence[str], expected: str = "", got: str = "", fix: str = "") -> ModelError:
+    facts = [(what, text) for what, text in (("expected", expected), ("got", got)) if text]
+    return ModelError("QR107", message, where=where, facts=facts, fixes=[fix] if fix else [])
+
+
+def _place(label: str, around: _Key | None, node: onnx.NodeProto) -> list[str]:
+    """Where a node is that may be in a function."""
+    inside = [f"function {_name(around)}"] if around else []
+    return [label, *inside, f"node {node.name or node.op_type} ({_name(_called(node))})"]
+
+
+def _check_calls(functions: Mapping[_Key, onnx.FunctionProto], calls: _Calls, label: str) -> None:
+    """A call may leave out inputs and outputs at the end, but has no more of them than its function."""
+    for around, nodes in calls.items():
+        for key, node in nodes:
+            function = functions.get(key)
+            if function is None:
+                continue
+            for what, given, known in (
+                ("input", node.input, function.input),
+                ("output", node.output, function.output),
+            ):
+                if len(given) > len(known):
+                    raise _error(
+                        f"a call has more {what}s than its model-local function",
+                        [*_place(label, around, node), f"{what} {given[len(known)]}"],
+                        f"at most {len(known)}: {', '.join(known) or 'none'}",
+                        f"{len(given)}: {', '.join(given)}",
+                    )
+
+
+def _refuse_explosion(calls: _Calls, label: str) -> None:
+    """ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
+    from graphlib import CycleError, TopologicalSorter
+
+    bodies = {key: [called for called, _ in nodes] for key, nodes in calls.items()}
+    try:
+        order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())
+    except CycleError as error:
+        raise ModelError(
+            "QR107",
+            "model-local functions call each other in a circle",
+            where=[label],
+            facts=[("functions", ", ".join(name for _, name, _ in error.args[1][:12]))],
+            why="ONNX IR: functions must not be recursive.",
+        ) from None
+    sizes: dict[_Key | None, int] = {}
+    for key in order:
+        sizes[key] = min(sum(sizes.get(called, 1) for called in bodies[key]), MAX_INLINED + 1)
+    if sizes[None] > MAX_INLINED:
+        most = f"at most {MAX_INLINED} once every call is replaced by its body"
+        raise _error("model-local functions contain too many nodes", [label], most, "more")
+
+
+def _refuse_left(
+    proto: onnx.ModelProto, made: onnx.ModelProto, functions: Mapping[_Key, onnx.FunctionProto], label: str
+) -> None:
+    """ModelError for calls that were not replaced: of functions written for other operators than the model is."""
+    imported = {entry.domain: entry.version for entry in proto.opset_import}
+    for node in _all_nodes(made.graph.node):
+        function = functions.get(_called(node))
+        if function is None:
+            continue
+        own = [e for e in function.opset_import if imported.get(e.domain, e.version) != e.version]
+        raise _error(
+            "a model-local function is written for other operators than the model",
+            _place(label, None, node),
+            ", ".join(f"{e.domain or 'ai.onnx'} {imported[e.domain]}, as the model" for e in own),
+            ", ".join(f"{e.domain or 'ai.onnx'} {e.version}" for e in own),
+            "convert it: onnx.inliner.inline_local_functions(model, convert_version=True)",
+        )
