@@ -9,8 +9,9 @@ import numpy as np
 
 from qrun.declare.frozen import declared
 from qrun.ir.types import shape_text
+from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._op import Array, Context, Shape, misfit
-from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
+from qrun.ops._quantize import limits, store
 from qrun.ops._rounding import DoubleDouble, decide
 from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcast_shapes

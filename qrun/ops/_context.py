@@ -1,6 +1,6 @@
 """What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations.
 
-Also how it refuses inputs and attributes: the error, and the checks that many operators make.
+Also how it refuses inputs and attributes: the error, and the checks that many operators make, of scales and zero points too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
 from qrun.errors import OperatorError
 from qrun.ir import Array, TensorType
-from qrun.ir.types import shape_text
+from qrun.ir.types import shape_text, type_name
 from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]
@@ -185,3 +185,71 @@ def both_or_none(**given: Array | None) -> None:
     if missing and len(missing) < len(given):
         expected = f"all of {', '.join(given)}, or none"
         raise refuse(f"{missing[0]} is missing", missing[0], expected, "the others only", code="QR205")
+
+
+def scalar(array: Given, name: str, op_type: str) -> Given:
+    """A per-tensor parameter: rank 0 or shape [1], returned as rank 0."""
+    if array is None:
+        return None
+    if array.ndim > 1 or array.size != 1:
+        raise refuse(
+            f"{name} has shape {shape_text(array.shape)}",
+            name,
+            "a scalar or [1] (one for the tensor)",
+            array,
+            why=f"{op_type}: {name} is per tensor.",
+            fix=f"export a single {_kind(name)}",
+            code="QR302" if "zero_point" in name else "QR301",
+        )
+    return array.reshape(())
+
+
+def per_channel(array: Given, name: str, channels: int, op_type: str) -> Given:
+    """A scalar, [1], or one element for each of `channels`; returned as rank 0 or [channels]."""
+    if array is None:
+        return None
+    if array.ndim > 1 or array.size not in (1, channels) or (array.ndim == 0 and array.size != 1):
+        raise refuse(
+            f"{name} has shape {shape_text(array.shape)}",
+            name,
+            f"a scalar, or [{channels}] (one per output channel)",
+            array,
+            why=f"{op_type}: a 1-D {name} has as many elements as output channels.",
+            fix=f"export one {_kind(name)} per output channel, or a single {_kind(name)}",
+            code="QR302" if "zero_point" in name else "QR301",
+        )
+    return array.reshape(()) if array.size == 1 and channels != 1 else array.reshape(-1)
+
+
+def _kind(name: str) -> str:
+    return "zero point" if "zero_point" in name else "scale"
+
+
+def assumed_axis(axis: int | None, scale: Array, name: str, ctx: Context) -> int:
+    """The axis, or 1 where com.microsoft's operator has none, as in onnxruntime; observed where it matters."""
+    if axis is None and scale.size != 1:
+        ctx.observe("axis-assumed", name, 1, 1, (), "axis is missing; 1 is assumed")
+    return 1 if axis is None else axis
+
+
+def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:
+    """The zero point must have the element type of the tensor it belongs to."""
+    if zero_point is not None and zero_point.dtype != dtype:
+        raise refuse(
+            f"{name} is {type_name(zero_point.dtype)}, but {tensor} is {type_name(dtype)}",
+            name,
+            type_name(dtype),
+            type_name(zero_point.dtype),
+            why="a zero point has the type of its tensor.",
+            code="QR303",
+        )
+
+
+def note_scale(ctx: Context, scale: Array, name: str, signed: bool = False) -> None:
+    """Observe scales that are not finite, nor positive unless they may be `signed`; they follow IEEE 754."""
+    if ctx.observing:
+        with np.errstate(invalid="ignore"):
+            bad = ~(np.isfinite(scale) & (signed | (scale > 0)))
+        if bad.any():
+            where = first_place(bad)
+            ctx.observe("bad-scale", name, int(bad.sum()), scale.size, where, f"{float(scale[where])!r}")

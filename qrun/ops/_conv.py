@@ -11,9 +11,9 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
+from qrun.ops._context import per_channel, same_type, scalar
 from qrun.ops._matmul import Weights, add_bias, centred, magnitude, wrap32
 from qrun.ops._op import Array, Context, Shape, refuse
-from qrun.ops._quantize import per_channel, same_type, scalar
 from qrun.ops._signature import Attributes
 from qrun.ops._window import SlidingWindow, check_rank, padded, patches, window
 

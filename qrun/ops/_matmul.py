@@ -12,9 +12,8 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._context import Given
+from qrun.ops._context import Given, note_scale, same_type
 from qrun.ops._op import Array, Context, Shape, first_place, misfit, refuse
-from qrun.ops._quantize import note_scale, same_type
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import Attributes
 from qrun.shapes import broadcast_shapes

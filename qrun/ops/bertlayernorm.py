@@ -9,6 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
+from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import (
     Array,
@@ -22,7 +23,6 @@ from qrun.ops._op import (
     refuse,
     with_shape,
 )
-from qrun.ops._quantize import note_scale, same_type, scalar
 from qrun.ops._reduce import inverse_rms
 from qrun.ops._signature import FLOATS, InputRecord
 from qrun.shapes import broadcasts_to

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from qrun.ops._complete import KnownScale
+from qrun.ops._context import note_scale
 from qrun.ops._dynamic import quantized
 from qrun.ops._native import LoweringContext, NativeKernel, declined, staged_kernel
 from qrun.ops._native_floats import quantizing
 from qrun.ops._op import Array, Context, op
-from qrun.ops._quantize import note_scale
 
 
 @op("DynamicQuantizeLinear", since=11)

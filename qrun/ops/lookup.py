@@ -8,10 +8,10 @@ import numpy as np
 
 from qrun.ir.types import FLOAT8, SMALL, shape_text
 from qrun.ops._blockweights import unpack
+from qrun.ops._context import same_type
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
 from qrun.ops._op import Array, Context, contrib_op, first_place, misfit, refuse, require
-from qrun.ops._quantize import same_type
 from qrun.ops._signature import FLOATS
 from qrun.ops._sums import rounded_products
 

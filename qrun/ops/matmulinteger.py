@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ops._complete import NEVER, Finite, Settled
+from qrun.ops._context import same_type, scalar
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import (
     check_matmul,
@@ -22,7 +23,6 @@ from qrun.ops._native_dynamic import DynamicProduct, Given
 from qrun.ops._native_floats import float_kernel, plain_scales, quantizing, scaled_stages
 from qrun.ops._native_integers import gemm_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op, op
-from qrun.ops._quantize import same_type, scalar
 
 _NAME = "MatMulInteger"
 

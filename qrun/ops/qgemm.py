@@ -9,11 +9,12 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
+from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._matmul import claim_product, column_param, gemm_macs, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
 from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Array, Context, Real, contrib_op, misfit, refuse
-from qrun.ops._quantize import note_scale, requantize, same_type, scalar
+from qrun.ops._quantize import requantize
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
 from qrun.shapes import broadcasts_to

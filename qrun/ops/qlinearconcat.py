@@ -6,11 +6,11 @@ import numpy as np
 
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
+from qrun.ops._context import scalar
 from qrun.ops._float import axis_in
 from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import Array, Context, Real, bad_shape, contrib_op, refuse
-from qrun.ops._quantize import scalar
 from qrun.ops._shape import same_but
 
 _NAME = "QLinearConcat"

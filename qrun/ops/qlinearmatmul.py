@@ -7,6 +7,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.schema import OWN
 from qrun.ir.types import FLOAT8, shape_text
+from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._granularity import check_no_zero_point
 from qrun.ops._matmul import (
     check_matmul,
@@ -22,7 +23,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Array, Context, Real, op
-from qrun.ops._quantize import narrow, note_scale, requantize, same_type, scalar, store
+from qrun.ops._quantize import narrow, requantize, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.ops._signature import InputRecord
 

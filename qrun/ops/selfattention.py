@@ -10,9 +10,9 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._attention import Cache, attend, biases_of, default_scale, merged_heads, positive, split_heads
 from qrun.ops._body import node
+from qrun.ops._context import same_type, scalar
 from qrun.ops._matmul import float_matmul
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
-from qrun.ops._quantize import same_type, scalar
 from qrun.ops._signature import FLOATS
 
 _FILTER = -10000.0
