@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen, replace
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, per_channel, scalar
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
@@ -99,9 +99,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
-    given = site.given(QLinearConvInputs)
-    if channels_last:
-        given = replace(given, x=np.moveaxis(given.x, -1, 1))
+    x, *parameters = site.inputs
+    given = QLinearConvInputs(np.moveaxis(x, -1, 1) if channels_last else x, *parameters)
     c = _check(given, ConvGeometry.of(site.attributes), site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)

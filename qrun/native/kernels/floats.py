@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.declare.memo import Memo
+from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.floats import SHARED
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.machine.call import Rechecker
@@ -74,11 +74,9 @@ class FloatPanels:
     def __init__(self, matrices: Array, memo: Memo) -> None:
         self.matrices, self.memo = matrices, memo
 
+    @remembered
     def panels(self, width: int) -> Array:
         """[number, panels, taps, depth, width], zeros beyond the last column."""
-        return self.memo.once(("panels", width), lambda: self._panels(width))
-
-    def _panels(self, width: int) -> Array:
         number, *k, columns = self.matrices.shape
         count = -(-columns // width)
         made = aligned((number, count, *k, width), _FLOAT, 0)
@@ -87,11 +85,10 @@ class FloatPanels:
             made[:, panel, :, :, : part.shape[-1]] = part
         return made
 
+    @remembered
     def lengths(self) -> Array:
         """Of columns, float64 [number, N]."""
-        return self.memo.once(
-            "lengths", lambda: column_lengths(self.matrices.reshape(len(self.matrices), -1, self.matrices.shape[-1]))
-        )
+        return column_lengths(self.matrices.reshape(len(self.matrices), -1, self.matrices.shape[-1]))
 
 
 def narrower(exact: Exact, dtype: np.dtype[Any]) -> Exact:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo
+from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import CODES, PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
@@ -147,11 +147,9 @@ class Lines:
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
         return cls(good[place], a[place], b[place], add, CODES[tables.dtype], bool(signed))
 
+    @remembered
     def runs(self) -> list[tuple[int, int, bool]]:
         """Neighbouring columns that have lines, or have not: first, end, whether."""
-        return self.memo.once("runs", self._runs)
-
-    def _runs(self) -> list[tuple[int, int, bool]]:
         edges = np.flatnonzero(np.diff(self.good)) + 1
         ends = [0, *edges.tolist(), len(self.good)] if len(self.good) else [0]
         if len(ends) - 1 > _RUNS:
@@ -165,11 +163,9 @@ class Lines:
         words = {name: int(value[0].view(np.int32)) for name, value in (("a!", self.a), ("b!", self.b))}
         return _kernel("affine", words | {"add!": self.add}, {}, self.out, self.signed)
 
+    @remembered
     def kernel(self, pieces: int, first: int, end: int) -> Kernel:
         """The kernel for some columns in vectors of so many pieces, the last of which overlaps the one before."""
-        return self.memo.once((pieces, first, end), lambda: self._kernel(pieces, first, end))
-
-    def _kernel(self, pieces: int, first: int, end: int) -> Kernel:
         width, count = PIECE * pieces, end - first
         starts = np.minimum(np.arange(-(-count // width)) * width, max(count - width, 0))
         columns = first + np.minimum(starts[:, None] + lane_order(pieces), count - 1)
