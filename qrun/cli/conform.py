@@ -101,8 +101,17 @@ def _judged(
     found = []
     for each in chosen:
         with Progress(out, f"conform {each.name[:30]}", "cases") as progress:
-            found.append(conform(suite, cases, each, python=options["python"] or "", jobs=options["jobs"] or usable_cpus(), limit=options["timeout"],
-                                 progress=lambda done: progress(done, len(cases), None)))  # fmt: skip
+            found.append(
+                conform(
+                    suite,
+                    cases,
+                    each,
+                    python=options["python"] or "",
+                    jobs=options["jobs"] or usable_cpus(),
+                    limit=options["timeout"],
+                    progress=lambda done: progress(done, len(cases), None),
+                )
+            )
     judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
     return changed(judgement, before) if before is not None else judgement
 

@@ -31,8 +31,12 @@ def check_runtimes(names: Iterable[str], before: Judgement) -> None:
     known = [each.name for each in before.runtimes]
     for name in names:
         if name not in known:
-            raise CallError("QR005", f"the baseline has no runtime {name}", facts=[("it has", ", ".join(known))],
-                            fixes=[f"qrun conform --runtime {shlex.quote(name)} -o FILE.json saves one"])  # fmt: skip
+            raise CallError(
+                "QR005",
+                f"the baseline has no runtime {name}",
+                facts=[("it has", ", ".join(known))],
+                fixes=[f"qrun conform --runtime {shlex.quote(name)} -o FILE.json saves one"],
+            )
 
 
 def changed(now: Judgement, before: Judgement) -> Judgement:

@@ -24,18 +24,30 @@ def export(suite: Suite, cases: Sequence[CaseInfo], folder: Path, progress: Call
             progress(place)
             _write(suite, info, folder / info.id)
     except OSError as error:
-        raise CallError("QR008", f"cannot write to {folder}: {error.strerror or error}", where=[str(folder)],
-                        fixes=["name another folder"]) from None  # fmt: skip
+        raise CallError(
+            "QR008",
+            f"cannot write to {folder}: {error.strerror or error}",
+            where=[str(folder)],
+            fixes=["name another folder"],
+        ) from None
 
 
 def _write(suite: Suite, info: CaseInfo, folder: Path) -> None:
     case, clause = suite.load(info), suite.clause(info)
     write_case(case, folder)
     told = {
-        "id": info.id, "operator": info.op, "domain": info.domain, "version": info.version, "profile": info.profile,
-        "rejects": info.rejects, "clause": info.clause, "title": clause.title, "sentence": clause.sentence, "basis": info.basis,
+        "id": info.id,
+        "operator": info.op,
+        "domain": info.domain,
+        "version": info.version,
+        "profile": info.profile,
+        "rejects": info.rejects,
+        "clause": info.clause,
+        "title": clause.title,
+        "sentence": clause.sentence,
+        "basis": info.basis,
         "exact": {name: [repr(float(v)) for v in values.flat] for name, values in case.exact.items()},
         "margin": {name: [repr(float(v)) for v in values.flat] for name, values in case.margin.items()},
         "within": case.within,
-    }  # fmt: skip
+    }
     (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -112,6 +112,9 @@ def _outputs(case: Case, folder: Path) -> Response:
 
 
 def _bad(text: str, got: str) -> CallError:
-    return CallError("QR005", f"--runtime cmd:{text[:80]}: this is no command that can run cases",
-                     facts=[("expected", "cmd:PROGRAM {model} {inputs} {outputs}"), ("got", got)],
-                     fixes=["qrun explain conform has the protocol"])  # fmt: skip
+    return CallError(
+        "QR005",
+        f"--runtime cmd:{text[:80]}: this is no command that can run cases",
+        facts=[("expected", "cmd:PROGRAM {model} {inputs} {outputs}"), ("got", got)],
+        fixes=["qrun explain conform has the protocol"],
+    )

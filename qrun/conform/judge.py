@@ -172,14 +172,40 @@ def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
             a, b = want.astype(np.float64), got.astype(np.float64)
         for at in map(tuple, np.argwhere((a != b) & ~((a != a) & (b != b)))):
             index = tuple(int(i) for i in at)
-            yield Element(name, index, float(a[at]), float(b[at]), None if exact is None else float(exact[at]),
-                          None if margin is None or not isfinite(margin[at]) else float(margin[at]))  # fmt: skip
+            yield Element(
+                name,
+                index,
+                float(a[at]),
+                float(b[at]),
+                None if exact is None else float(exact[at]),
+                None if margin is None or not isfinite(margin[at]) else float(margin[at]),
+            )
 
 
 def _result(
-    case: Case, verdict: str, cause: str = "", text: str = "", proved: bool = False, differing: int = 0, total: int = 0,
+    case: Case,
+    verdict: str,
+    cause: str = "",
+    text: str = "",
+    proved: bool = False,
+    differing: int = 0,
+    total: int = 0,
     elements: tuple[Element, ...] = (),
-) -> CaseResult:  # fmt: skip
+) -> CaseResult:
     info = case.info
-    return CaseResult(info.id, info.op, info.domain, info.version, info.profile, info.clause, info.basis, verdict, cause, proved,
-                      text, differing, total, elements)  # fmt: skip
+    return CaseResult(
+        info.id,
+        info.op,
+        info.domain,
+        info.version,
+        info.profile,
+        info.clause,
+        info.basis,
+        verdict,
+        cause,
+        proved,
+        text,
+        differing,
+        total,
+        elements,
+    )

@@ -29,11 +29,16 @@ def packed(case: Case) -> bytes:
 
     head = {
         "model": len(case.model),
-        "inputs": rows(case.inputs), "expected": rows(case.expected), "exact": rows(case.exact), "margin": rows(case.margin),
+        "inputs": rows(case.inputs),
+        "expected": rows(case.expected),
+        "exact": rows(case.exact),
+        "margin": rows(case.margin),
         "within": case.within,
-        "others": [{"cause": o.cause, "text": o.text, "open": o.open, "runtimes": list(o.runtimes), "outputs": rows(o.outputs)}
-                   for o in case.alternatives],
-    }  # fmt: skip
+        "others": [
+            {"cause": o.cause, "text": o.text, "open": o.open, "runtimes": list(o.runtimes), "outputs": rows(o.outputs)}
+            for o in case.alternatives
+        ],
+    }
     text = json.dumps(head, separators=(",", ":")).encode("ascii")
     return b"".join(
         [len(text).to_bytes(4, "little"), text, case.model, *(np.ascontiguousarray(a).tobytes() for a in arrays)]
@@ -51,8 +56,12 @@ def write(path: Path, cases: Sequence[Case], clauses: Mapping[str, tuple[str, st
             body += made
         blocks.append((name, body))
     used = {case.info.clause for case in cases}
-    told = {"format": "qrun/suite/1.0", "version": VERSION,
-            "clauses": {number: list(text) for number, text in clauses.items() if number in used}, "cases": rows}  # fmt: skip
+    told = {
+        "format": "qrun/suite/1.0",
+        "version": VERSION,
+        "clauses": {number: list(text) for number, text in clauses.items() if number in used},
+        "cases": rows,
+    }
     text = json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     with zipfile.ZipFile(path, "w") as archive:
         for name, body in [(INDEX, text), *blocks]:

@@ -21,8 +21,10 @@ from qrun.conform.wire import receive, send
 from qrun.errors import UnsupportedError
 from qrun.ir.types import DTYPES, NUMBERS
 
-CODE = ("import sys; sys.path.append(sys.argv.pop(1)); import qrun; sys.path.pop(); "
-        "from qrun.conform.worker import main; main(*sys.argv[1:])")  # fmt: skip
+CODE = (
+    "import sys; sys.path.append(sys.argv.pop(1)); import qrun; sys.path.pop(); "
+    "from qrun.conform.worker import main; main(*sys.argv[1:])"
+)
 """What the process executes: of this package's folder it takes qrun, and nothing that lies beside it."""
 STARTING = 120.0
 """Seconds for a runtime to be imported."""
@@ -49,8 +51,10 @@ class ProcessRunner:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        head = {"inputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.inputs.items()],
-                "outputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.expected.items()] or [["y0", 2, []]]}  # fmt: skip
+        head = {
+            "inputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.inputs.items()],
+            "outputs": [[n, NUMBERS[a.dtype], list(a.shape)] for n, a in case.expected.items()] or [["y0", 2, []]],
+        }
         try:
             send(process.stdin, head, [case.model, *(np.ascontiguousarray(a).tobytes() for a in case.inputs.values())])  # type: ignore[arg-type]
             answer = self._answers.get(timeout=limit)
@@ -106,8 +110,12 @@ class ProcessRunner:
         self.version = str(told["version"])
 
     def _missing(self, got: str) -> UnsupportedError:
-        return UnsupportedError("QR012", f"the runtime {self.name} cannot be used", facts=[("got", got[:400])],
-                                fixes=["install it, or name a Python that has it: --python PATH", "qrun explain conform"])  # fmt: skip
+        return UnsupportedError(
+            "QR012",
+            f"the runtime {self.name} cannot be used",
+            facts=[("got", got[:400])],
+            fixes=["install it, or name a Python that has it: --python PATH", "qrun explain conform"],
+        )
 
     def _ended(self) -> str:
         """How the process ended, and its last words."""

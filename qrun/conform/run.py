@@ -17,9 +17,15 @@ Progress = Callable[[int], None]
 
 
 def conform(
-    suite: Suite, cases: Sequence[CaseInfo], chosen: Runtime, *, python: str = "", jobs: int = 1, limit: float = 20.0,
+    suite: Suite,
+    cases: Sequence[CaseInfo],
+    chosen: Runtime,
+    *,
+    python: str = "",
+    jobs: int = 1,
+    limit: float = 20.0,
     progress: Progress | None = None,
-) -> RuntimeResult:  # fmt: skip
+) -> RuntimeResult:
     """Judge a runtime. jobs: processes of it at once; limit: seconds for a case; progress: is told how many are done.
 
     Raises UnsupportedError if the runtime is not there, CallError for a command that cannot be started.

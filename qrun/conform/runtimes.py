@@ -54,9 +54,12 @@ def runtime(name: str) -> Runtime:
     if name in RUNTIMES:
         return RUNTIMES[name]
     near = get_close_matches(name, RUNTIMES, 1, 0.5)
-    raise CallError("QR005", f"--runtime {name}: there is no such runtime",
-                    facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
-                    fixes=[f"did you mean --runtime {near[0]}?" if near else "qrun explain conform"])  # fmt: skip
+    raise CallError(
+        "QR005",
+        f"--runtime {name}: there is no such runtime",
+        facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
+        fixes=[f"did you mean --runtime {near[0]}?" if near else "qrun explain conform"],
+    )
 
 
 def runner(chosen: Runtime, python: str = "") -> CaseRunner:

@@ -145,9 +145,12 @@ class Suite:
                 return kind
         known = [*PROFILES, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
         near = get_close_matches(word, known, 1, 0.5)
-        raise CallError("QR005", f"--select {word}: it fits no case",
-                        facts=[("expected", "a profile, an operator, or the beginning of a case's id")],
-                        fixes=[f"--select {near[0]}" if near else "qrun conform --list shows all cases"])  # fmt: skip
+        raise CallError(
+            "QR005",
+            f"--select {word}: it fits no case",
+            facts=[("expected", "a profile, an operator, or the beginning of a case's id")],
+            fixes=[f"--select {near[0]}" if near else "qrun conform --list shows all cases"],
+        )
 
     def load(self, info: CaseInfo) -> Case:
         """The data of a case."""

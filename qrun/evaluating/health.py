@@ -149,13 +149,23 @@ def _tensors(model: Model, counts: InnerCounts) -> Sequence[TensorHealth]:
         used = low + int(there[0]), low + int(there[-1])
         limits = low, low + found.size - 1
         line = _line(scope.value(place.scale), scope.value(place.zero_point) if place.zero_point else None)
-        seen, holds = (
-            None if line is None else tuple(line[0] * (code - line[1]) for code in pair) for pair in (used, limits)
-        )
+        seen, holds = (None if line is None else _reals(line, *pair) for pair in (used, limits))
         made.append(
-            TensorHealth(name, place.node.index, place.node.label, kind.name, int(found.sum()), limits, used,
-                         found.size - there.size, int(found[0]), int(found[-1]), seen, holds)  # type: ignore[arg-type]
-        )  # fmt: skip
+            TensorHealth(
+                name,
+                place.node.index,
+                place.node.label,
+                kind.name,
+                int(found.sum()),
+                limits,
+                used,
+                found.size - there.size,
+                int(found[0]),
+                int(found[-1]),
+                seen,
+                holds,
+            )
+        )
     return made
 
 
@@ -164,6 +174,12 @@ def _line(scale: Array | None, zero: Array | None) -> tuple[float, int] | None:
     if scale is None or scale.size != 1 or (zero is not None and zero.size != 1):
         return None
     return float(scale.reshape(())), 0 if zero is None else int(zero.reshape(()))
+
+
+def _reals(line: tuple[float, int], first: int, last: int) -> tuple[float, float]:
+    """What two codes stand for."""
+    scale, zero = line
+    return scale * (first - zero), scale * (last - zero)
 
 
 def plain(counts: Mapping[int, InnerCounts]) -> tuple[dict[str, Array], list[object]]:

@@ -135,26 +135,29 @@ def linear_attention(
     one_of("update_rule", update_rule, _RULES)
     one_of("state_window", state_window, (0,))
     tokens, state_shape = _check_tokens(query, key, value, q_num_heads, kv_num_heads)
-    batch, _, depth, width = state_shape
-    heads = max(q_num_heads, kv_num_heads)
+    (batch, _, depth, width), heads = state_shape, max(q_num_heads, kv_num_heads)
     with_shape(past_state, "past_state", state_shape)
     gated, delta = update_rule.startswith("gated"), update_rule.endswith("delta")
-    for name, given, wanted in (("decay", decay, gated), ("beta", beta, delta)):
-        if wanted and given is None:
-            raise refuse(f"{name} is missing", name, f"{name}, for update_rule {update_rule}", "nothing", code="QR205")
-    with_shape(decay if gated else None, "decay", (batch, tokens, kv_num_heads), (batch, tokens, kv_num_heads * depth))
-    with_shape(beta if delta else None, "beta", (batch, tokens, kv_num_heads), (batch, tokens, 1))
+    each = batch, tokens, kv_num_heads
+    _check_rule("decay", decay, update_rule if gated else "", each, (batch, tokens, kv_num_heads * depth))
+    _check_rule("beta", beta, update_rule if delta else "", each, (batch, tokens, 1))
     ctx.claim((batch, tokens, heads, 2 * width + 2 * depth), 8)
     ctx.claim((batch, heads, depth, width), 24)
     state = np.zeros(state_shape) if past_state is None else widen(past_state).copy()
-    heads_of = ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
-    q, k, v = (_heads(x, count) for x, count in heads_of)
+    q, k, v = _heads(query, q_num_heads), _heads(key, kv_num_heads), _heads(value, kv_num_heads)
     with np.errstate(all="ignore"):
         fades = np.exp(_heads(decay, kv_num_heads)) if gated and decay is not None else None
         made = _attended(q, k, v, state, fades, widen(beta) if delta and beta is not None else None)
         made *= single(scale) or 1 / math.sqrt(depth)
-    kind = query.dtype if past_state is None else past_state.dtype
-    return narrow(made.reshape(batch, tokens, heads * width), query.dtype), narrow(state, kind)
+    present = narrow(state, (query if past_state is None else past_state).dtype)
+    return narrow(made.reshape(batch, tokens, heads * width), query.dtype), present
+
+
+def _check_rule(name: str, given: Array | None, rule: str, *shapes: tuple[int, ...]) -> None:
+    """Refuse an input that is missing, or has none of these shapes, where a rule takes it; rule: "" for one that does not."""
+    if rule and given is None:
+        raise refuse(f"{name} is missing", name, f"{name}, for update_rule {rule}", "nothing", code="QR205")
+    with_shape(given if rule else None, name, *shapes)
 
 
 def _attended(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -69,15 +70,7 @@ def gather_block_quantized(
     if not size[along]:
         return np.zeros(shape, scales.dtype)
     codes = _unpacked(np.take(data, places, axis=along), width).astype(np.float32)
-    rows = np.arange(size[blocks_along]) // block
-
-    def spread(x: Array) -> Array:
-        """A parameter of each block, for each code."""
-        if blocks_along == along:
-            return np.take(x, rows[places], axis=along).astype(np.float32)
-        x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
-        return np.take(x, rows, axis=blocks_along).astype(np.float32)
-
+    spread = partial(_spread, places, along, np.arange(size[blocks_along]) // block, blocks_along)
     with np.errstate(all="ignore"):
         if zeros is not None:
             codes -= spread(zeros)
@@ -86,6 +79,14 @@ def gather_block_quantized(
         made = (codes * spread(scales)).astype(scales.dtype).reshape(shape)
     beyond = ~known.reshape((1,) * along + indices.shape + (1,) * (len(size) - along - 1))
     return np.asarray(np.where(beyond, np.zeros((), made.dtype), made)) if not known.all() else made
+
+
+def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
+    """A parameter of each block, for each code at these places of an axis; rows: the block of each code along the other."""
+    if blocks_along == along:
+        return np.take(x, rows[places], axis=along).astype(np.float32)
+    x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
+    return np.take(x, rows, axis=blocks_along).astype(np.float32)
 
 
 def _unpacked(x: Array, width: int) -> Array:

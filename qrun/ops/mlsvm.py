@@ -77,25 +77,21 @@ def svm_classifier(
     Without vectors the scores are x @ coefficients' + rho[0], coefficients [C,F], and the greatest wins.
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
-    labels = labels_of(classlabels_strings, classlabels_ints, ctx.memo)
-    table, memo = rows_of(X), ctx.memo
+    memo, table = ctx.memo, rows_of(X)
+    labels = labels_of(classlabels_strings, classlabels_ints, memo)
     weights, added = kept_singles("coefficients", coefficients, memo), kept_singles("rho", rho, memo)
     shares = [kept_singles(name, given, memo) for name, given in (("prob_a", prob_a), ("prob_b", prob_b))]
     counts = vectors_per_class or ()
     supports, classes = sum(counts), len(labels)
     pairs = classes * (classes - 1) // 2 if counts else 1
     wanted = (classes - 1) * supports if counts else classes * table.shape[1]
-    require_count("vectors_per_class", len(counts) in (0, classes), f"{classes}, one for each class", len(counts))
-    require("vectors_per_class", min(counts, default=0) >= 0, "0 or more", min(counts, default=0))
-    require_count("rho", added.size == pairs if counts else added.size > 0, str(pairs), added.size)
+    _check_counts(counts, classes, added.size, pairs)
     require_count("coefficients", weights.size == wanted, str(wanted), weights.size)
     _check_shares(shares, pairs if counts else 0)
     values = _kernel(table, supports if counts else 0, support_vectors, kernel_type, kernel_params, ctx)
     ctx.claim((len(table), max(pairs, classes)), 24)
     if not counts:
-        with np.errstate(all="ignore"):
-            scores = values @ weights.reshape(classes, -1).T + added[0]
-        places = np.argmax(scores, axis=1) if len(scores) else np.zeros(0, np.int64)
+        places, scores = _line_scores(values, weights.reshape(classes, -1), added[0])
         return labels[places], single_results(transformed(scores, post_transform), ctx)
     scores = _pair_scores(values, weights.reshape(classes - 1, supports), counts, added)
     places = _winners(scores, classes)
@@ -104,6 +100,20 @@ def svm_classifier(
     elif classes == 2:
         scores = np.concatenate([-scores, scores], axis=1)
     return labels[places], single_results(transformed(scores, post_transform), ctx)
+
+
+def _check_counts(counts: tuple[int, ...], classes: int, added: int, pairs: int) -> None:
+    """Refuse vectors_per_class that are not those of the classes, and another number of rho than there are pairs."""
+    require_count("vectors_per_class", len(counts) in (0, classes), f"{classes}, one for each class", len(counts))
+    require("vectors_per_class", min(counts, default=0) >= 0, "0 or more", min(counts, default=0))
+    require_count("rho", added == pairs if counts else added > 0, str(pairs), added)
+
+
+def _line_scores(values: Array, weights: Array, added: np.float32) -> tuple[Array, Array]:
+    """The greatest score of each row, by number, and the scores [N, C], of classes that have no vectors."""
+    with np.errstate(all="ignore"):
+        scores = values @ weights.T + added
+    return np.argmax(scores, axis=1) if len(scores) else np.zeros(0, np.int64), scores
 
 
 def _check_shares(shares: Sequence[Array], pairs: int) -> None:

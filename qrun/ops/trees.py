@@ -276,6 +276,16 @@ def _nodes(forest: Forest) -> Any:
     turned, strict = (np.isin(modes, [MODES.index(name) for name in names]) for names in (_TURNED, _STRICT))
     first = np.searchsorted(forest.voters, np.arange(len(modes) + 1))
     return TreeNodes(
-        modes == LEAF, forest.features, forest.thresholds, strict, turned, forest.holds, forest.fails,
-        forest.missing != 0, forest.roots, first, forest.targets, forest.weights,
-    )  # fmt: skip
+        modes == LEAF,
+        forest.features,
+        forest.thresholds,
+        strict,
+        turned,
+        forest.holds,
+        forest.fails,
+        forest.missing != 0,
+        forest.roots,
+        first,
+        forest.targets,
+        forest.weights,
+    )

@@ -16,8 +16,15 @@ import numpy as np
 
 from qrun.conform.adapters import Tensor, dtype_of, tensor
 
-UNSUPPORTED = ("failed to legalize operation 'torch.operator'", "unsupported ONNX", "NoSuchType", "element type has not been implemented",
-               "unhandled attribute", "ONNX tensor type", "unknown encoding")  # fmt: skip
+UNSUPPORTED = (
+    "failed to legalize operation 'torch.operator'",
+    "unsupported ONNX",
+    "NoSuchType",
+    "element type has not been implemented",
+    "unhandled attribute",
+    "ONNX tensor type",
+    "unknown encoding",
+)
 COMPILE = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-type=onnx")
 _folder = tempfile.TemporaryDirectory(prefix="qrun-")
 

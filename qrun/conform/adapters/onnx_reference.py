@@ -11,8 +11,15 @@ from onnx.reference import ReferenceEvaluator
 
 from qrun.conform.adapters import Tensor, tensor
 
-UNSUPPORTED = ("No implementation for operator", "RuntimeImplementationError", "No registered", "Did you recompile the sources",
-               "is not supported yet", "known functions", "NoSuchType")  # fmt: skip
+UNSUPPORTED = (
+    "No implementation for operator",
+    "RuntimeImplementationError",
+    "No registered",
+    "Did you recompile the sources",
+    "is not supported yet",
+    "known functions",
+    "NoSuchType",
+)
 
 
 def version() -> str:

@@ -8,9 +8,20 @@ from typing import Any
 
 from qrun.conform.adapters import Tensor, tensor
 
-UNSUPPORTED = ("OpConversionFailure", "No translator found", "not supported: unsupported", "doesn't support operation",
-               "Unsupported element type", "Unsupported data type", "NoSuchType", "Unsupported onnx type",
-               "tensor type is not supported", "doesn't recognize operator", "Unknown element type", "unsupported element type")  # fmt: skip
+UNSUPPORTED = (
+    "OpConversionFailure",
+    "No translator found",
+    "not supported: unsupported",
+    "doesn't support operation",
+    "Unsupported element type",
+    "Unsupported data type",
+    "NoSuchType",
+    "Unsupported onnx type",
+    "tensor type is not supported",
+    "doesn't recognize operator",
+    "Unknown element type",
+    "unsupported element type",
+)
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
 _core: Any = None
 

@@ -10,8 +10,15 @@ import numpy as np
 
 from qrun.conform.adapters import PLAIN, Tensor, dtype_of, tensor
 
-UNSUPPORTED = ("NotImplemented", "is not a registered function/op", "Could not find an implementation", "NoSuchType",
-               "Unsupported model IR version", "No Op registered for", "is under development")  # fmt: skip
+UNSUPPORTED = (
+    "NotImplemented",
+    "is not a registered function/op",
+    "Could not find an implementation",
+    "NoSuchType",
+    "Unsupported model IR version",
+    "No Op registered for",
+    "is under development",
+)
 PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 """Element types of less than a byte, and their bits."""
 WIDE = "_as_float32"

@@ -90,9 +90,8 @@ class LayerNormEmitter(RowwiseEmitter):
             self.doubts.add(x, y)
             return
         length, none = self.number(LENGTH), w.value("double", "0.0")
-        mean, mean_low = divided(
-            *self._long_sum(lambda n, at: (self.loaded(n, x, at), w.zero(f"<{n} x double>"))), length
-        )
+        whole = self._long_sum(lambda n, at: (self.loaded(n, x, at), w.zero(f"<{n} x double>")))
+        mean, mean_low = divided(*whole, length)
 
         def apart(n: int, index: Value) -> tuple[Value, Value]:
             high, low = two_sum(self.loaded(n, x, index), -mean.splat(n))

@@ -119,9 +119,12 @@ class Indexed(Operation):
         multiple = max(block[0], 1)
         chunk = min(count, max(TILE_BYTES // run // multiple, 1) * multiple)
         words = outer_words(
-            ("y",), [Loop(len(a.at), (a.y,)) for a in outer], (-(-count // chunk), chunk), chunk * run,
+            ("y",),
+            [Loop(len(a.at), (a.y,)) for a in outer],
+            (-(-count // chunk), chunk),
+            chunk * run,
             self.engine.threads,
-        )  # fmt: skip
+        )
         none = np.zeros(1, np.int64)
         tables = [none] * (OUTER - len(outer)) + [axis.at for axis in outer]
         arrays: dict[str, Array] = {f"at_{n}*": np.ascontiguousarray(t, np.int64) for n, t in enumerate(tables)}
@@ -281,8 +284,12 @@ def _named_words(places: NamedRows, item: int, count: int, indices: Operand) -> 
     depth, number = len(places.named), indices.dtype.itemsize
     steps = [places.step * item * size(places.named[axis + 1 :]) for axis in range(depth)]
     words = {
-        "depth": depth, "count": count, "outer_step": size(places.named) * places.step * item,
-        "lines": places.lines, "line_step": places.run * item,
-        "index_outer": count * depth * number if places.own else 0, "index_row": depth * number,
-    }  # fmt: skip
+        "depth": depth,
+        "count": count,
+        "outer_step": size(places.named) * places.step * item,
+        "lines": places.lines,
+        "line_step": places.run * item,
+        "index_outer": count * depth * number if places.own else 0,
+        "index_row": depth * number,
+    }
     return words, {"sizes*": np.array(list(zip(places.named, steps, strict=True)), np.int64)}

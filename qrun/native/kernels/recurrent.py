@@ -248,10 +248,17 @@ class QuantizedRecurrent(Walked):
         spec = KernelSpec("quantized_recurrent", engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
-            "a_row": 4 * walk.units, "y_row": 4 * walk.units, "addend_row": 4 * self.input_steps[1],
-            "rows": walk.batch, "columns": walk.units, "row_block": self.share.rows, "depth": depth, "vectors": vectors,
-            "tiles": self.tiles, "recheck*": recheck.address,
-        }  # fmt: skip
+            "a_row": 4 * walk.units,
+            "y_row": 4 * walk.units,
+            "addend_row": 4 * self.input_steps[1],
+            "rows": walk.batch,
+            "columns": walk.units,
+            "row_block": self.share.rows,
+            "depth": depth,
+            "vectors": vectors,
+            "tiles": self.tiles,
+            "recheck*": recheck.address,
+        }
         held = {**self.held, **self.absent()}
         fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": 4 * depth * walk.batch + 64}
         given = spec, self.pointers, words, self.whole, held

@@ -109,10 +109,14 @@ class Accumulated(Operation):
         blocks, step = -(-after // lanes), after * item
         words = row_tiles(size(x.shape[: self.axis]) * blocks, length * lanes * item, engine.threads)
         words |= {
-            "units": words.pop("rows"), "outer": length * step, "blocks": blocks, "last": after - lanes,
-            "first": (length - 1) * step if self.reverse else 0, "step": -step if self.reverse else step,
+            "units": words.pop("rows"),
+            "outer": length * step,
+            "blocks": blocks,
+            "last": after - lanes,
+            "first": (length - 1) * step if self.reverse else 0,
+            "step": -step if self.reverse else step,
             "steps": length - self.exclusive,
-        }  # fmt: skip
+        }
         form, kind = self.what + "_before" * self.exclusive, KIND_OF[x.dtype.name]
         spec = KernelSpec("running", engine.isa.name, lanes, 1, 1, form, self.out, False, operands=kind)
         return (self.engine.kernels.call(spec, ("x*", "y*"), words, self.whole),)

@@ -148,15 +148,11 @@ class Resample(Operation):
             ends[0] + int(lines.index.max()) * line[0] + (length - 1) * row[0] + columns * size_x,
             ends[1] + (len(lines.index) - 1) * line[1] + (count - 1) * row[1] + columns * size_y,
         )
-        form = ("neighbours" if neighbours else "columns") + ("+cut" if self.cut else "")
-        block = (lanes, lines.index.shape[1], taps)
-        spec = KernelSpec(
-            "resample",
-            self.engine.isa.name,
-            *block,
-            form,
-            self.out,
-            False,
-            operands=KIND_OF[self.operands[0].dtype.name],
-        )
+        spec = self._spec(lanes, lines.index.shape[1], taps, "neighbours" if neighbours else "columns")
         return self.engine.kernels.call(spec, ("x*", "y*"), words, extents, arrays, scratch=8 * span)
+
+    def _spec(self, lanes: int, line_taps: int, taps: int, form: str) -> KernelSpec:
+        kind, form = KIND_OF[self.operands[0].dtype.name], form + ("+cut" if self.cut else "")
+        return KernelSpec(
+            "resample", self.engine.isa.name, lanes, line_taps, taps, form, self.out, False, operands=kind
+        )

@@ -97,9 +97,18 @@ class SumsPlan:
         on the rows of activations."""
         part, place = self.parts[number], self.places[number]
         key = (
-            "prepare", number, self.form, self.tail, self.zero, place, self.padding, self.fill, _lanes(part.section).tobytes(),
-            part.section.spec.vectors, address(self._held(part, "bias*")),
-        )  # fmt: skip
+            "prepare",
+            number,
+            self.form,
+            self.tail,
+            self.zero,
+            place,
+            self.padding,
+            self.fill,
+            _lanes(part.section).tobytes(),
+            part.section.spec.vectors,
+            address(self._held(part, "bias*")),
+        )
         return self._memo.once(key, lambda: self._prepare(part, place, number))
 
     def _prepare(self, part: Any, place: _Place, number: int) -> KernelCall:

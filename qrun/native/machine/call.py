@@ -228,9 +228,21 @@ class KernelCall:
         arguments = self.arguments.copy()
         arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
         return KernelCall(
-            self.spec, self.kernel, arguments, self.pointers, self.extents, self.tiles, self.first, self.channels,
-            (*own.keep, *self.keep), own.why, self.scratch, self.decides, own.rechecks, own.pick,
-        )  # fmt: skip
+            self.spec,
+            self.kernel,
+            arguments,
+            self.pointers,
+            self.extents,
+            self.tiles,
+            self.first,
+            self.channels,
+            (*own.keep, *self.keep),
+            own.why,
+            self.scratch,
+            self.decides,
+            own.rechecks,
+            own.pick,
+        )
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

@@ -115,8 +115,19 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
         ("suite", f"{found.suite}, {found.selected} cases"),
         ("again", tag("code", shlex.join(["qrun", *argv]))),
     ]
-    tiles = [tag("div", tag("b", f"{100 * each.counts['exact'] / max(len(each.cases), 1):.1f}%", class_="good" if sheet.style == GOOD else None),
-                 tag("span", f"exact: {each.title}"), class_="tile") for each in found.runtimes]  # fmt: skip
+    tiles = [
+        tag(
+            "div",
+            tag(
+                "b",
+                f"{100 * each.counts['exact'] / max(len(each.cases), 1):.1f}%",
+                class_="good" if sheet.style == GOOD else None,
+            ),
+            tag("span", f"exact: {each.title}"),
+            class_="tile",
+        )
+        for each in found.runtimes
+    ]
     head = tag(
         "header", tag("h1", "Conformance"), facts(rows), tag("p", sheet.verdict), tag("div", tiles, class_="tiles")
     )

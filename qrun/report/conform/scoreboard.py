@@ -61,8 +61,13 @@ def _exact(profile: str) -> Callable[[RuntimeResult], str]:
 def _markdown(found: Sequence[Judgement]) -> str:
     runtimes = _runtimes(found)
     suites = ", ".join(dict.fromkeys(judgement.suite for judgement in found))
-    lines = ["# Scoreboard", "", f"Suite {suites}, judged by `qrun conform`; written by `qrun conform scoreboard`. "
-             "[conformance.md](conformance.md) tells what the verdicts mean.", ""]  # fmt: skip
+    lines = [
+        "# Scoreboard",
+        "",
+        f"Suite {suites}, judged by `qrun conform`; written by `qrun conform scoreboard`. "
+        "[conformance.md](conformance.md) tells what the verdicts mean.",
+        "",
+    ]
     lines += [*table(totals(runtimes)), "", "Exact cases, by profile:", "", *table(profiles(runtimes))]
     for each in runtimes:
         causes = found_causes(each.cases)
@@ -81,8 +86,15 @@ def _sentence(found: FoundCause) -> str:
 
 def _html(found: Sequence[Judgement]) -> str:
     runtimes = _runtimes(found)
-    parts = [tag("section", tag("h2", "Verdicts"), grid_table("verdicts", totals(runtimes)), tag("h2", "Exact, by profile"),
-                 grid_table("profiles", profiles(runtimes)))]  # fmt: skip
+    parts = [
+        tag(
+            "section",
+            tag("h2", "Verdicts"),
+            grid_table("verdicts", totals(runtimes)),
+            tag("h2", "Exact, by profile"),
+            grid_table("profiles", profiles(runtimes)),
+        )
+    ]
     for each in runtimes:
         causes = found_causes(each.cases)
         if causes:

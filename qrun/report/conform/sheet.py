@@ -242,8 +242,17 @@ def _elements(result: CaseResult) -> Grid:
         Column("output"),
         *(Column(h, right=True) for h in ("index", "expected", "got", "exact", "to the next tie")),
     ]
-    rows = [[e.output, str(list(e.index)), number(e.expected), number(e.got), "." if e.exact is None else f"{e.exact:.9g}",
-             "." if e.margin is None else f"{e.margin:.3g} LSB"] for e in result.elements]  # fmt: skip
+    rows = [
+        [
+            e.output,
+            str(list(e.index)),
+            number(e.expected),
+            number(e.got),
+            "." if e.exact is None else f"{e.exact:.9g}",
+            "." if e.margin is None else f"{e.margin:.3g} LSB",
+        ]
+        for e in result.elements
+    ]
     return Grid(columns, rows)
 
 
