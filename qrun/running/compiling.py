@@ -17,7 +17,7 @@ from qrun.running.plan import Plan, Step, moving
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operand
-    from qrun.native.plan.items import Chain, Item, Key
+    from qrun.native.plan.items import Item, Key
     from qrun.ops._native import NativeKernel
 
 
@@ -92,8 +92,7 @@ class Compiler:
                 return called
         if kernel is None or not kernel.stages:
             return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
-        chain = _chain(step, kernel)
-        return chain.tasks[0] if len(chain.tasks) == 1 else chain
+        return _stages(step, kernel)
 
 
 def _given(
@@ -112,9 +111,9 @@ def _given(
     return {name: Operand(infos[name].shape, infos[name].dtype) for name in (*fed, *made) if name in infos}
 
 
-def _chain(step: Step, kernel: NativeKernel) -> Chain:
+def _stages(step: Step, kernel: NativeKernel) -> Item:
     """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
-    from qrun.native.plan.items import Chain, Task
+    from qrun.native.plan.items import Task, item_of
 
     node = step.node
 
@@ -122,8 +121,9 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
         name = names[value] if isinstance(value, int) and value < len(names) else ""
         return name or (node.index, value)
 
-    tasks = [
-        Task(s.operation, tuple([key(value, node.inputs) for value in s.inputs]), key(s.output, node.outputs))
-        for s in kernel.stages
-    ]
-    return Chain(tuple(tasks))
+    return item_of(
+        [
+            Task(s.operation, tuple([key(value, node.inputs) for value in s.inputs]), key(s.output, node.outputs))
+            for s in kernel.stages
+        ]
+    )

@@ -332,3 +332,15 @@ def test_zero_points_of_convolutions_need_no_copies_between_them() -> None:
         tasks.append(Task(conv, (number,), number + 1))
     schedule = Schedule(engine, tasks, {0: tasks[0].operation.operands[0]}, {}, [2])
     assert [placed.operation for placed in schedule.placement.placed][1:3] == [task.operation for task in tasks]
+
+
+def test_copies_of_the_same_shape_are_planned_once() -> None:
+    engine = Engine.create(cache=OBJECTS)
+    w = np.ones((8, 8, 1, 1), np.int8)
+    convs = [Conv(engine, (1, 8, 5, 5), w, x_zero_point=np.array(3, np.uint8)) for _ in range(2)]
+    tasks = [Task(conv, (f"x{number}",), f"y{number}") for number, conv in enumerate(convs)]
+    given = {f"x{number}": conv.operands[0] for number, conv in enumerate(convs)}
+    schedule = Schedule(engine, tasks, given, {}, ["y0", "y1"])
+    copies = [placed.operation for placed in schedule.placement.placed if placed.operation not in convs]
+    assert len(copies) == 4
+    assert len(set(copies)) == 2

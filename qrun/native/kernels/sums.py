@@ -156,8 +156,8 @@ class SumsPlan:
                 panel = constant_bytes(self.form) * spec.vectors * self.conv.engine.isa.lanes
                 words["constants_group"] = section.word("group_panels") * panel
         extents = section.extents[0], self.prepared.shape[0], section.extents[1]
-        made = section.changed(words, {}, extents=extents)
-        return replace(made, spec=spec, kernel=self.conv.engine.kernels.get(spec), pointers=tuple(pointers))
+        kernel = self.conv.engine.kernels.get(spec)
+        return section.changed(words, {}, extents=extents, spec=spec, kernel=kernel, pointers=tuple(pointers))
 
 
 def _lanes(section: KernelCall) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 
 from qrun.declare.frozen import frozen
 from qrun.native.machine.operation import Operation
@@ -67,12 +68,23 @@ def item_of(tasks: Sequence[Task]) -> Item:
 
 
 class Links:
-    """Which items make and read values, by number, and how often each value is read, `wanted` once more."""
+    """Which items make and read values, by number, and how often each value is read, `wanted` once more: found out when it is
+    asked for first, as many programs have nothing that a pass looks for."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
-        self.uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
-        self.makers = {key: number for number, item in enumerate(items) for key in item.outputs}
-        self.readers = {key: number for number, item in enumerate(items) for key in item.inputs}
+        self._items, self._wanted = items, wanted
+
+    @cached_property
+    def uses(self) -> Counter[Key]:
+        return Counter([*self._wanted, *(key for item in self._items for key in item.inputs)])
+
+    @cached_property
+    def makers(self) -> dict[Key, int]:
+        return {key: number for number, item in enumerate(self._items) for key in item.outputs}
+
+    @cached_property
+    def readers(self) -> dict[Key, int]:
+        return {key: number for number, item in enumerate(self._items) for key in item.inputs}
 
     def maker(self, key: Key) -> int:
         """The item that makes a value for one reader alone; -1 if there is none."""

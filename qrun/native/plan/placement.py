@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
+from qrun.declare.memo import Memo
 from qrun.native.machine.memory import aligned_up
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
@@ -131,7 +132,7 @@ class Placement:
         self.forms = {key: [Storage(operand, "plain", key)] for key, operand in given.items()}
         self._producers: dict[Storage, Operation] = {}
         self._conversions: dict[Storage, Operation] = {}
-        self._turned: dict[tuple[Operation, Order], Operation] = {}
+        self._memo = Memo()
         for number, item in enumerate(items):
             if isinstance(item, PythonStep):
                 self._python_step(item, number, given)
@@ -159,10 +160,9 @@ class Placement:
 
     def _task(self, task: Task, number: int) -> None:
         source, result = self._orders(task)
-        turned = task.operation, source
-        if task.operation.source_order == "any" and turned not in self._turned:
-            self._turned[turned] = task.operation.lying(source)
-        operation = self._turned.get(turned, task.operation)
+        operation = task.operation
+        if operation.source_order == "any":
+            operation = self._memo.once((operation, source), lambda: task.operation.lying(source))
         inputs = []
         for place, key in enumerate(task.inputs):
             operand = operation.operands[place]
@@ -210,7 +210,7 @@ class Placement:
         source = next(s for s in forms if not any(s.operand.border))
         made = Storage(operand, order, first=number, last=number)
         source.last = max(source.last, number)
-        operation = self.convert(source.operand, source.order, operand, order)
+        operation = self._memo.once(how := (source.operand, source.order, operand, order), lambda: self.convert(*how))
         source.readers.append((operation, 0))
         self._producers[made] = self._conversions[made] = operation
         guard = self._guard_of.get(source)
