@@ -57,7 +57,7 @@ class Runs:
         self.model, self.arith, self.fuse, self.limits = model, arith, fuse, limits
         self._settled, self._engine = model.settled(), engine
         self._lock = threading.Lock()
-        self._again: Repeatable | None = None
+        self.again: Repeatable | None = None
         self._watched: tuple[Prepared, Plan] | None = None
         self.images = Images.of(engine, self._settled, arith, fuse)
         self.kept = KeptPrograms(self.images) if self.images and limits.max_memory is None else None
@@ -70,12 +70,12 @@ class Runs:
 
     def repeated(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
         """The outputs of the graph, where the last run's program makes them in one call; None where it takes `run`."""
-        last = self._again
+        last = self.again
         return None if last is None else last.made(feeds, self.limits)
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
         """Run once, as `Session.execute`. timed: with events; runs that observe have them anyway."""
-        last = self._again
+        last = self.again
         taken = None if last is None or outputs is not None or observe else last.taken(feeds)
         if last is not None and taken is not None and last.counted():
             try:
@@ -83,7 +83,7 @@ class Runs:
             except TimeLimitError:
                 raise
             except Exception:  # as if it were the first time
-                self._again = None
+                self.again = None
         asked = RunRequest(check_feeds(self.model, feeds), self.names(outputs), observe, timed, self.limits.budget())
         result = self._run_kept(asked)
         return self._run_own(asked) if result is None else result
@@ -224,7 +224,7 @@ class Runs:
         """What the next run may repeat, if it asks for the graph's outputs too."""
         if asked.keep == self.names(None):
             awaited = self.kept.awaited(asked.keep, asked.values) if self.kept else None
-            self._again = Repeatable.of(compiled, asked.values, awaited)
+            self.again = Repeatable.of(compiled, asked.values, awaited)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
         """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to observe,

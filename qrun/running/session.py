@@ -21,6 +21,7 @@ from qrun.running.execution import RunLimits, RunResult
 from qrun.running.keptmodels import load_kept
 from qrun.running.plan import BACKENDS
 from qrun.running.runs import Runs
+from qrun.running.samefeeds import SameFeeds
 from qrun.running.times import InsideEvent
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Session:
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
         self._runs = self._runs_of(self.model)
+        self._same = SameFeeds(self._runs, self._runs_of, self._engine is not None)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -150,15 +152,14 @@ class Session:
                  value that is none, a dict for a map, here and in what is returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
-        repeated = self._runs.repeated(feeds) if outputs is None else None
+        repeated = self._same.repeated(feeds) if outputs is None else None
         if repeated is not None:
             return repeated
-        made = self._of(feeds, outputs).run(feeds, outputs, False, False).outputs
-        return {name: unwrapped(value) for name, value in made.items()}
+        return {name: unwrapped(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
 
     def values(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """As `run`, with sequences, maps and optional values as ir/compound.py has them."""
-        return dict(self._of(feeds, outputs).run(feeds, outputs, False, False).outputs)
+        return dict(self._run(feeds, outputs, False, False).outputs)
 
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
@@ -167,7 +168,13 @@ class Session:
 
         observe: let kernels look for saturation, NaN and wrap-around, which costs time.
         """
-        return self._of(feeds, outputs).run(feeds, outputs, observe, True)
+        return self._run(feeds, outputs, observe, True)
+
+    def _run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
+        runs = self._of(feeds, outputs)
+        if runs is self._runs and outputs is None and not observe:
+            return self._same.run(feeds, timed)
+        return runs.run(feeds, outputs, observe, timed)
 
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.

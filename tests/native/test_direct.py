@@ -218,7 +218,7 @@ def test_what_kernels_do_not_decide_runs_as_it_did(calls: list[bool], monkeypatc
 def test_an_interrupt_within_a_kernel_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     session, feeds = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS), random_feeds(3)
     warm(session, feeds)
-    again = session._runs._again
+    again = session._runs.again
     assert again is not None
     assert again.direct is not None
     (instance,) = again.direct.program.free
