@@ -275,6 +275,25 @@ def test_the_node_of_such_an_output_is_named_as_the_file_has_it(op: str, backend
         qrun.Session(model, backend=backend).run({"x": np.ones(2, np.float32)})
 
 
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_outputs_are_in_c_order(backend: str) -> None:
+    """Also those of a first run that goes step by step, behind a node without a native kernel, and of the reference."""
+    nodes = [
+        helper.make_node("Det", ["q"], ["d"]),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "d"], ["y"]),
+        helper.make_node("Transpose", ["y"], ["t"], perm=[0, 2, 3, 1]),
+    ]
+    weights = {"w": np.ones((5, 3, 1, 1), np.float32)}
+    model = make_model(nodes, {"x": [1, 3, 4, 6], "q": [2, 2]}, "c t", weights, opset=17)
+    feeds = {"x": np.ones((1, 3, 4, 6), np.float32), "q": np.eye(2, dtype=np.float32)}
+    session = qrun.Session(model, backend=backend)
+    for _ in range(3):
+        for name, array in session.run(feeds).items():
+            assert array.flags.c_contiguous, name
+            assert array.flags.writeable
+
+
 def test_measured_keeps_the_program_and_gives_what_run_gives() -> None:
     session = qrun.Session(ROOT / "models/digits/qoperator/model.onnx")
     feeds = {session.inputs[0].name: np.load(ROOT / "models/digits/x.npy")}

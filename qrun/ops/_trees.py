@@ -74,11 +74,7 @@ def _compared(modes: Array, value: Array, limit: Array) -> Array:
 
 def votes(forest: Forest, at: Array, targets: int, aggregate: str, base: Array, ctx: Context) -> Array:
     """What the leaves [N,trees] add up to for each target, plus base: float64 [N,targets]; without votes that is base."""
-    check_targets(targets)
-    if forest.targets.size and (forest.targets.min() < 0 or forest.targets.max() >= targets):
-        bad = int(forest.targets.max() if forest.targets.max() >= targets else forest.targets.min())
-        raise refuse(f"a leaf votes for target {bad}", "n_targets", f"0 to {targets - 1}", str(bad), code="QR204")
-    check_base(base, targets)
+    check_votes(forest, targets, base)
     ctx.claim((len(at), targets), 16)
     total, told = np.zeros((len(at), targets)), np.zeros((len(at), targets), bool)
     first = np.searchsorted(forest.voters, np.arange(len(forest.modes)))
@@ -101,13 +97,13 @@ def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
         return np.asarray(total + base if base.size else total)
 
 
-def check_targets(targets: int) -> None:
-    """Raises OperatorError for fewer than one target."""
+def check_votes(forest: Forest, targets: int, base: Array) -> None:
+    """Raises OperatorError for fewer than one target, for votes for others, and for base_values that are not one for each of
+    them, one for all, or none."""
     require("n_targets", targets >= 1, "1 or more", targets)
-
-
-def check_base(base: Array, targets: int) -> None:
-    """Raises OperatorError for base_values that are not one for each of so many targets, one for all, or none."""
+    if forest.targets.size and (forest.targets.min() < 0 or forest.targets.max() >= targets):
+        bad = int(forest.targets.max() if forest.targets.max() >= targets else forest.targets.min())
+        raise refuse(f"a leaf votes for target {bad}", "n_targets", f"0 to {targets - 1}", str(bad), code="QR204")
     if base.size not in (0, 1, targets):
         expected = f"{targets}, 1 or none"
         raise refuse(f"base_values has {base.size} numbers", "base_values", expected, base.size, code="QR204")

@@ -30,8 +30,7 @@ from qrun.ops._trees import (
     MODES,
     Forest,
     based,
-    check_base,
-    check_targets,
+    check_votes,
     leaves,
     require_features,
     votes,
@@ -111,10 +110,10 @@ def _lower_classifier(site: LoweringContext) -> NativeKernel:
     forest = site.memo.once("forest", lambda: trees.forest(Classes.of(given).votes))
     base, post = trees.base, trees.post_transform
     voted, positive = np.unique(forest.targets), bool((forest.weights >= 0).all())
-    transformed(np.zeros((0, 1)), post)
     single = len(labels) == 2 and len(voted) == 1
-    if not single:
-        check_base(base, len(labels))
+    require_features(forest, rows_of(site.inputs[0]))
+    check_votes(forest, len(labels), np.zeros(0) if single else base)
+    transformed(np.zeros((0, 1)), post)
 
     def classes(total: Array) -> tuple[Array, Array]:
         if single:
@@ -209,10 +208,10 @@ def sums_kernel(
 ) -> NativeKernel:
     """The kernel of a regression: sums or means of votes, what they begin with, and a post_transform."""
     one_of("aggregate_function", aggregate, AGGREGATES)
-    transformed(np.zeros((0, 1)), post)
-    check_targets(targets)
-    check_base(base, targets)
     x, trees = site.inputs[0], len(forest.roots)
+    require_features(forest, rows_of(x))
+    check_votes(forest, targets, base)
+    transformed(np.zeros((0, 1)), post)
     if aggregate not in ("SUM", "AVERAGE"):
         raise declined(f"no native trees with {aggregate}")
     site.ctx.claim((len(rows_of(x)), targets), 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,7 @@ def hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None
 def own_outputs(
     outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget
 ) -> dict[str, Array]:
-    """The outputs as arrays of their own, which the caller may write to."""
+    """The outputs as arrays of their own, which the caller may write to; in C order, where there is memory for that."""
     seen = {_root(part) for array in feeds.values() for part in parts(array)}
 
     def own(name: str, array: Array) -> Array:
@@ -253,6 +254,10 @@ def own_outputs(
         if root in seen or not array.flags.writeable:
             array = _copied(name, array, model, budget)
             root = id(array)
+        elif not array.flags.c_contiguous:
+            with suppress(MemoryLimitError):
+                array = _copied(name, array, model, budget)
+                root = id(array)
         seen.add(root)
         return array
 

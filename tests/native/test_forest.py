@@ -217,3 +217,26 @@ def test_reasons() -> None:
     modes = ["BRANCH_EQ" if mode == "BRANCH_LT" else mode for mode in given["nodes_modes"]]
     assert "BRANCH_EQ" in why(x, nodes_modes=modes)
     assert "empty" in why(x[:0])
+
+
+@pytest.mark.parametrize("kind", ["Regressor", "Classifier"])
+def test_of_several_mistakes_both_backends_name_the_same(kind: str) -> None:
+    forest, x = grown(np.random.default_rng(5), 9, 4, 3, 1), np.ones((3, 4), F)
+    forest.thresholds[:] = 1
+    given = attributes(forest, "target" if kind == "Regressor" else "class")
+    few = {"n_targets": 1} if kind == "Regressor" else {"classlabels_int64s": [4]}
+    mistakes = {**few, "base_values": [1.0, 2.0, 3.0, 4.0, 5.0], "post_transform": "NOPE"}
+    names = list(mistakes)
+    for left_out in range(len(names) + 1):
+        changed = {**given, **{name: mistakes[name] for name in names[left_out:]}}
+        for features in (x, x[:, :1]):
+            kinds = [F] if kind == "Regressor" else [np.int64, F]
+            model, feeds = node_model(f"TreeEnsemble{kind}", [features], changed, domain="ai.onnx.ml", outputs=kinds)
+            texts = []
+            for backend in ("reference", "native"):
+                try:
+                    qrun.Session(model, backend=backend).run(feeds)
+                    texts.append("")
+                except qrun.QrunError as error:
+                    texts.append(str(error))
+            assert texts[0] == texts[1], (names[left_out:], features.shape)
