@@ -106,6 +106,15 @@ class Product:
         """Runs of a group's panels."""
         return self.results.panels(self.isa.lanes, self.isa.vectors, self.each, self.group)
 
+    def alone(self, group: int) -> Product:
+        """The product of one group."""
+        first, end = group * self.each, (group + 1) * self.each
+        return replace(self, folded=self.folded.part(first, end), results=self.results.part(first, end), group=1)
+
+    def by_lines(self) -> Product:
+        """The same sums with a whole kernel row as one tap."""
+        return replace(self, folded=self.folded.lines(self.window.kernel))
+
     def merged(self) -> Product:
         """With neighbouring groups as one, the weights between them zero, where that fills vectors."""
         count = merged_groups(self.group, self.each, self.k, self.isa.lanes)

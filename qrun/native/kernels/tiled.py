@@ -65,12 +65,9 @@ def tiled(product: Product) -> list[TiledPart]:
     if product.group == 1:
         return _tiled(product)
     if product.group <= _GROUPS and product.k >= _INPUTS:
-        each, made = product.each, []
-        for first in range(0, each * product.group, each):
-            folded, results = product.folded.part(first, first + each), product.results.part(first, first + each)
-            made.append(_tiled(replace(product, folded=folded, results=results, group=1)))
+        made = [_tiled(product.alone(group)) for group in range(product.group)]
         if all(made):
-            return [part.of_group(g, product.k, each) for g, parts in enumerate(made) for part in parts]
+            return [part.of_group(g, product.k, product.each) for g, parts in enumerate(made) for part in parts]
     merged = product.merged()
     return _tiled(merged) if merged.group == 1 else []
 
@@ -85,7 +82,7 @@ def _tiled(product: Product) -> list[TiledPart]:
     macs = cost * TILE * STEP * -(-n // TILE) * TILE
     if macs >= _WASTE * layout.rows * taps * k * n:
         return []
-    product = replace(product, folded=folded.lines(window.kernel)) if mode == "lines" else product
+    product = product.by_lines() if mode == "lines" else product
     weights, sources = product.folded.taps
     chunks, shares = _cut(product, macs, weights.nbytes)
     laid = partial(tables, window, k, mode, stored, tuple(sources), chunks)
