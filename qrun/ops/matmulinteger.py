@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qrun.declare.frozen import replace
 from qrun.ops._complete import NEVER, Finite, Settled
 from qrun.ops._context import same_type, scalar
 from qrun.ops._dynamic import quantized
@@ -152,7 +153,8 @@ def dynamic_quantize_matmul(
     too, see DynamicQuantizeLinear. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
-    check_matmul(A, B)
+    unobserved = replace(ctx, observing=False)
+    check_product(A, np.ones((), np.float32), B, b_scale, b_zero_point, bias, _DYNAMIC, unobserved)
     codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _DYNAMIC, ctx)
 

@@ -100,6 +100,7 @@ def _int_quant(
 
 
 def _lower(site: LoweringContext) -> NativeKernel:
+    broadcast(site.ctx, site.inputs, _NAMES)
     site.require_constant(3)
     bitwidth, attributes = site.inputs[3], site.attributes
     mode, bits = attributes["rounding_mode"].upper(), _widths(bitwidth, "bitwidth")

@@ -106,6 +106,14 @@ def test_gemm_without_inner_dimension_and_without_zero_point() -> None:
         assert_equal(kernel("QGemm", [*one, F32(0.1), None], arith), np.array([[1]], F32))
 
 
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_a_bias_that_does_not_fit_is_told_before_values_that_do_not(backend: str) -> None:
+    inputs = [np.full((2, 3), np.nan, F32), np.ones((3, 4), np.uint8), F32(1), np.uint8(0), np.zeros(5, F32)]
+    model, feeds = node_model("DynamicQuantizeMatMul", inputs, domain=MS)
+    with pytest.raises(OperatorError, match="QR305"):
+        run_qrun(model, feeds, backend=backend)
+
+
 def test_accumulators_wrap_and_are_observed() -> None:
     a, b = np.full((1, 2), 255, np.uint8), np.full((2, 1), 255, np.uint8)
     inputs = [a, F32(1), np.uint8(0), b, F32(1), np.uint8(0), np.array(2**31 - 1, np.int32)]

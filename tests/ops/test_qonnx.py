@@ -214,12 +214,13 @@ def test_former_names_of_the_domain_and_files_that_import_none(domain: str, impo
         ([F([1, 2]), F(1), F(0), F(math.nan)], {}, "QR202", "bitwidth is no positive integer"),
         ([F([1, 2]), F(1), F(0), F(8)], {"rounding_mode": "NEAREST"}, "QR204", "rounding_mode is NEAREST"),
         ([F([1, 2]), F([1, 2, 3]), F(0), F(8)], {}, "QR208", "do not broadcast"),
+        ([F([1, 2]), F([1, 2, 3]), F(0), F(-1)], {}, "QR208", "do not broadcast"),
         ([F([1, 2]), F(1), np.int8(0), F(8)], {}, "QR203", "zeropt is int8"),
     ],
 )
 def test_refused(inputs: list[Any], attributes: dict[str, Any], code: str, told: str) -> None:
-    model, feeds = node_model("IntQuant", inputs, attributes, domain=QONNX, outputs=[F])
-    for backend in ("reference", "native"):
+    for backend, constants in (("reference", ()), ("native", ()), ("native", (3,))):
+        model, feeds = node_model("IntQuant", inputs, attributes, domain=QONNX, outputs=[F], constants=constants)
         with pytest.raises(qrun.QrunError) as caught:
             run_qrun(model, feeds, backend=backend)
         assert (caught.value.code, told in str(caught.value)) == (code, True), caught.value
