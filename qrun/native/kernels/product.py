@@ -117,7 +117,7 @@ class Product:
 
     def merged(self) -> Product:
         """With neighbouring groups as one, the weights between them zero, where that fills vectors."""
-        count = merged_groups(self.group, self.each, self.k, self.isa.lanes)
+        count = merged_groups(self.group, self.each, self.k, self.isa.lanes) if self.group > 1 else 1
         if count == 1:
             return self
         return replace(self, folded=self.folded.merged(self.group, count), group=self.group // count)
@@ -275,10 +275,11 @@ def pack(weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
     taps, k = weights.shape[1:]
     rows = np.zeros((pick.shape[1], taps, depth), dtype)
     packed = aligned((len(pick), rows[0].nbytes // 4, len(rows)), np.int32)
-    for panel, channels in enumerate(pick):
-        count = np.count_nonzero(channels >= 0)
-        rows[:count, :, :k] = weights[channels[0] : channels[0] + count] if count else 0
-        rows[count:] = 0
+    counts = np.count_nonzero(pick >= 0, axis=1)
+    for panel, (first, count) in enumerate(zip(pick[:, 0].tolist(), counts.tolist(), strict=True)):
+        if count < len(rows):
+            rows[count:] = 0
+        rows[:count, :, :k] = weights[first : first + count]
         packed[panel] = rows.reshape(len(rows), -1).view(np.int32).T
     return packed
 
