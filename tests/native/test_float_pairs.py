@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.float_conv import assert_placed
 from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import KINDS, SPECIAL, all_in_doubt, assert_bits, beside_ties, exact, operands
@@ -16,10 +18,12 @@ from helpers.widths import every_width, thin_width
 
 from qrun.native.emit.float_pairs import DEPTH, PAIRED, TURN
 from qrun.native.emit.isa import ISAS, adds_apart, available
-from qrun.native.kernels import float_matmul, float_pairs
+from qrun.native.kernels import float_pairs
+from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
+from qrun.ops.conv import conv
 
 F = np.float32
 DTYPE = np.dtype(F)
@@ -30,7 +34,7 @@ SIZES = (*edges.FLOAT_PRODUCTS, (3, 384, 17), (14, 385, 33), (25, 769, 40), (13,
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """In pairs wherever it is possible."""
-    monkeypatch.setattr(float_matmul, "worthwhile", lambda isa, stack: True)
+    monkeypatch.setattr(float_pairs, "worthwhile", lambda isa, stack: True)
 
 
 def made(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> FloatMatmul:
@@ -173,6 +177,28 @@ def test_several_matrices(isa: str) -> None:
         a, b = (rng.standard_normal(shape).astype(F) for shape in shapes)
         b += F(0.1)
         assert_bits(engine(isa, 2).run(made(isa, a, b, 2), [a]), rounded_products(a, b, DTYPE), str(shapes))
+
+
+@every_width
+def test_convolutions_of_single_pixels(isa: str) -> None:
+    """1x1 kernels, of groups too, with rows that lie apart, and pixels of zeros."""
+    rng = np.random.default_rng(14)
+    for x_shape, w_shape, geometry in (
+        ((2, 40, 5, 7), (19, 40, 1, 1), {}), ((1, 24, 9, 3), (20, 12, 1, 1), {"group": 2}), ((3, 30, 11), (33, 30, 1), {}),
+    ):  # fmt: skip
+        x, w, bias = (rng.standard_normal(shape).astype(F) for shape in (x_shape, w_shape, w_shape[:1]))
+        x[0, :, 2] = np.maximum(x[0, :, 2], 0)
+        x[0, :, 1] = 0
+        for added in (bias, None):
+            plan = partial(convolution, isa, x, w, added, geometry)
+            want = np.asarray(conv(x, w, added, **{"group": 1, **geometry}))
+            assert_placed(isa, plan, x, want, True, (4 * (x_shape[1] + 3), 4 * (w_shape[0] + 5)))
+
+
+def convolution(isa: str, x: Array, w: Array, bias: Array | None, geometry: dict[str, Any], threads: int) -> FloatConv:
+    planned = FloatConv(engine(isa, threads), x.shape, w, exact_sums(), bias=bias, **geometry)
+    assert [call.spec.kind for call in planned.sections((0, 0))] == ["float_pairs"]
+    return planned
 
 
 def test_weights_that_do_not_suit() -> None:

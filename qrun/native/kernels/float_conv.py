@@ -12,6 +12,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Copy, transposed, view
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
+from qrun.native.kernels.float_pairs import pairs_call
 from qrun.native.kernels.float_product import FloatProduct, product_call
 from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
@@ -143,6 +144,10 @@ class FloatConv(FloatProduct):
             return (depthwise_call(self, self.geometry.places, self.line, stack, extents, pixel),)
         if self.geometry.patches and self.weights:
             return (winograd_call(self, self.geometry.window, stack, extents, self.weights, pixel),)
+        if self.geometry.plain and (weights := self.weights):
+            given = self, stack.in_rows(), ("a*", "y*"), extents
+            if paired := pairs_call(*given, matrices=weights.rows, lengths=weights.lengths, memo=weights.memo):
+                return (paired,)
         return (product_call(self, stack, ("a*", "y*"), extents, weights=self.weights),)
 
     def _left(self, pixel: int) -> LeftRows:

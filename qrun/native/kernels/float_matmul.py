@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_dot import dot_call
-from qrun.native.kernels.float_pairs import neighbours, pairs_call, weight, worthwhile
+from qrun.native.kernels.float_pairs import pairs_call
 from qrun.native.kernels.float_product import FloatProduct, product_call
 from qrun.native.kernels.float_stream import stream_call, streams
 from qrun.native.kernels.float_tiles import LeftRows
@@ -114,16 +114,14 @@ class FloatMatmul(FloatProduct):
             return (dot_call(self, self.stack, self.names, extents),)
         if "b*" not in self.arrays:
             return (product_call(self, self.stack, self.names, extents),)
-        if worthwhile(self.engine.isa, self.stack) and np.isfinite(self.terms.alpha) and weight(self._lengths()):
-            return (pairs_call(self, self.stack, self.names, extents, self._lengths(), self._pairs()),)
+        given = self, self.stack, self.names, extents
+        if paired := pairs_call(*given, matrices=self._right, lengths=self._lengths, memo=self._memo):
+            return (paired,)
         call = stream_call if streams(self.engine, self.stack) else product_call
-        return (call(self, self.stack, self.names, extents, lengths=self._lengths),)
+        return (call(*given, lengths=self._lengths),)
 
     def _lengths(self) -> Array:
         return self._memo.once("lengths", lambda: column_lengths(self._right()))
-
-    def _pairs(self) -> Array:
-        return self._memo.once("pairs", lambda: neighbours(self._right()))
 
     def _right(self) -> Array:
         """Constant right matrices, [number, K, N]."""

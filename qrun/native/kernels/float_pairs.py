@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.native.emit.float_pairs import DEPTH, PAIRED, PITCH, ROW, TURN
 from qrun.native.emit.isa import Isa, adds_apart
 from qrun.native.kernels.float_product import FloatProduct, known_lengths
@@ -19,7 +20,7 @@ _SPARE = 8
 """How many times longer or shorter than the rows are made a column may be: what sums are off grows with that."""
 _SIZES = 2.0**-100, 2.0**100
 """Lengths of columns between which no factor of a row leaves float64's range."""
-_LEAST = 96, 24, 48
+_LEAST = 72, 48, 64
 """Rows, columns and elements of a row from which on pairs pay."""
 _VECTORS = 2
 """Vectors of columns in a strip: beside its sums a pair needs two registers for each, and two more."""
@@ -76,22 +77,30 @@ def pairs_call(
     stack: FloatStack,
     pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
-    lengths: Array,
-    pairs: Array,
-) -> KernelCall:
-    """The call for products that are `worthwhile`. lengths, pairs: float64 [right matrices, columns], of columns and their
-    `neighbours`."""
-    engine, left = product.engine, stack.left
-    isa, lanes, length = engine.isa, engine.isa.lanes // 2, weight(lengths)
+    *,
+    matrices: Callable[[], Array],
+    lengths: Callable[[], Array],
+    memo: Memo,
+) -> KernelCall | None:
+    """The call for products that are `worthwhile`; None for others. matrices: constant right ones, float32 [number, K, N] in C
+    order; lengths: float64 [number, N], of their columns; memo: what is made of them. Other parameters as in product_call."""
+    engine, left, isa = product.engine, stack.left, product.engine.isa
+    length = weight(lengths()) if worthwhile(isa, stack) and np.isfinite(product.terms.alpha) else 0.0
+    if not length:
+        return None
+    held = {"b*": matrices()}
+    pairs = memo.once("pairs", lambda: neighbours(held["b*"]))
+    lanes = isa.lanes // 2
     blocks, size = steps(left.depth)
     vectors = _VECTORS
     rows = min(isa.real_rows[vectors], left.rows)
     width = vectors * lanes
     panels = -(-stack.columns // width)
-    cut = Cut.of(len(stack.starts), (left.rows, stack.columns, left.depth), (rows, width), engine.threads, False, DEPTH)
+    sizes = (left.rows, stack.columns, left.depth), (rows, width)
+    cut = Cut.of(len(stack.starts), *sizes, engine.threads, ready=False, depth=DEPTH)
     places, scratch = _places(cut, (rows, width), blocks)
     stack = replace(stack, left=replace(left, links=links(isa, left.depth)))
-    off = (np.sqrt(2) * length + lengths) ** 2 / 2
+    off = (np.sqrt(2) * length + lengths()) ** 2 / 2
     words = {
         **places,
         "tap_step": 1,
@@ -101,7 +110,7 @@ def pairs_call(
         "panel_block": cut.panels,
         "tiles": len(stack.starts) * -(-left.rows // cut.rows) * -(-panels // cut.panels),
     }
-    held = {
+    held |= {
         **known_lengths(stack, off, width),
         "weight*": np.array([np.sqrt(2) * length]),
         "pairs*": known_lengths(stack, pairs, width)["known*"],

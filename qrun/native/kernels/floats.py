@@ -51,6 +51,10 @@ class FloatStack:
         starts = self.starts * np.array([1, 4 * width * panels * self.k, 1, 1])
         return replace(self, starts=starts, b_row=4 * width, panel=width)
 
+    def in_rows(self) -> FloatStack:
+        """With b matrix after matrix; starts then say which one it is."""
+        return replace(self, starts=self.starts * np.array([1, self.k * self.b_row, 1, 1]))
+
     def b_places(self, column: Ints) -> Ints:
         """Bytes from a right matrix's start to these columns."""
         if not self.panel:
@@ -84,6 +88,11 @@ class FloatPanels:
             part = self.matrices[..., panel * width : (panel + 1) * width]
             made[:, panel, :, :, : part.shape[-1]] = part
         return made
+
+    @remembered
+    def rows(self) -> Array:
+        """[number, K, N] in C order."""
+        return np.ascontiguousarray(self.matrices.reshape(len(self.matrices), -1, self.matrices.shape[-1]))
 
     @remembered
     def lengths(self) -> Array:
