@@ -180,17 +180,36 @@ def reduction_kernel(
         raise declined("no elements")
     if not axes:
         raise declined("over no axes")
+    length = math.prod(x.shape[axis] for axis in axes)
+    if length == 1 and kind in _OF_ONE:
+        return _of_single_elements(site, kind, x, y_shape)
     perm = [*(axis for axis in range(x.ndim) if axis not in axes), *sorted(axes)]
     moving = [axis for axis in perm if x.shape[axis] != 1]
     turned = moving != sorted(moving)
     shape = [x.shape[axis] for axis in perm] if turned else x.shape
-    length = math.prod(x.shape[axis] for axis in axes)
     if whole:
         folded = IntegerReduction(site.engine, kind, x.dtype, shape, length, y_shape)
         kernel = kernel_of(site, folded, (0,), ALWAYS)
     else:
         kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, reference, y_shape), (0,), ALWAYS)
     return turned_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
+
+
+_OF_ONE = ("sum", "mean", "greatest", "least")
+"""Reductions that leave a single element as it is; sums of floats make 0 of -0."""
+
+
+def _of_single_elements(site: LoweringContext, kind: str, x: Array, y_shape: Sequence[int]) -> NativeKernel:
+    """The kernel of such a reduction over axes of size 1: elements stay where they are."""
+    from qrun.native.kernels.copy import view
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    stages = [Stage(view(site.engine, x.shape, y_shape, x.dtype), (0,))]
+    if x.dtype == FLOAT and kind in ("sum", "mean"):
+        added = Elementwise(site.engine, "sum", [Operand(tuple(y_shape), FLOAT)])
+        stages = [replace(stages[0], output="elements"), Stage(added, ("elements",))]
+    return staged_kernel(site, stages, [stage.operation for stage in stages[1:]], ALWAYS)
 
 
 def _rows(site: LoweringContext) -> Array:

@@ -135,6 +135,30 @@ def test_nodes(
     assert [event.backend for event in result.events] == ["native"]
 
 
+@pytest.mark.parametrize("dtype", [F, np.float16, ml_dtypes.bfloat16, np.int32, np.int64])
+@pytest.mark.parametrize("op_type", [*OPERATORS, "ReduceProd"])
+def test_axes_of_one_element(op_type: str, dtype: Any) -> None:
+    """Of zeros of both signs, numbers of all sizes and NaN of all bits too; of that which log makes the sign is numpy's."""
+    numbers = [0.0, -0.0, 1e-45, -1e-40, 1.5, -2.0, 3e4, np.inf, -np.inf, np.nan, -np.nan]
+    x = np.array(numbers if np.dtype(dtype).kind not in "iu" else [0, 1, -2, 5, 100, -128, 127]).astype(dtype)
+    if dtype == F:
+        x = np.concatenate([x, np.array([0x7F800001, 0xFFC12345], np.uint32).view(F)])
+    whole, unknown = np.dtype(dtype).kind in "iu", ("ReduceLogSum", "ReduceLogSumExp", "ReduceL2")
+    for shape, axes, keepdims in (((1, -1), [0], 0), ((-1, 1), [1], 1), ((1, -1, 1, 1), [0, 2], 0), ((1, -1), [-2], 1)):
+        data = x.reshape(shape)
+        model, feeds = node_model(
+            op_type, [data, np.array(axes)], {"keepdims": keepdims}, outputs=[dtype], opset=18, constants=[1]
+        )
+        result, want = (
+            qrun.Session(model, backend=backend, cache=OBJECTS).execute(feeds) for backend in ("native", "reference")
+        )
+        made, expected = result.outputs["y0"], want.outputs["y0"]
+        same_bits(made, expected, str(axes))
+        assert op_type == "ReduceLogSum" or made.tobytes() == expected.tobytes(), axes
+        left = op_type in unknown if whole else op_type == "ReduceProd"
+        assert [event.backend for event in result.events] == ["reference" if left else "native"]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("op_type", OPERATORS)
 def test_narrow_nodes(op_type: str, dtype: Any) -> None:
