@@ -89,7 +89,7 @@ def test_all_scales_are_tried() -> None:
 
 @pytest.mark.parametrize(("kind", "tensor"), SCALES)
 def test_a_range_eight_times_too_narrow_comes_first(kind: str, tensor: str) -> None:
-    found = compared(digits("float"), scaled(kind, tensor, 1 / 8), batches())
+    found = compared(digits("float"), scaled(kind, tensor, 1 / 8), batches(1))
     first = found.costs[0]
     assert first.target == tensor
     assert first.reason == "clipped"
@@ -104,7 +104,7 @@ def test_a_range_eight_times_too_wide_comes_first(kind: str, tensor: str) -> Non
     wide range costs little; the ranking must not blame it. In QDQ form sum and mean share a scale, and the mean's
     rounding costs more as no average comes after it.
     """
-    found = compared(digits("float"), scaled(kind, tensor, 8), batches())
+    found = compared(digits("float"), scaled(kind, tensor, 8), batches(1))
     if tensor == "images":
         alone = next(cost for cost in found.costs if cost.target == "images")
         assert alone.sqnr > found.costs[0].sqnr
@@ -152,7 +152,7 @@ def in_hand(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> onnx.ModelProto:
     return by_hand(model, ranges_of(model, feeds))
 
 
-SIZES = [(0, 16, 2, 8), (1, 32, 4, 12), (2, 8, 1, 6), (3, 64, 4, 16), (4, 24, 3, 5)]
+SIZES = [(0, 16, 2, 8), (1, 32, 4, 12), (2, 8, 1, 6), (3, 40, 4, 9), (4, 24, 3, 5)]
 
 
 @pytest.mark.parametrize(("seed", "width", "heads", "length"), SIZES)
@@ -289,6 +289,16 @@ def test_noise_is_that_of_the_runs() -> None:
             assert row.cumulated.largest == pytest.approx(float(np.abs(a - b).max()), rel=1e-3)
     same = got["logits"].argmax(1) == want["logits"].argmax(1)
     assert (found.outputs[0].agreed, found.outputs[0].decided) == (same.sum(), 24)
+
+
+def test_sets_of_inputs_count_as_one() -> None:
+    """Sixteen images in two sets: each cost and its facts are those of all in one."""
+    model = scaled("qop", "c1", 1 / 8)
+    two, one = (compared(digits("float"), model, feeds) for feeds in (batches(), batches(1, 16)))
+    for a, b in zip(two.costs, one.costs, strict=True):
+        assert (a.target, a.spread.beyond, a.spread.count) == (b.target, b.spread.beyond, b.spread.count)
+        assert a.local.weights == pytest.approx(b.local.weights, rel=1e-6)
+        assert a.ratio == pytest.approx(b.ratio, rel=1e-6)
 
 
 def test_local_noise_is_only_the_nodes_own() -> None:
