@@ -131,8 +131,7 @@ class _Matcher:
         while pending:
             at = pending.popleft()
             for read in self.a.readers.get(at, ()):
-                free = read.operator >= 0 and read.operator not in self.taken and found[at] < _FAR
-                if free and is_absorbed(self.a, read.operator):
+                if found[at] < _FAR and self._is_free(read.operator):
                     output = self.a.nodes[read.operator].outputs[0]
                     if output not in found:
                         found[output] = found[at] + 1

@@ -195,9 +195,8 @@ class Reals:
             bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}
             return _call(node, args, self.budget, bodies)
         except OperatorError as error:
-            raise located(error, self.model, self.nodes[place]) from None
+            raise located(error, self.model, node) from None
         except MemoryLimitError as error:
-            node = self.nodes[place]
             error.where = (self.model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
             raise
 

@@ -191,14 +191,10 @@ def _int32_bias(writer: NodeWriter, node: Node, b: Bias, x_scale: str, w_scale: 
     alpha = writer.number(node, np.array(node.attributes.get("alpha", 1.0), np.float32)) if gemm else ""
     scale = writer.make(node, "Mul", 14, (x_scale, w_scale))
     scale = writer.make(node, "Mul", 14, (scale, alpha)) if gemm else scale
-    return writer.real(node, b.bias.tensor, _flat(writer, node, scale, w_scale), axis=-1 if gemm else 0)
-
-
-def _flat(writer: NodeWriter, node: Node, scale: str, like: str) -> str:
-    """A product of scales as a scalar, or of rank 1 if `like` has several numbers."""
-    value = writer.model.constant(like)
+    value = writer.model.constant(w_scale)
     shape = np.array([] if value is not None and value.size == 1 else [-1], np.int64)
-    return writer.make(node, "Reshape", 14, (scale, writer.number(node, shape)))
+    flat = writer.make(node, "Reshape", 14, (scale, writer.number(node, shape)))
+    return writer.real(node, b.bias.tensor, flat, axis=-1 if gemm else 0)
 
 
 def _dynamic(writer: NodeWriter, node: Node) -> bool:

@@ -82,7 +82,7 @@ class Ranking:
             if ratio <= NOTHING:
                 continue
             share = ratio / whole if math.isfinite(ratio) else 1.0
-            group, local, spread = watch.group, watch.local(), watch.spread()
+            group, local, spread = watch.group, watch.local(), watch.values.spread()
             made = group.node, group.value, group.target, group.floats
             found.append(Cost(*made, ratio, share, measured, local, spread, *explain(watch, local, spread)))
         return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))

@@ -213,7 +213,7 @@ class Mixed:
             values = ChainMap(now, clean)  # type: ignore[arg-type]
             if group_here is not None:
                 now[group_here.target] = self.made(group_here, values, known)
-            elif any(name in now for name in _read(node)) and not needed.isdisjoint(node.outputs):
+            elif any(name in now for name in (*node.inputs, *node.captured)) and not needed.isdisjoint(node.outputs):
                 made = self._computed(place, values)
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
@@ -223,7 +223,8 @@ class Mixed:
         if known is not None and group.target in known:
             return known[group.target]
         like = values[group.target]
-        return rounded(self.b, group, simulate(self.b, group, values) if group.whole else like).reshape(like.shape)
+        made = simulate(self.b, group, values) if group.whole else like
+        return self.b.pass_through(made, group.rounds).reshape(like.shape)
 
     def _needed(self, at: Mapping[str, RoundingGroup]) -> set[str]:
         """The tensors that the outputs need when these targets are made by groups."""
@@ -233,7 +234,7 @@ class Mixed:
             if needed.isdisjoint(node.outputs):
                 continue
             group = next((at[name] for name in node.outputs if name in at), None)
-            needed.update(_read(node) if group is None else group.inputs.values())
+            needed.update((*node.inputs, *node.captured) if group is None else group.inputs.values())
         return needed
 
     def _computed(self, place: int, values: Values) -> tuple[Array, ...]:
@@ -246,12 +247,3 @@ class Mixed:
         if not name:
             return None
         return values[name] if name in self.a.sources else self.a.constant(name)
-
-
-def _read(node: Node) -> tuple[str, ...]:
-    """What a node reads, the graphs inside it too."""
-    return (*node.inputs, *node.captured)
-
-
-def rounded(b: Reals, group: RoundingGroup, made: Array) -> Array:
-    return b.pass_through(made, group.rounds)

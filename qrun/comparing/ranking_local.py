@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.comparing.differences import ErrorSums, Noise, differing, magnitude
 from qrun.comparing.matching_graph import Reals
-from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
+from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, simulate
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import OperatorError
@@ -95,13 +95,16 @@ class Watch:
     def add(self, clean: Values) -> Array:
         """Count one run; what the group makes of its values."""
         want = clean[self.group.target]
-        raw = self._raw(clean, want)
+        held = self.group.before  # whose range also the values before the first model rounds them are kept in
+        raw = want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
         made = self._operate(clean, want, raw)
         group = self.group
-        got = rounded(self.b, group, made)
+        got = self.b.pass_through(made, group.rounds)
         self.sums.add(got, want)
         if group.rounds:
-            self._round(rounded(self.b, group, raw), raw)
+            kept, out = self.b.pass_through(raw, group.rounds), beyond(raw, self.range)
+            self.energy["clipped"] += _energy(kept[out], raw[out])
+            self.energy["rounding"] += _energy(kept[~out], raw[~out])
         self.values.add(raw)
         self.energy["before"] += _energy(want, raw)
         self.moved += int(np.count_nonzero(differing(got.reshape(want.shape), want)))
@@ -112,11 +115,6 @@ class Watch:
                 self.inputs[place, at].add(array)
                 self.noise[place, at] += _energy(self.b.pass_through(array, path), array)
         return got
-
-    def _raw(self, clean: Values, want: Array) -> Array:
-        """The true values before the first model rounds them, inside the range that its codes have; as far as known."""
-        held = self.group.before
-        return want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
 
     def _operate(self, clean: Values, want: Array, raw: Array) -> Array:
         """What the group's operators make; where they cannot work on the first model's tensors, the true values."""
@@ -141,18 +139,10 @@ class Watch:
             got, want = (np.clip(x, self.range.low, self.range.high) for x in (got, want))
         return _energy(got, want)
 
-    def _round(self, got: Array, want: Array) -> None:
-        out = beyond(want, self.range)
-        self.energy["clipped"] += _energy(got[out], want[out])
-        self.energy["rounding"] += _energy(got[~out], want[~out])
-
     def local(self) -> Local:
         signal = self.sums.signal
         parts = {k: e / signal if signal else math.inf if e else 0.0 for k, e in self.energy.items()}
         return Local(self.sums.result(), **parts)
-
-    def spread(self) -> Spread:
-        return self.values.spread()
 
     def input_spread(self) -> Spread | None:
         """How the values are spread that the noisiest quantizer in front of the group's operators reads; None without one."""

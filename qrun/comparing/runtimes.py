@@ -138,18 +138,14 @@ class _Work:
             guilt = None if own.equal else self._guilt(unit, name, inputs or {}, own, mine, theirs, error)
             yield ComparedTensor(unit, name, own, True, guilt, True)
 
-    def _pair(self, name: str, mine: Array | None, theirs: Array | None) -> TensorPair:
-        return self._judged(name, mine, theirs, self.tolerance, self.noises.get(name, 0.0))
-
-    def _judged(
-        self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance, noise: float = 0.0
-    ) -> TensorPair:
+    def _pair(self, name: str, mine: Array | None, theirs: Array | None, *, exact: bool = False) -> TensorPair:
         if mine is not None and theirs is not None and (form := form_difference(mine, theirs)):
             return TensorPair(form[0], Difference(max(numbers(mine).size, numbers(theirs).size), form=form), False)
         mine, theirs = (value if value is None else numbers(value) for value in (mine, theirs))
         whole = mine is not None and integral(mine.dtype)
         code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
         step = None if whole or mine is None else self.codes.step(name, mine)
+        tolerance, noise = (EXACT, 0.0) if exact else (self.tolerance, self.noises.get(name, 0.0))
         return pair(mine, theirs, tolerance, code, step, noise)
 
     def _read(self, unit: Unit, values: Results) -> dict[str, Array] | None:
@@ -172,7 +168,7 @@ class _Work:
         for t in found:
             if t.name in leading:
                 mine, theirs, inputs = self.mine[t.name], self.theirs[t.name], self._inputs(t.unit)
-                own = self._judged(t.name, mine, theirs, EXACT)
+                own = self._pair(t.name, mine, theirs, exact=True)
                 guilt = self._guilt(t.unit, t.name, inputs or {}, own, mine, theirs, None) if t.inputs else None
                 return replace(t, guilt=guilt)
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
-from qrun.comparing.settings import Setting, lone, settings
+from qrun.comparing.settings import Setting, differing, lone, settings
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.answers import RunOutput
 from qrun.documents.item import Item, damaged, read_document
@@ -201,5 +201,4 @@ def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
 
 def _vectors(a: Item, b: Item) -> list[tuple[str, str, str]]:
     left, right = ({v["name"].text: v["status"].text for v in model["vectors"]} for model in (a, b))
-    names = dict.fromkeys([*left, *right])
-    return [(n, left.get(n, "-"), right.get(n, "-")) for n in names if left.get(n) != right.get(n)]
+    return [(change.name, change.a, change.b) for change in differing(left, right)]

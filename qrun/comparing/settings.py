@@ -20,8 +20,7 @@ class Setting:
 
 def settings(first: Item, second: Item) -> tuple[Setting, ...]:
     """What the two documents say about model, environment, options and inputs, as far as it differs."""
-    told = [_told(document) for document in (first, second)]
-    return differing(*told)
+    return differing(_told(first), _told(second))
 
 
 def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:

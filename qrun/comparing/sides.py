@@ -143,7 +143,8 @@ class QrunSide:
 
     def _tensors(self, model: Model, feeds: Values, names: Sequence[str]) -> Mapping[str, Array]:
         """These tensors of a run of the model that runs, or of a part of it."""
-        return _session(model, self.backend, self.arith, **self.limits).values(feeds, names)
+        session = Session(model, backend=self.backend, arith=self.arith, fuse=False, **self.limits)
+        return session.values(feeds, names)
 
 
 def units_of(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
@@ -168,7 +169,7 @@ def run_alone(
 ) -> dict[str, Array]:
     """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
     part = extract(model, nodes, values)
-    session = _session(part, backend, arith, **limits)
+    session = Session(part, backend=backend, arith=arith, fuse=False, **limits)
     return session.values({v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
 
 
@@ -200,10 +201,6 @@ def _reads(node: Node) -> Iterable[str]:
         inner |= {value.name for value in (*graph.inputs, *graph.defaults)}
         yield from (name for other in graph.nodes for name in _reads(other) if name not in inner)
         yield from (value.name for value in graph.outputs if value.name not in inner)
-
-
-def _session(model: Model, backend: str | None, arith: Arith, **limits: Unpack[ResourceLimits]) -> Session:
-    return Session(model, backend=backend, arith=arith, fuse=False, **limits)
 
 
 class PeerSide:

@@ -119,11 +119,9 @@ def pair(
     found = difference(a, b, tolerance, step, noise)
     if found.form is not None:
         return TensorPair(describe(a), found, False)
-    told: dict[str, Any] = {"stepped": step is not None, "noise": noise}
+    told: dict[str, Any] = {"stepped": step is not None, "noise": noise, **_decided(a, b)}
     if same(a, b):
-        return TensorPair(
-            describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=_agreed(a, b), **told
-        )
+        return TensorPair(describe(a), found, True, sqnr=float("inf"), **told)
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(differing(a, b))),
@@ -137,7 +135,7 @@ def pair(
     with np.errstate(all="ignore"):
         apart = np.abs(x - y)
         counted |= {"max_abs": magnitude(apart), "max_rel": magnitude(apart / np.abs(y)), "sqnr": sqnr(x, y)}
-    return TensorPair(describe(a), found, False, argmax=_argmax(a, b), agreed=_agreed(a, b), **counted, **told)
+    return TensorPair(describe(a), found, False, **counted, **told)
 
 
 def _beyond(x: Any, y: Any) -> float:
@@ -154,27 +152,17 @@ def _worst(a: Array, b: Array) -> tuple[int, ...]:
         return index_of_largest(np.nan_to_num(np.abs(wide(a) - wide(b)), nan=np.inf))
 
 
-def _ranked(a: Array) -> bool:
-    """Does the largest element mean something?"""
-    return not (a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim)
-
-
-def _argmax(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    if not _ranked(a):
-        return None
+def _decided(a: Array, b: Array) -> dict[str, Any]:
+    """`argmax` and `agreed` of a pair; neither where the largest element means nothing."""
+    if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
+        return {}
+    axis = max((at for at, size in enumerate(a.shape) if size > 1), default=-1)
     with np.errstate(all="ignore"):
-        return _place(wide(a)), _place(wide(b))
+        x, y = (np.nan_to_num(wide(v), nan=-np.inf) for v in (a, b))
+    rows = np.argmax(x, axis) == np.argmax(y, axis)
+    return {"argmax": (_place(x), _place(y)), "agreed": (int(np.count_nonzero(rows)), int(np.size(rows)))}
 
 
 def _place(values: Array) -> tuple[int, ...]:
-    at = index_of_largest(np.nan_to_num(values, nan=-np.inf))
+    at = index_of_largest(values)
     return tuple(i for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
-
-
-def _agreed(a: Array, b: Array) -> tuple[int, int] | None:
-    if not _ranked(a):
-        return None
-    axis = max((at for at, size in enumerate(a.shape) if size > 1), default=-1)
-    with np.errstate(all="ignore"):
-        x, y = (np.argmax(np.nan_to_num(wide(v), nan=-np.inf), axis) for v in (a, b))
-    return int(np.count_nonzero(x == y)), int(np.size(x))

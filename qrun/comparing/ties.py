@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,20 +13,8 @@ from qrun.ops import Context, Slot, facts, find, operands, quantizers, real_oper
 
 NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
-_CODES = {
-    np.dtype(t)
-    for t in (
-        np.uint8,
-        np.int8,
-        np.uint16,
-        np.int16,
-        np.int32,
-        ml_dtypes.int4,
-        ml_dtypes.uint4,
-        ml_dtypes.int2,
-        ml_dtypes.uint2,
-    )
-}
+_CODES: set[np.dtype[Any]] = set(map(np.dtype, (np.uint8, np.int8, np.uint16, np.int16, np.int32)))
+_CODES |= set(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)))
 
 Values = Sequence[Array | None]
 

@@ -97,8 +97,12 @@ class Suspect:
         for name in ("y_zero_point", "C_zero_point"):
             value = self.arg(name)
             if value is not None and value.dtype == self.mine.dtype:
-                return spread(value, self.mine, self.node.attributes.get("axis", 1))
+                return self.along(value)
         return np.zeros(())
+
+    def along(self, parameter: Array) -> Array:
+        """A parameter of the node as it broadcasts with the output, see `spread`."""
+        return spread(parameter, self.mine, self.node.attributes.get("axis", 1))
 
     def coded(self, values: Array, zero: Any = 0.0) -> Array | None:
         """Integers in float64 plus a zero point, saturated, in the output's type; None if that is no integer type."""

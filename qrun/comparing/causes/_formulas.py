@@ -82,11 +82,11 @@ def _softplus(x: ErrorBound) -> ErrorBound:
     return ErrorBound(np.maximum(x.value, 0), x.error) + (ONE + exp(folded)).through(np.log)
 
 
-def _elu(node: Node, x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+def _elu(x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
     return _choose(x.value > 0, x, alpha * (exp(_choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)) - ONE))
 
 
-def _celu(node: Node, x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+def _celu(x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
     low = _choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)
     return _choose(x.value > 0, x, alpha * (exp(low / alpha) - ONE))
 
@@ -96,8 +96,8 @@ def _hard(x: ErrorBound, alpha: ErrorBound, beta: ErrorBound) -> ErrorBound:
     return ErrorBound(np.clip(made.value, 0, 1), made.error)
 
 
-def _gelu(node: Node, x: ErrorBound) -> ErrorBound:
-    half = ErrorBound.of(0.5)
+def _gelu(node: Node, args: Args) -> ErrorBound:
+    x, half = given(args, 0), ErrorBound.of(0.5)
     if node.attributes.get("approximate", "none") == "tanh":
         inner = ErrorBound.of(math.sqrt(2 / math.pi)) * (x + ErrorBound.of(0.044715) * x * x * x)
         return half * x * (ONE + _tanh(inner))
@@ -202,12 +202,12 @@ _RULES: Mapping[str, Rule] = {
     "Softsign": _one(lambda x: x / (ONE + size(x))),
     "Mish": _one(lambda x: x * _tanh(_softplus(x))),
     "Swish": lambda node, args: given(args, 0) * _sigmoid(number(node, "alpha", 1.0) * given(args, 0)),
-    "Gelu": lambda node, args: _gelu(node, given(args, 0)),
-    "Elu": lambda node, args: _elu(node, given(args, 0), number(node, "alpha", 1.0)),
-    "Celu": lambda node, args: _celu(node, given(args, 0), number(node, "alpha", 1.0)),
+    "Gelu": _gelu,
+    "Elu": lambda node, args: _elu(given(args, 0), number(node, "alpha", 1.0)),
+    "Celu": lambda node, args: _celu(given(args, 0), number(node, "alpha", 1.0)),
     "Selu": lambda node, args: (
         number(node, "gamma", 1.05070102214813232421875)
-        * _elu(node, given(args, 0), number(node, "alpha", 1.67326319217681884765625))
+        * _elu(given(args, 0), number(node, "alpha", 1.67326319217681884765625))
     ),
     "HardSigmoid": lambda node, args: _hard(given(args, 0), number(node, "alpha", 0.2), number(node, "beta", 0.5)),
     "HardSwish": lambda node, args: (

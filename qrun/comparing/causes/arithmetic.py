@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, recomputed, spread
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, recomputed
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
 
@@ -51,8 +51,7 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         kind = np.dtype(dtype)
         if kind == due or NUMBERS[kind] == due or x is None or scale is None:
             continue
-        divisor = spread(scale, s.mine, s.node.attributes.get("axis", 1)).astype(kind)
-        quotient = (x.astype(kind) / divisor).astype(np.float64)
+        quotient = (x.astype(kind) / s.along(scale).astype(kind)).astype(np.float64)
         if quotient.shape != s.mine.shape:
             continue
         yield from recomputed(s.coded(np.rint(quotient), s.zero), f"divides in {type_name(kind)}")
@@ -98,9 +97,8 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or x.dtype != np.int32:
         return
-    axis = s.node.attributes.get("axis", 1)
-    shift = np.float32(0) if zero is None else spread(zero, s.mine, axis).astype(np.float32)
-    made = (x.astype(np.float32) - shift) * spread(scale, s.mine, axis).astype(np.float32)
+    shift = np.float32(0) if zero is None else s.along(zero).astype(np.float32)
+    made = (x.astype(np.float32) - shift) * s.along(scale).astype(np.float32)
     text = "rounds the int32 code to float32 before it subtracts the zero point"
     yield Hypothesis(np.asarray(made.astype(s.mine.dtype)), text)
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recomputed, spread
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, recomputed
 from qrun.comparing.causes._product import parts, resumed
 from qrun.comparing.differences import differing
 from qrun.ir import Array
@@ -80,14 +80,10 @@ def _difference(s: Suspect) -> Iterator[Hypothesis]:
     x, scale, zero = (*s.args, None)[:3]
     if x is None or scale is None or zero is None or x.dtype != np.int32:
         return
-    factor, shift = _along(s, scale), _along(s, zero)
+    factor, shift = s.along(scale), s.along(zero)
     narrow = (x.astype(np.int64) - shift.astype(np.int64)).astype(np.int32)
     made = (narrow.astype(np.float32) * factor.astype(np.float32)).astype(s.mine.dtype)
     yield Hypothesis(np.asarray(made), "x - x_zero_point wraps modulo 2^32")
-
-
-def _along(s: Suspect, parameter: Array) -> Array:
-    return spread(parameter, s.mine, s.node.attributes.get("axis", 1))
 
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
@@ -209,7 +205,8 @@ def lost_in_pairs(s: Suspect) -> tuple[Array, int] | None:
     """What saturation changes each sum of a node by, channels first, and how many pairs saturate; None if none does."""
     if not s.is_op(*_OPS):
         return None
-    change = np.zeros(_sums_shape(s), np.int64)
+    shape: tuple[int, ...] = s.mine.shape
+    change = np.zeros((shape[0], shape[-1], *shape[1:-1]) if _channels_last(s) else shape, np.int64)
     pairs = 0
     for part in parts(s):
         if part.left.dtype != np.uint8 or part.right.dtype != np.int8:
@@ -218,11 +215,6 @@ def lost_in_pairs(s: Suspect) -> tuple[Array, int] | None:
         pairs += count
         change[part.where] = (lost.T if part.turned else lost).reshape(change[part.where].shape)
     return (change, pairs) if pairs else None
-
-
-def _sums_shape(s: Suspect) -> tuple[int, ...]:
-    shape: tuple[int, ...] = s.mine.shape
-    return (shape[0], shape[-1], *shape[1:-1]) if _channels_last(s) else shape
 
 
 def _channels_last(s: Suspect) -> bool:

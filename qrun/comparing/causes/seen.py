@@ -35,8 +35,7 @@ def refused(s: Suspect) -> Iterator[Hypothesis]:
     To do: Convert the model to an opset or form that the other side has; compare the other nodes meanwhile.
     """
     if s.error is not None:
-        facts = dict(s.error.facts)
-        yield Hypothesis(None, facts.get("got", s.error.message))
+        yield Hypothesis(None, dict(s.error.facts).get("got", s.error.message))
 
 
 @cause("missing-output", rank=2, source=_SPEC)
@@ -86,8 +85,7 @@ def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
     To do: Add a Cast after the node; report it to the runtime.
     """
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
-        cast = s.mine.astype(s.theirs.dtype)
         back = s.theirs.astype(s.mine.dtype)
         if same(back, s.mine):
             text = f"{type_name(s.theirs.dtype)} where {type_name(s.mine.dtype)} is due, same values"
-            yield Hypothesis(cast, text)
+            yield Hypothesis(s.mine.astype(s.theirs.dtype), text)

@@ -65,12 +65,10 @@ def _terms(s: Suspect) -> int:
     if s.is_op("AveragePool"):
         kernel = s.node.attributes.get("kernel_shape")
         return int(np.prod(kernel, dtype=np.int64)) if isinstance(kernel, tuple) else 0
-    if s.is_op("Conv"):
+    if s.is_op("Conv", "ConvTranspose"):
         assert b is not None
-        return int(np.prod(b.shape[1:], dtype=np.int64))
-    if s.is_op("ConvTranspose"):
-        assert b is not None
-        return int(np.prod((a.shape[1], *b.shape[2:]), dtype=np.int64))
+        summed = b.shape[1:] if s.is_op("Conv") else (a.shape[1], *b.shape[2:])
+        return int(np.prod(summed, dtype=np.int64))
     return int(a.shape[0 if s.node.attributes.get("transA") else -1])
 
 
