@@ -163,7 +163,7 @@ def random_graph(seed: int) -> onnx.ModelProto:
 
 def model_of(graph: Graph, shape: tuple[int, ...]) -> onnx.ModelProto:
     read = {name for node in graph.nodes for name in node.input}
-    ends = [v for v in graph.values if v.name not in read]
+    ends = [v for v in graph.values if v.name not in read] or graph.values[-1:]
     outputs = [helper.make_tensor_value_info(v.name, PROTO[v.dtype], None) for v in ends]
     last = graph.real(ends[-1])
     outputs.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
