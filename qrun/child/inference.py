@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
-import onnx.inliner
 import onnx.shape_inference
 from onnx import helper
 
 
-def inlined(model: bytes) -> bytes:
-    """The model with calls of its own functions replaced by what they are made of."""
-    return bytes(onnx.inliner.inline_local_functions(onnx.load_model_from_string(bytes(model))).SerializeToString())
-
-
 def inferred(model: bytes) -> list[bytes]:
     """A ValueInfoProto for each tensor of the main graph whose type follows."""
-    proto = onnx.load_model_from_string(bytes(model))
+    proto = onnx.load_model_from_string(model)
     made = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
     return [value.SerializeToString() for value in (*made.value_info, *made.output)]
 
@@ -29,12 +23,12 @@ def node_outputs(
 
     types: a TypeProto for each input. values: a TensorProto for each that is known.
     """
-    proto = onnx.NodeProto.FromString(bytes(node))
+    proto = onnx.NodeProto.FromString(node)
     made = onnx.shape_inference.infer_node_outputs(
         onnx.defs.get_schema(proto.op_type, version, proto.domain),
         proto,
-        {name: onnx.TypeProto.FromString(bytes(kind)) for name, kind in types.items()},
-        {value.name: value for value in map(onnx.TensorProto.FromString, map(bytes, values))},
+        {name: onnx.TypeProto.FromString(kind) for name, kind in types.items()},
+        {value.name: value for value in map(onnx.TensorProto.FromString, values)},
         opset_imports=[helper.make_opsetid(domain, number) for domain, number in opsets.items()],
     )
     return {name: kind.SerializeToString() for name, kind in made.items()}

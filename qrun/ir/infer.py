@@ -15,6 +15,7 @@ from qrun.child import running
 from qrun.ir import schema
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
+from qrun.ir.localfunctions import inlined
 from qrun.ir.model import Array, Model, Node, TensorType
 from qrun.ir.types import NUMBERS
 
@@ -49,9 +50,7 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
     if len(data) > MAX_BYTES:
         return {}
     try:
-        proto = parse(data, str(source))
-        if proto.functions:
-            proto = onnx.ModelProto.FromString(_ask("inlined", proto.SerializeToString()))
+        proto = inlined(parse(data, str(source)), str(source))
         named = {name for node in proto.graph.node for name in node.output}
         if any(expand(node.domain, node.op_type, len(node.input)) for node in proto.graph.node):
             nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]

@@ -11,10 +11,9 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.float_pairs import DEPTH, PAIRED, PITCH, ROW, TURN
 from qrun.native.emit.isa import Isa, adds_apart
 from qrun.native.kernels.float_product import FloatProduct, known_lengths
-from qrun.native.kernels.float_tiles import Cut
+from qrun.native.kernels.float_tiles import Cut, laid_out
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import Array, KernelCall, KernelSpec
-from qrun.native.machine.memory import aligned_up
 
 _SPARE = 8
 """How many times longer or shorter than the rows are made a column may be: what sums are off grows with that."""
@@ -98,7 +97,8 @@ def pairs_call(
     panels = -(-stack.columns // width)
     sizes = (left.rows, stack.columns, left.depth), (rows, width)
     cut = Cut.of(len(stack.starts), *sizes, engine.threads, ready=False, depth=DEPTH)
-    places, scratch = _places(cut, (rows, width), blocks)
+    kept = cut.rows * PITCH, 8 * width * (DEPTH + TURN), cut.rows * ROW, 8 * cut.rows
+    places, scratch = laid_out(cut, (rows, width), blocks, kept)
     stack = replace(stack, left=replace(left, links=links(isa, left.depth)))
     off = (np.sqrt(2) * length + lengths()) ** 2 / 2
     words = {
@@ -118,21 +118,3 @@ def pairs_call(
     form = product.terms.form, product.terms.out, False
     spec = KernelSpec("float_pairs", isa.name, rows, vectors, TURN, *form, operands="rows-packed")
     return product.call(spec, stack, words, held, pointers, extents, scratch)
-
-
-def _places(cut: Cut, strip: tuple[int, int], blocks: int) -> tuple[Mapping[str, int], int]:
-    """Words that say what lies where in the thread's memory, and how many bytes it has."""
-    rows, width = strip
-    slot = 8 * rows * width if blocks > 1 else 0
-    right_at = cut.rows * PITCH
-    squares_at = right_at + 8 * width * (DEPTH + TURN)
-    lengths_at = aligned_up(squares_at + cut.rows * ROW)
-    sums_at = aligned_up(lengths_at + 8 * cut.rows)
-    places = {
-        "slot": slot,
-        "right_at": right_at,
-        "squares_at": squares_at,
-        "lengths_at": lengths_at,
-        "sums_at": sums_at,
-    }
-    return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)

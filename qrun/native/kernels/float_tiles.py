@@ -145,16 +145,30 @@ def scratch_places(
 ) -> tuple[Mapping[str, int], int]:
     """Words that say what lies where in the thread's memory, and how many bytes it has. strip: its rows, and vectors of
     columns; near: the right matrix is converted as it is read."""
-    rows, width = strip[0], strip[1] * lanes
-    slot = 8 * rows * width if left.blocks > 1 else 0
-    right_at = 0 if left.image else cut.rows * PITCH
-    squares_at = right_at + (0 if near else 8 * width * (DEPTH + UNROLL))
-    lengths_at = aligned_up(squares_at + (0 if left.image else cut.rows * lanes * 8))
-    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
+    width = strip[1] * lanes
+    sizes = (
+        0 if left.image else cut.rows * PITCH,
+        0 if near else 8 * width * (DEPTH + UNROLL),
+        0 if left.image else cut.rows * lanes * 8,
+        8 * (cut.rows + cut.panels * width),
+    )
+    return laid_out(cut, (strip[0], width), left.blocks, sizes)
+
+
+def laid_out(
+    cut: Cut, strip: tuple[int, int], blocks: int, sizes: tuple[int, int, int, int]
+) -> tuple[Mapping[str, int], int]:
+    """As `scratch_places`. strip: its rows and columns; blocks: those of k; sizes: bytes of converted rows, of the converted part
+    of the right matrix, of what is kept of each row, and of lengths, behind which the sums lie."""
+    rows, width = strip
+    left, right, squares, lengths = sizes
+    slot = 8 * rows * width if blocks > 1 else 0
+    lengths_at = aligned_up(left + right + squares)
+    sums_at = aligned_up(lengths_at + lengths)
     places = {
         "slot": slot,
-        "right_at": right_at,
-        "squares_at": squares_at,
+        "right_at": left,
+        "squares_at": left + right,
         "lengths_at": lengths_at,
         "sums_at": sums_at,
     }
