@@ -30,7 +30,7 @@ SMALL = 24
 SETTINGS = {
     "qrun.declare.frozen._FEW": 0,
     "qrun.running.runs.LATER_NS": 0,
-    "qrun.native.plan.arena.MANY": 8,
+    "qrun.native.machine.memory.MANY": 8,
     "qrun.native.plan.chains._STEPS": 8,
     "qrun.ops._native_pointwise._JOINED": 8,
 }

@@ -315,8 +315,7 @@ def test_later_feeds_need_not_be_like_those_before() -> None:
 def test_a_program_that_fails_is_no_longer_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is made step by step, as it would be the first time."""
     from qrun.native.errors import Undecided
-    from qrun.native.plan.direct import Direct
-    from qrun.native.plan.program import Program
+    from qrun.native.plan.program import Direct, Program
 
     session, feeds = repeated()
     calls = []

@@ -151,9 +151,9 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 
 def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) -> list[Stage]:
     """``shares``: Softmax of scores of this shape and name, beside the sink of each head, whose share is left out."""
-    from qrun.native.kernels.concat import Concat
     from qrun.native.kernels.copy import sliced
     from qrun.native.kernels.decoder import Constant
+    from qrun.native.kernels.rearrange import Concat
     from qrun.native.kernels.softmax import SoftmaxF32
 
     engine = site.engine

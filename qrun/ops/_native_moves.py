@@ -63,7 +63,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
 def repeat_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that repeats its first input along the last axes of its result, and before these."""
     from qrun.native.kernels.copy import view
-    from qrun.native.kernels.repeat import repeated
+    from qrun.native.kernels.rearrange import repeated
 
     def operation(x: Array, y: Array) -> Operation:
         if x.size == y.size:
@@ -81,7 +81,7 @@ def repeat_kernel(site: LoweringContext) -> NativeKernel:
 
 def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: bool) -> NativeKernel:
     """The kernel that makes blocks of pixels of channels, or (`gathered`) channels of blocks; mode: DCR or CRD."""
-    from qrun.native.kernels.repeat import spread
+    from qrun.native.kernels.rearrange import spread
 
     def operation(x: Array, y: Array) -> Operation:
         deep = (y if gathered else x).shape
@@ -97,7 +97,7 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
     The reference kernel says which: in place of the elements it is given their numbers.
     """
-    from qrun.native.kernels.repeat import taken
+    from qrun.native.kernels.rearrange import taken
 
     site.require_constants()
     if site.fixed[0]:

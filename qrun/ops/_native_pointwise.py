@@ -201,7 +201,7 @@ def concat_kernel(
     complete: Sequence[Complete] = (),
 ) -> NativeKernel:
     """The kernel that joins the inputs of these numbers, each through its table; complete: of each one's part."""
-    from qrun.native.kernels.concat import Concat
+    from qrun.native.kernels.rearrange import Concat
 
     tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
     if len(tensors) > _JOINED:

@@ -95,7 +95,7 @@ def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
 
     Of a matrix that comes with the run, `turned` tells how it lies.
     """
-    from qrun.native.kernels.float_dot import serves
+    from qrun.native.kernels.float_matmul import serves
 
     lie = turned if not fixed else right.T.flags.c_contiguous and not right.flags.c_contiguous
     return right.ndim == 2 and lie and serves(rows, right.shape[0], right.shape[1], fixed)

@@ -21,9 +21,8 @@ from qrun.running.steps import placed
 from qrun.running.times import UNTIMED, Happening, Inside
 
 if TYPE_CHECKING:
-    from qrun.native.plan.direct import Direct
     from qrun.native.plan.listing import Listing
-    from qrun.native.plan.program import Program
+    from qrun.native.plan.program import Direct, Program
     from qrun.native.plan.stamps import StampedResult
     from qrun.native.plan.turns import Turned
 
@@ -49,7 +48,7 @@ class Compiled:
     @cached_property
     def direct(self) -> Direct | None:
         """What runs it with little Python, if that can be, and nothing is to be looked at after the run."""
-        from qrun.native.plan.direct import Direct
+        from qrun.native.plan.program import Direct
 
         return None if self._needs else Direct.of(self.program, self.plan.keep)
 

@@ -25,7 +25,7 @@ from qrun.running.steps import Run, run_step
 from qrun.running.times import UNTIMED, Clock, Inside, InsideEvent
 
 if TYPE_CHECKING:
-    from qrun.native.plan.direct import Direct
+    from qrun.native.plan.program import Direct
 
 
 @frozen

@@ -12,8 +12,7 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.items import PythonStep
-from qrun.native.plan.listing import Listing, View
-from qrun.native.plan.portable import Portable
+from qrun.native.plan.listing import Listing, Portable, View
 from qrun.native.plan.stamps import Segment
 from qrun.running.packed import Bundle, type_named, type_of
 

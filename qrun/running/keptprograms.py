@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array, Model, Node
 from qrun.native.machine.engine import Engine
-from qrun.native.plan.listing import Sight, View
-from qrun.native.plan.portable import Unportable, listed, portable
+from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
 from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored

@@ -115,8 +115,7 @@ def recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker, 
 
 def _moved(found: Rechecker, packed: Any, arrays: Sequence[Array]) -> Rechecker:
     """What makes the same elements of operands that are elsewhere."""
-    from qrun.native.kernels.float_tiles import LeftRows
-    from qrun.native.kernels.floats import ElementRecheck, FloatStack
+    from qrun.native.kernels.floats import ElementRecheck, FloatStack, LeftRows
 
     assert isinstance(found, ElementRecheck)
     left, whole = (unpacked_mapping(values, arrays) for values in packed)

@@ -18,11 +18,11 @@ import pytest
 
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.builder import Awaited
 from qrun.native.machine.call import CompiledKernel, KernelCall
 from qrun.native.machine.codegen import compile_object
 from qrun.native.machine.compile import Kernels, emitted, kernel_text
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.threads import Awaited
 
 Array = np.ndarray[Any, Any]
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from qrun.native.machine import memory
-from qrun.native.plan.direct import Direct
 from qrun.native.plan.instance import Instance
+from qrun.native.plan.program import Direct
 
 POISON = 0xA5
 

@@ -12,8 +12,7 @@ import pytest
 from oracle.products import products
 
 from helpers.native import Array, nearest32
-from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import FloatTerms
+from qrun.native.kernels.floats import FloatTerms, LeftRows
 
 F = np.float32
 KINDS = ("normal", "cancelling", "cancelled", "undecided", "ties", "tiny", "huge", "subnormal", "wide", "signs")

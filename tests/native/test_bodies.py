@@ -15,8 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native.errors import Undecided
-from qrun.native.plan.direct import Direct
-from qrun.native.plan.program import Program
+from qrun.native.plan.program import Direct, Program
 from qrun.native.plan.turns import Turned, Turning
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

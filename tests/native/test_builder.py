@@ -17,8 +17,8 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine import codegen
 from qrun.native.machine import compile as compiling
-from qrun.native.machine.builder import _SWITCH, Builder
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.threads import _SWITCH, Builder
 from qrun.running.dispatch import NativeKernels
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits"

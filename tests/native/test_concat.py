@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels.concat import Concat
+from qrun.native.kernels.rearrange import Concat
 from qrun.native.machine.engine import Engine
 
 F = np.float32

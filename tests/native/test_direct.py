@@ -21,9 +21,9 @@ import qrun
 from qrun.errors import MemoryLimitError, QrunError, TimeLimitError
 from qrun.native.errors import Undecided
 from qrun.native.machine.memory import elements_at
-from qrun.native.plan import direct
-from qrun.native.plan.direct import Direct
+from qrun.native.plan import program
 from qrun.native.plan.instance import Instance
+from qrun.native.plan.program import Direct
 from qrun.running.pythonsteps import BoundStep
 
 F = np.float32
@@ -78,7 +78,7 @@ def warm(session: qrun.Session, feeds: Mapping[str, Array]) -> None:
 def test_it_gives_what_the_reference_gives(
     threads: int, large: int, calls: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_LARGE", large)
+    monkeypatch.setattr(program, "_LARGE", large)
     model = two_inputs()
     reference = qrun.Session(model, backend="reference", fuse=True)
     with poisoned():
@@ -297,7 +297,7 @@ def test_arrays_have_their_memory_where_numpy_says() -> None:
 
 
 def test_without_that_runs_are_as_they_were(calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "elements_at", lambda: -1)
+    monkeypatch.setattr(program, "elements_at", lambda: -1)
     session = qrun.Session(two_inputs(), backend="native", threads=1, cache=OBJECTS)
     warm(session, random_feeds(0))
     want = qrun.Session(two_inputs(), backend="reference", fuse=True).run(random_feeds(0))

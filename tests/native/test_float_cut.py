@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qrun.native.emit.isa import ISAS
-from qrun.native.kernels.float_tiles import Cut, block
+from qrun.native.kernels.float_product import Cut, block
 
 
 @pytest.mark.parametrize(

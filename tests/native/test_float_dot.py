@@ -12,7 +12,7 @@ from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact,
 from helpers.support import node_model
 from helpers.widths import every_width
 
-from qrun.native.kernels import float_dot
+from qrun.native.kernels import float_matmul
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
@@ -112,7 +112,7 @@ def test_sums_are_within_their_reach(isa: str) -> None:
 
 
 def test_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float_dot, "_LARGE", 0)
+    monkeypatch.setattr(float_matmul, "_LARGE", 0)
     rng = np.random.default_rng(5)
     for m, k, n in ((1, 80, 30), (4, 64, 9), (5, 80, 30), (1, 63, 30)):
         a, b = operands("normal", rng, m, k, n)
@@ -123,18 +123,18 @@ def test_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
                 model, feeds = node_model("Gemm", [x, *inputs[1:]], {"transA": left, "transB": 1}, constants=constants)
                 event = same_everywhere(model, feeds).events[0]
                 assert (event.backend, event.why) == ("native", "")
-                assert float_dot.serves(m, k, n, constant=False) == (m <= 4 and k >= 64)
+                assert float_matmul.serves(m, k, n, constant=False) == (m <= 4 and k >= 64)
 
 
 def test_small_constants_are_transposed() -> None:
-    assert float_dot.serves(1, 1024, 512, constant=True)
-    assert not float_dot.serves(1, 1024, 511, constant=True)
-    assert float_dot.serves(1, 1024, 1, constant=False)
+    assert float_matmul.serves(1, 1024, 512, constant=True)
+    assert not float_matmul.serves(1, 1024, 511, constant=True)
+    assert float_matmul.serves(1, 1024, 1, constant=False)
 
 
 def test_other_shapes_of_left_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant that a fused product transposes: rows are those of all matrices."""
-    monkeypatch.setattr(float_dot, "_LARGE", 0)
+    monkeypatch.setattr(float_matmul, "_LARGE", 0)
     rng = np.random.default_rng(6)
     b = rng.standard_normal((30, 80)).astype(F)
     for shape in ((80,), (3, 80), (2, 2, 80), (2, 3, 80)):

@@ -12,7 +12,7 @@ from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact,
 from helpers.support import node_model
 from helpers.widths import every_width
 
-from qrun.native.kernels import float_stream
+from qrun.native.kernels import float_matmul
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.floats import FloatStack
 from qrun.ops._native_products import exact_sums
@@ -37,8 +37,8 @@ SIZES = (
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices count as large ones."""
-    monkeypatch.setattr(float_stream, "_FAR", 0)
-    monkeypatch.setattr(float_stream, "_COLUMNS", 64)
+    monkeypatch.setattr(float_matmul, "_FAR", 0)
+    monkeypatch.setattr(float_matmul, "_STREAM_COLUMNS", 64)
 
 
 def product(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> FloatMatmul:
@@ -152,7 +152,7 @@ def test_what_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def streams(m: int, k: int, n: int) -> bool:
         stack: FloatStack = FloatMatmul(every, (m, k), (k, n), exact_sums(), weights=np.zeros((k, n), F)).stack
-        return float_stream.streams(every, stack)
+        return float_matmul.streams(every, stack)
 
     assert streams(1, 1024, 256)
     assert streams(12, 1024, 256)

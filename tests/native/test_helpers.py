@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import pytest
 
-import qrun.native.machine.helpers as module
-from qrun.native.machine.helpers import Helpers
+import qrun.native.machine.threads as module
+from qrun.native.machine.threads import Helpers
 
 SOON = 20.0
 
@@ -92,8 +92,8 @@ def test_threads_end_with_their_owner_and_hold_nothing_meanwhile() -> None:
 def test_the_process_waits_for_calls_that_have_begun() -> None:
     script = """
 import sys, threading, time
-import qrun.native.machine.helpers as module
-from qrun.native.machine.helpers import Helpers
+import qrun.native.machine.threads as module
+from qrun.native.machine.threads import Helpers
 
 helpers, begun = Helpers(2), threading.Event()
 

@@ -13,7 +13,7 @@ from helpers.support import assert_equal, node_model
 from helpers.widths import thin_width
 from onnx import helper
 
-from qrun.native.kernels.repeat import repeated, spread
+from qrun.native.kernels.rearrange import repeated, spread
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 TYPES = (np.uint8, np.int16, np.float32, np.int64)

@@ -19,7 +19,7 @@ from oracle.cast import nearest
 from oracle.products import products
 
 import qrun
-from qrun.native.emit.narrow import FORMATS
+from qrun.native.emit.conversions import FORMATS
 from qrun.native.kernels.elementwise import Expression
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -19,9 +19,8 @@ from qrun.errors import QrunError
 from qrun.native.emit.spec import PASS, SKIP, STATE, YIELD
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.helpers import yielding
-from qrun.native.machine.memory import address, aligned
-from qrun.native.plan.arena import Need, arrange
+from qrun.native.machine.memory import Need, address, aligned, arrange
+from qrun.native.machine.threads import yielding
 from qrun.native.plan.items import Task
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp

@@ -14,7 +14,7 @@ from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper
 
 import qrun
-from qrun.native.emit.ranges import LEAST
+from qrun.native.emit.dynamic import LEAST
 from qrun.native.errors import Undecided
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.dynamic import Parameters, Quantized, Range

@@ -15,7 +15,7 @@ import qrun
 from qrun.declare.memo import Memo
 from qrun.native.kernels.point import Point
 from qrun.native.machine.compile import Kernels
-from qrun.native.plan.portable import portable
+from qrun.native.plan.listing import portable
 from qrun.running.twins import Twins
 
 F, U8, S8 = np.float32, np.uint8, np.int8

@@ -33,7 +33,7 @@ MOVED = {1: "b", 2: "h", 4: "i", 8: "l"}
 UNSIGNED = "utwmq"
 """Kinds of integers of which none is negative."""
 SHORT = {"e": "f16", "v": "bf16"}
-"""Kinds that are narrower than float32, by what narrow.py calls them. Only `cast` takes them, and only ``to_f16`` and
+"""Kinds that are narrower than float32, by what conversions.py calls them. Only `cast` takes them, and only ``to_f16`` and
 ``to_bf16`` make them."""
 LOGICAL = frozenset((
     "equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not", "is_nan", "is_inf",

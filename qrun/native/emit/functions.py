@@ -8,33 +8,12 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import expression
-from qrun.native.emit.conversions import ROUNDINGS, Way, ceil, converted, floor, modulo, quotient, remainder, whole
+from qrun.native.emit import conversions, expression
+from qrun.native.emit.conversions import ROUNDINGS, Way, converted
 from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
-from qrun.native.emit.narrow import FORMATS, narrowed, rounded
-from qrun.native.emit.numbers import at_most, differ, exp, expm1, sigmoid, tanh
+from qrun.native.emit.numbers import at_most, differ, expm1, sigmoid
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.transcendental import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atanh,
-    cos,
-    cosh,
-    erf,
-    gelu,
-    log,
-    mish,
-    power,
-    rough_erf_size,
-    sin,
-    sinh,
-    softplus,
-    tan,
-    too_wide,
-)
+from qrun.native.emit.transcendental import OF_ONE, power, rough_erf_size, too_wide
 from qrun.native.emit.types import every
 from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value
 
@@ -145,9 +124,9 @@ SINGLE: dict[str, Write] = {
     "sub": lambda k, v: v[0] - v[1],
     "mul": lambda k, v: v[0] * v[1],
     "div": lambda k, v: v[0] / v[1],
-    "quotient": lambda k, v: quotient(v[0], v[1], k.kind),
-    "remainder": lambda k, v: remainder(v[0], v[1], k.kind),
-    "modulo": lambda k, v: modulo(v[0], v[1], k.kind),
+    "quotient": lambda k, v: conversions.quotient(v[0], v[1], k.kind),
+    "remainder": lambda k, v: conversions.remainder(v[0], v[1], k.kind),
+    "modulo": lambda k, v: conversions.modulo(v[0], v[1], k.kind),
     "square": lambda k, v: v[0] * v[0],
     "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
     "relu": lambda k, v: rectified(v[0]),
@@ -156,9 +135,9 @@ SINGLE: dict[str, Write] = {
     "abs": lambda k, v: abs(v[0]),
     "neg": lambda k, v: -v[0],
     "sqrt": lambda k, v: v[0].sqrt(),
-    "round": lambda k, v: whole(v[0]),
-    "floor": lambda k, v: floor(v[0]),
-    "ceil": lambda k, v: ceil(v[0]),
+    "round": lambda k, v: conversions.whole(v[0]),
+    "floor": lambda k, v: conversions.floor(v[0]),
+    "ceil": lambda k, v: conversions.ceil(v[0]),
     **{f"fake_quantize_{name}": _fake_quantization(way) for name, way in ROUNDINGS.items()},
     "bipolar": lambda k, v: v[0].test("oge", ZERO).select(v[1], -v[1]),
     "cast": lambda k, v: k.floating(v[0]),
@@ -171,8 +150,8 @@ SINGLE: dict[str, Write] = {
     "p_relu": lambda k, v: v[0].test("olt", ZERO).select(v[1] * v[0], v[0]),
     "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
-    "to_f16": lambda k, v: narrowed(v[0], "f16"),
-    "to_bf16": lambda k, v: narrowed(v[0], "bf16"),
+    "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
+    "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }
 """Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
@@ -200,9 +179,6 @@ EXACT: dict[str, Write] = {
 """Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""
-_OF_ONE: tuple[Callable[[Value], Value], ...] = (
-    exp, tanh, sigmoid, erf, gelu, log, softplus, mish, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan,
-)  # fmt: skip
 
 
 def _of_one(function: Callable[[Value], Value]) -> Write:
@@ -210,7 +186,7 @@ def _of_one(function: Callable[[Value], Value]) -> Write:
 
 
 CLOSE: dict[str, Write] = {
-    **{function.__name__: _of_one(function) for function in _OF_ONE},
+    **{function.__name__: _of_one(function) for function in OF_ONE},
     "cube": lambda k, v: v[0] * v[0] * v[0],
     "swish": lambda k, v: v[0] * sigmoid(k.p.double() * v[0]),
     "gelu_by_tanh": lambda k, v: k.gelu_by_tanh(v[0]),
@@ -302,12 +278,12 @@ class StepsEmitter:
             if step.function in wide:
                 return wide[step.function](call, [value.double() for value in values]).single()
         made = (SINGLE | LOGICAL)[step.function](call, values)
-        return rounded(made, FORMATS[step.narrow]) if step.narrow else made
+        return conversions.rounded(made, conversions.FORMATS[step.narrow]) if step.narrow else made
 
     @contextmanager
     def rounding(self, number: int) -> Iterator[None]:
         """While what is written rounds as the results of this step do."""
         narrow, before = self.step(number).narrow, self.w.narrowing
-        self.w.narrowing = partial(rounded, form=FORMATS[narrow]) if narrow else None
+        self.w.narrowing = partial(conversions.rounded, form=conversions.FORMATS[narrow]) if narrow else None
         yield
         self.w.narrowing = before

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TypeVar
 
 from qrun.declare.registry import Registry
+from qrun.native.emit.conversions import FORMATS, rounded
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.narrow import FORMATS, rounded
 from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 

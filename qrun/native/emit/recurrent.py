@@ -14,10 +14,10 @@ from functools import reduce
 from operator import or_
 
 from qrun.native.emit.dot import activations, dot, int32s, weights
+from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.floats import FloatProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once
-from qrun.native.emit.ranges import parameters_of
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
 from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 
+from qrun.native.emit.conversions import FORMATS, Format
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, row_at
-from qrun.native.emit.narrow import FORMATS, Format
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
 from qrun.native.emit.requantize import clipped
 from qrun.native.emit.values import ZERO

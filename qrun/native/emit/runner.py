@@ -5,7 +5,7 @@
              is 0 is left out by all; the leader counts its tiles as finished
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
-    repeat   lead, many times (emit/turns.py)
+    repeat   lead, many times: what a turn makes is copied to where the next one reads it
     direct   lead, on arrays that Python names only
 
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
@@ -49,43 +49,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from qrun.native.emit import spec
 from qrun.native.emit.flow import Flow, Pause, functions
 from qrun.native.emit.isa import PAUSE
-from qrun.native.emit.spec import (
-    DONE,
-    DOUBT,
-    ENTRY,
-    GENERATION,
-    GONE,
-    GUARD,
-    INSIDE,
-    NEXT,
-    OPEN,
-    PASS,
-    PLACE,
-    PLAN,
-    RANGE,
-    SKIP,
-    TIMES,
-    YIELD,
-)
-from qrun.native.emit.turns import moved, repeat, tallied
 from qrun.native.emit.values import Value
 
 _TOLD = ("ptr", "i64", "i64", "ptr", "i64", "ptr", "i64", "ptr", "i64")
 """The types of the words from spec.STATE_AT to spec.DOUBTS_AT."""
 
 
-def undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
+def _undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
     """Whether one of the calls with these numbers left a result undecided."""
     with w.loop(0, doubts, 1, [w.value("i1", "false")]) as turn:
         call = (doubtful + turn.index * 8).load("i64", 8)
-        args = (plan + call * ENTRY + 8).load("ptr", 8)
-        turn.next(turn.carried[0] | (args + DOUBT).load("i64", 8).test("ne", 0))
+        args = (plan + call * spec.ENTRY + 8).load("ptr", 8)
+        turn.next(turn.carried[0] | (args + spec.DOUBT).load("i64", 8).test("ne", 0))
     return turn.carried[0]
 
 
-def direct(w: Flow, told: Value) -> Value:
+def _direct(w: Flow, told: Value) -> Value:
     """A run that is one call from Python, which tells where each array is as an object: 1 if a call could not decide a result.
 
     A word of an argument struct that is to be an address in an array gets where its elements begin, plus so many bytes.
@@ -93,12 +75,12 @@ def direct(w: Flow, told: Value) -> Value:
     words = [(told + 8 * place).load(kind, 8) for place, kind in enumerate(_TOLD)]
     state, first, end, scratch, inside, places, count, doubtful, doubts = words
     with w.loop(0, count, 1) as turn:
-        place = places + turn.index * PLACE
+        place = places + turn.index * spec.PLACE
         array, word = ((place + n).load("ptr", 8) for n in (0, 8))
         memory = (array.load("ptr", 8) + inside).load("i64", 8)
         word.store(memory + (place + 16).load("i64", 8), 8)
     w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
-    plan = (state + PLAN).load("ptr", 8)
+    plan = (state + spec.PLAN).load("ptr", 8)
     return w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})").zext("i64")
 
 
@@ -142,21 +124,21 @@ def _segment(
     heeded: Value,
     give_way: Value,
 ) -> None:
-    """heeded: the bits SKIP and PASS that this thread heeds: 0 for the leader."""
+    """heeded: the bits spec.SKIP and spec.PASS that this thread heeds: 0 for the leader."""
     with w.loop(first, end, 1, once=True) as turn:
-        entry, stamp = plan + turn.index * ENTRY, times + turn.index * 16
+        entry, stamp = plan + turn.index * spec.ENTRY, times + turn.index * 16
         came = w.call("i64", clock)
         for place in (stamp, stamp + 8):
             place.store(came, 8)
         alone = (entry + 40).load("i64", 8) & heeded
-        with w.when((alone & SKIP).test("eq", 0)):
+        with w.when((alone & spec.SKIP).test("eq", 0)):
             _call(clock, w, entry, stamp + 8, scratch, heeded)
         marked = (entry + 24).load("i64", 8).test("ne", 0)
-        with w.when(marked & (alone & PASS).test("eq", 0)):
+        with w.when(marked & (alone & spec.PASS).test("eq", 0)):
             since = (entry + 32).load("i64", 8)
             with w.loop(since, turn.index + 1, 1, once=True) as before:
-                other = plan + before.index * ENTRY
-                done, tiles = (other + 8).load("ptr", 8) + DONE, (other + 16).load("i64", 8)
+                other = plan + before.index * spec.ENTRY
+                done, tiles = (other + 8).load("ptr", 8) + spec.DONE, (other + 16).load("i64", 8)
                 _wait_until(w, lambda: w.atomic_load(done, "acquire").test("uge", tiles), give_way)
     (times + end * 16).store(w.call("i64", clock), 8)
 
@@ -164,61 +146,121 @@ def _segment(
 def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heeded: Value) -> None:
     """Do what is left of a call, unless its guard is 0. worked: where is noted when the thread ended its work on it."""
     kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
-    guard = (args + GUARD).load("ptr", 8)
+    guard = (args + spec.GUARD).load("ptr", 8)
     (goes,) = w.instead([w.value("i1", "true")], guard.test("ne", "null"), lambda: [guard.load("i8", 1).test("ne", 0)])
     with w.when(goes):
-        did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + NEXT}, ptr {scratch})")
+        did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
         with w.when(did.test("ne", 0)):
             worked.store(w.call("i64", clock), 8)
-            w.atomic("add", args + DONE, did, "release")
+            w.atomic("add", args + spec.DONE, did, "release")
     with w.when(~goes & heeded.test("eq", 0)):
-        w.atomic("add", args + DONE, (entry + 16).load("i64", 8), "release")
+        w.atomic("add", args + spec.DONE, (entry + 16).load("i64", 8), "release")
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
-    plan, times, give_way = ((state + place).load("ptr", 8) for place in (PLAN, TIMES, YIELD))
-    zero, generation = w.value("i64", 0), (state + GENERATION).load("i64", 8) + 1
-    (state + GENERATION).store(generation, 8)
+    plan, times, give_way = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES, spec.YIELD))
+    zero, generation = w.value("i64", 0), (state + spec.GENERATION).load("i64", 8) + 1
+    (state + spec.GENERATION).store(generation, 8)
     with w.loop(first, end, 1, once=True) as turn:
-        args = (plan + turn.index * ENTRY + 8).load("ptr", 8)
-        for counter in (NEXT, DONE):
+        args = (plan + turn.index * spec.ENTRY + 8).load("ptr", 8)
+        for counter in (spec.NEXT, spec.DONE):
             (args + counter).store(zero, 8)
-    for place, number in ((RANGE, first), (RANGE + 8, end)):
+    for place, number in ((spec.RANGE, first), (spec.RANGE + 8, end)):
         (state + place).store(number, 8)
-    w.atomic_store(generation, state + OPEN, "seq_cst")
+    w.atomic_store(generation, state + spec.OPEN, "seq_cst")
     segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 0, ptr {give_way}"
     w.do(f"call void @segment({segment})")
-    w.atomic_store(zero, state + OPEN, "seq_cst")
-    _wait_until(w, lambda: w.atomic_load(state + INSIDE, "seq_cst").test("eq", 0), give_way)
+    w.atomic_store(zero, state + spec.OPEN, "seq_cst")
+    _wait_until(w, lambda: w.atomic_load(state + spec.INSIDE, "seq_cst").test("eq", 0), give_way)
     return zero
 
 
 def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, scratch: Value) -> Value:
-    zero, one, give_way = w.value("i64", 0), w.value("i64", 1), (state + YIELD).load("ptr", 8)
+    zero, one, give_way = w.value("i64", 0), w.value("i64", 1), (state + spec.YIELD).load("ptr", 8)
     head, (turn, last) = w.head("look", [zero, zero])
-    generation = w.atomic_load(state + OPEN, "seq_cst")
+    generation = w.atomic_load(state + spec.OPEN, "seq_cst")
     w.branch(generation.test("ne", 0) & generation.test("ne", last), "enter", "idle")
     w.label("idle")
     waited = w.let("i64", f"call i64 @wait(ptr {give_way}, i64 {turn})")
     w.back(head, [waited, last])
     w.branch(waited.test("uge", patience), "exit", "look")
     w.label("enter")
-    w.atomic("add", state + INSIDE, one, "seq_cst")
+    w.atomic("add", state + spec.INSIDE, one, "seq_cst")
 
     def work() -> list[Value]:
-        first, end = ((state + place).load("i64", 8) for place in (RANGE, RANGE + 8))
-        segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {SKIP | PASS}, ptr {give_way}"
+        first, end = ((state + place).load("i64", 8) for place in (spec.RANGE, spec.RANGE + 8))
+        segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {spec.SKIP | spec.PASS}, ptr {give_way}"
         w.do(f"call void @segment({segment})")
         return [generation]
 
-    still = w.atomic_load(state + OPEN, "seq_cst").test("eq", generation)
+    still = w.atomic_load(state + spec.OPEN, "seq_cst").test("eq", generation)
     (seen,) = w.instead([last], still, work)
-    w.atomic("sub", state + INSIDE, one, "seq_cst")
+    w.atomic("sub", state + spec.INSIDE, one, "seq_cst")
     w.back(head, [zero, seen])
     w.jump("look")
     w.label("exit")
-    w.atomic("add", state + GONE, one, "seq_cst")
+    w.atomic("add", state + spec.GONE, one, "seq_cst")
     return zero
+
+
+def _moved(w: Flow, first: Value, count: Value) -> None:
+    """Make so many moves."""
+    with w.loop(0, count, 1) as turn:
+        move = first + turn.index * spec.MOVE
+        source, target = ((move + n).load("ptr", 8) for n in (0, 8))
+        size, ahead, along = ((move + n).load("i64", 8) for n in (16, 24, 32))
+        move.store(source + ahead, 8)
+        (move + 8).store(target + along, 8)
+        for at, n in w.runs(0, size, (spec.PIECE, 1)):
+            (target + at).store((source + at).load(f"<{n} x i8>"))
+
+
+def _tallied(w: Flow, first: Value, count: Value) -> None:
+    """Add bytes to numbers, as so many moves say."""
+    with w.loop(0, count, 1) as turn:
+        source, total = ((first + turn.index * spec.MOVE + n).load("ptr", 8) for n in (0, 8))
+        total.store(total.load("i64", 8) + source.load("i8", 1).zext("i64"), 8)
+
+
+def _repeat(clock: str, w: Flow, state: Value, first: Value, end: Value, scratch: Value, turns: Value) -> Value:
+    """A loop around `lead`, which ends when a byte is 0 after a turn, when so many turns are done or so much time is over, or when a
+    call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. Returns how
+    many turns were done. In how many of them a byte was 1, and how long each call took, in ticks, is added up."""
+    plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
+    moves, doubtful, going, spans = (
+        (turns + place).load("ptr", 8) for place in (spec.MOVES, spec.DOUBTFUL, spec.GOING, spec.SPANS)
+    )
+    most, before, after, tallies, doubts, spell = (
+        (turns + place).load("i64", 8)
+        for place in (spec.MOST, spec.BEFORE, spec.AFTER, spec.TALLIES, spec.DOUBTS, spec.SPELL)
+    )
+    later = moves + before * spec.MOVE
+    tally = later + after * spec.MOVE
+    begin = w.call("i64", clock)
+    head, (made,) = w.head("turn", [w.value("i64", 0)])
+    w.do(f"call void @moved(ptr {moves}, i64 {before})")
+    w.let("i64", f"call i64 @lead(ptr {state}, i64 {first}, i64 {end}, ptr {scratch})")
+    with w.loop(first, end, 1, once=True) as call:
+        came, left = ((times + call.index * 16 + n).load("i64", 8) for n in (0, 16))
+        spent = spans + call.index * 8
+        spent.store(spent.load("i64", 8) + (left - came), 8)
+    undecided, doubt = w.let("i1", f"call i1 @undecided(ptr {plan}, ptr {doubtful}, i64 {doubts})"), w.here
+    w.branch(undecided, "exit", "copy")
+    w.label("copy")
+    w.do(f"call void @tallied(ptr {tally}, i64 {tallies})")
+    w.do(f"call void @moved(ptr {later}, i64 {after})")
+    following = made + 1
+    (stops,) = w.instead(
+        [w.value("i1", "false")], going.test("ne", "null"), lambda: [going.load("i8", 1).test("eq", 0)]
+    )
+    long = ((times + end * 16).load("i64", 8) - begin).test("sge", spell)
+    w.back(head, [following])
+    copied = w.here
+    w.branch(following.test("uge", most) | stops | long, "exit", "turn")
+    w.label("exit")
+    done = w.phi((made, doubt), (following, copied))
+    (turns + spec.TICKS).store(w.call("i64", clock) - begin, 8)
+    return done
 
 
 def runner_text(architecture: str) -> str:
@@ -230,11 +272,11 @@ def runner_text(architecture: str) -> str:
     return functions({
         "internal i64 @wait(ptr %yield, i64 %turn)": partial(_wait, PAUSE[architecture]),
         f"internal void @segment({segment})": partial(_segment, clock),
-        "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": undecided,
-        "internal void @tallied(ptr %first, i64 %count)": tallied,
-        "void @moved(ptr %first, i64 %count)": moved,
+        "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": _undecided,
+        "internal void @tallied(ptr %first, i64 %count)": _tallied,
+        "void @moved(ptr %first, i64 %count)": _moved,
         "i64 @lead(ptr %state, i64 %first, i64 %end, ptr %scratch)": _lead,
         "i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch)": _follow,
-        "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(repeat, clock),
-        "i64 @direct(ptr %told)": direct,
+        "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(_repeat, clock),
+        "i64 @direct(ptr %told)": _direct,
     })  # fmt: skip

@@ -114,7 +114,7 @@ HELD = (
     *("repeat*", "moved*", "plan*", "calls", "state*", "turns*", "most", "point*", "points"),
     *("first*", "firsts", "last*", "lasts", "stopped", "count*"),
 )
-"""Words of the memory that turns as one call of a program have in each run (emit/calls.py): the functions of emit/turns.py,
+"""Words of the memory that turns as one call of a program have in each run (emit/calls.py): the functions of emit/runner.py,
 and what `repeat` is given; how many turns there are at most; rows of three words: the byte of the struct where the address of
 an operand is, where that is to be put, and what is added to it; moves before all turns, and after them; whether they came to
 an end; where how many there were is added to."""

@@ -246,7 +246,7 @@ def constants(kind: str, numbers: Iterable[int]) -> str:
 
 class Instructions:
     """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
-    instruction takes, in each lane, one of sixteen float64. narrowing: what rounds results to a narrower type (narrow.py)."""
+    instruction takes, in each lane, one of sixteen float64. narrowing: what rounds results to a narrower type (conversions.py)."""
 
     narrowing: Callable[[Value], Value] | None = None
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.kernels.float_product import product_call
-from qrun.native.kernels.float_tiles import even
+from qrun.native.kernels.float_product import even, product_call
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
@@ -47,9 +46,15 @@ class Attention(Operation):
 
     @classmethod
     def of(
-        cls, engine: Engine, scores: FloatMatmul, softmax: SoftmaxF32, values: FloatMatmul, place: int
+        cls, engine: Engine, scores: Operation, softmax: Operation, values: Operation, place: int
     ) -> Attention | None:
-        """None where the three do not meet block by block, or are too little."""
+        """None where the three are other operations, do not meet block by block, or are too little."""
+        if (
+            not isinstance(scores, FloatMatmul)
+            or not isinstance(softmax, SoftmaxF32)
+            or not isinstance(values, FloatMatmul)
+        ):
+            return None
         left, right = scores.stack, values.stack
         shape = scores.result.shape
         if any(product.names != _PLAIN or product.arrays for product in (scores, values)) or 4 * size(shape) <= NEAR:

@@ -16,8 +16,16 @@ from qrun.native.emit.isa import host_architecture, host_features
 from qrun.native.emit.row_digits import DIGITS, LANES, PIECE
 from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_tiles import Cut, LeftRows, even, scratch_places
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
+from qrun.native.kernels.float_product import Cut, even, scratch_places
+from qrun.native.kernels.floats import (
+    ElementRecheck,
+    Exact,
+    FloatStack,
+    FloatTerms,
+    LeftRows,
+    column_lengths,
+    stack_call,
+)
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 
 _FLOAT = np.dtype(np.float32)

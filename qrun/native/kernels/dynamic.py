@@ -53,7 +53,7 @@ class _Elements(_Step):
 
 
 class Range(_Elements):
-    """float32 x, not empty, to float32 [tiles, 4]: what a tile's range is (emit/ranges.py)."""
+    """float32 x, not empty, to float32 [tiles, 4]: what a tile's range is (emit/dynamic.py)."""
 
     places = ("x*", "found*")
 

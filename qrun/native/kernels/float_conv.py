@@ -14,9 +14,8 @@ from qrun.native.kernels.copy import Copy, transposed, view
 from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_pairs import pairs_call
 from qrun.native.kernels.float_product import FloatProduct, product_call
-from qrun.native.kernels.float_tiles import LeftRows
 from qrun.native.kernels.float_winograd import winograd_call, worthwhile
-from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, stack_starts
+from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, LeftRows, stack_starts
 from qrun.native.kernels.layout import Taps, Window, out_of, read_places
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
 

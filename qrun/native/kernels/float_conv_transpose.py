@@ -14,8 +14,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_product import FloatProduct, product_call
-from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, stack_starts
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, stack_starts
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 
 _FLOAT = np.dtype(np.float32)

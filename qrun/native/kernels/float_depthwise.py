@@ -8,8 +8,7 @@ import numpy as np
 
 from qrun.native.emit.float_conv import shared_pixels
 from qrun.native.emit.isa import Isa
-from qrun.native.kernels.float_product import FloatProduct
-from qrun.native.kernels.float_tiles import even
+from qrun.native.kernels.float_product import FloatProduct, even
 from qrun.native.kernels.floats import FloatStack, column_lengths
 from qrun.native.kernels.layout import Taps, Window
 from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec

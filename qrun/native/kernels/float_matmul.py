@@ -1,4 +1,5 @@
-"""Planned products of float32 matrices."""
+"""Planned products of float32 matrices; of few rows also with a right matrix whose columns lie one after the other, or with a
+constant one that is more than near memory holds."""
 
 from __future__ import annotations
 
@@ -8,20 +9,58 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.memo import Memo
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import DOT_BLOCK
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_dot import dot_call
 from qrun.native.kernels.float_pairs import pairs_call
-from qrun.native.kernels.float_product import FloatProduct, product_call
-from qrun.native.kernels.float_stream import stream_call, streams
-from qrun.native.kernels.float_tiles import LeftRows
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, column_lengths
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
+from qrun.native.kernels.float_product import FloatProduct, known_lengths, product_call
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, column_lengths
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, size
+from qrun.native.machine.memory import aligned_up
 from qrun.shapes import broadcast_shapes
 
+_DOT_ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21
+"""Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many bytes on:
+smaller ones stay in the second-level cache, where rows are faster."""
+_REGISTERS = {16: 24}
+"""Sums that wait for each other, by lanes; others: 12."""
+_NEAR, _AHEAD = 3 << 16, 768
+"""Up to so many bytes of columns that are read together, the next ones are fetched meanwhile; else what follows in each."""
+_DOT_TILES, _DOT_COLUMNS, _WORK = 4, 32, 20000
+"""Tiles of a thread, where it is one of several; the least columns of a tile, each of which finds the lengths of rows; the least
+products of one."""
+
+
+def serves(rows: int, depth: int, columns: int, constant: bool) -> bool:
+    """Whether products of this size are made so, rather than with a transposed copy of the right matrix; constant: which is then
+    made once."""
+    return 0 < rows <= _DOT_ROWS and depth >= _DEPTH and (not constant or 4 * depth * columns >= _LARGE)
+
+
+def _together(isa: Isa, rows: int) -> int:
+    """How many columns are read together: a power of two, so that their sums and squares fit the registers."""
+    lanes, most = isa.lanes // 2, _REGISTERS.get(isa.lanes, 12)
+    count = lanes
+    while count > 1 and count * (rows + 1) > most:
+        count //= 2
+    return count
+
+
+_STREAM_ROWS, _FAR = 12, 1 << 20
+"""Up to so many rows, and from so many bytes of a right matrix on: smaller ones stay in the second-level cache."""
+_BESIDE, _LINE = 8, 16
+"""Rows of the right matrix that are read side by side, and columns of them that a line of memory has."""
+_STREAM_TILES, _STREAM_COLUMNS = 2, 512
+"""Tiles of a thread, where it is one of several, and the least columns of one: memory is read in pieces of so many."""
+
+
+def streams(engine: Engine, stack: FloatStack) -> bool:
+    """Whether products of constant right matrices are made so."""
+    return stack.left.rows <= _STREAM_ROWS and stack.k * stack.b_row >= _FAR
+
+
 _FLOAT = np.dtype(np.float32)
-
-
-_COLUMNS = {"a*": 0, "b*": 1, "y*": 3}
+_STARTS = {"a*": 0, "b*": 1, "y*": 3}
 """Where FloatStack.starts has what may lie in memory otherwise."""
 
 
@@ -31,7 +70,7 @@ class FloatMatmul(FloatProduct):
     a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
     last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
     exact: makes elements that the kernel does not decide. memo: the lengths of weights' columns, for other shapes of a.
-    turned: b, and weights, are matrices [N, K], which take the place of their transposes; few rows of a serve (float_dot.py).
+    turned: b, and weights, are matrices [N, K], which take the place of their transposes; few rows of a serve.
     """
 
     def __init__(
@@ -76,7 +115,7 @@ class FloatMatmul(FloatProduct):
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
         """None where rows have gaps, or products are not apart."""
-        name, column = _COLUMNS.get(self.names[place]), steps[-1:]
+        name, column = _STARTS.get(self.names[place]), steps[-1:]
         if (
             name is None
             or len(self.stack.starts) != size(self.lead)
@@ -109,16 +148,50 @@ class FloatMatmul(FloatProduct):
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, b_row, addend_row, 4 * n, b_column=b_column)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        extents = self.whole
+        given = self, self.stack, self.names, self.whole
         if self.turned:
-            return (dot_call(self, self.stack, self.names, extents),)
+            return (self._by_columns(),)
         if "b*" not in self.arrays:
-            return (product_call(self, self.stack, self.names, extents),)
-        given = self, self.stack, self.names, extents
+            return (product_call(*given),)
         if paired := pairs_call(*given, matrices=self._right, lengths=self._lengths, memo=self._memo):
             return (paired,)
-        call = stream_call if streams(self.engine, self.stack) else product_call
-        return (call(*given, lengths=self._lengths),)
+        return (self._streamed() if streams(self.engine, self.stack) else product_call(*given, lengths=self._lengths),)
+
+    def _by_columns(self) -> KernelCall:
+        """The call that reads columns one after the other."""
+        engine, stack, (rows, depth) = self.engine, self.stack, (self.stack.left.rows, self.stack.left.depth)
+        lanes = engine.isa.lanes // 2
+        panels, links = -(-stack.columns // lanes), -(-min(depth, DOT_BLOCK) // lanes)
+        stack = stack.linked(links + lanes.bit_length() + -(-depth // DOT_BLOCK))
+        share = -(-panels // (_DOT_TILES * engine.threads)) if engine.threads > 1 else panels
+        block = min(panels, max(share, max(_DOT_COLUMNS, _WORK // (rows * depth)) // lanes))
+        together = _together(engine.isa, rows)
+        spec = KernelSpec("float_dot", engine.isa.name, rows, 1, together, self.terms.form, self.terms.out, False)
+        squares_at, wide = aligned_up(8 * rows), together * stack.b_column
+        sums_at = squares_at + 64
+        words = {"b_column": stack.b_column, "panels": panels, "panel_block": block}
+        words |= {"squares_at": squares_at, "sums_at": sums_at, "ahead": wide if wide <= _NEAR else _AHEAD}
+        words["tiles"] = len(stack.starts) * -(-panels // block)
+        return self.call(spec, stack, words, {}, self.names, self.whole, sums_at + 8 * lanes * rows)
+
+    def _streamed(self) -> KernelCall:
+        """The call that reads a large right matrix once, row after row."""
+        engine, stack, (rows, depth) = self.engine, self.stack, (self.stack.left.rows, self.stack.left.depth)
+        lanes = engine.isa.lanes // 2
+        vectors = max(1, min(_LINE // lanes, max(r * v for v, r in engine.isa.real_rows.items()) // rows))
+        width = vectors * lanes
+        panels, stack = -(-stack.columns // width), stack.linked(_BESIDE + -(-depth // _BESIDE) + 1)
+        share = -(-panels // (_STREAM_TILES * engine.threads)) if engine.threads > 1 else panels
+        block = min(panels, max(share, _STREAM_COLUMNS // width))
+        form = self.terms.form, self.terms.out, False
+        spec = KernelSpec("float_stream", engine.isa.name, rows, vectors, _BESIDE, *form, operands="rows-known")
+        pitch = aligned_up(8 * depth) + 64
+        sums_at = aligned_up(rows * pitch + 8 * rows)
+        found = known_lengths(stack, self._lengths(), width)
+        words = {"row_block": rows, "panels": panels, "panel_block": block, "pitch": pitch, "lengths_at": rows * pitch}
+        words |= {"sums_at": sums_at, "known_odd": int(not np.isfinite(found["known*"]).all())}
+        words["tiles"] = len(stack.starts) * -(-panels // block)
+        return self.call(spec, stack, words, found, self.names, self.whole, sums_at + 8 * rows * width * block)
 
     def _lengths(self) -> Array:
         return self._memo.once("lengths", lambda: column_lengths(self._right()))

@@ -10,8 +10,7 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_pairs import DEPTH, PAIRED, PITCH, ROW, TURN
 from qrun.native.emit.isa import Isa, adds_apart
-from qrun.native.kernels.float_product import FloatProduct, known_lengths
-from qrun.native.kernels.float_tiles import Cut, laid_out
+from qrun.native.kernels.float_product import Cut, FloatProduct, known_lengths, laid_out
 from qrun.native.kernels.floats import FloatStack
 from qrun.native.machine.engine import Array, KernelCall, KernelSpec
 

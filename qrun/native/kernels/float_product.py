@@ -1,18 +1,143 @@
-"""Planned products of float32: what the operations that have some share, and the call of the kernel that serves all."""
+"""Planned products of float32: how they are cut into tiles, and strips that fit the registers; what operations that have some
+share; and the call of the kernel that serves all."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.floats import DEPTH, PITCH
+from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import NARROW
-from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, narrower, stack_call
+from qrun.native.kernels.floats import (
+    ElementRecheck,
+    Exact,
+    FloatPanels,
+    FloatStack,
+    FloatTerms,
+    LeftRows,
+    narrower,
+    stack_call,
+)
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operation
+from qrun.native.machine.memory import aligned_up
+
+_ROW_BLOCK = 128
+_SUMS = 1 << 18
+"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
+_DIRECT = 8
+"""Up to so many rows the right matrix is converted as it is read."""
+_KNOWN = 64
+"""The same if the lengths of its columns are known."""
+_CONVERT, _PACK, _TAKE = 6.0, 3.0, 20000
+"""What costs as much as so many products: a number of a tile's rows, one of its panels, taking a tile."""
+
+
+def direct(rows: int, known: bool) -> bool:
+    """Whether the right matrix is converted as it is read. known: the lengths of its columns are."""
+    return rows <= (_KNOWN if known else _DIRECT)
+
+
+def block(isa: Isa, rows: int, columns: int, known: bool, split: bool = False) -> tuple[int, int]:
+    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths
+    of columns are, which else take the registers of one row more where there are few. split: vectors are added in halves."""
+    need = -(-columns // (isa.lanes // 2))
+
+    def cost(size: tuple[int, int]) -> float:
+        high, vectors = size
+        made = -(-need // vectors) * vectors * -(-rows // high) * high
+        return made * (1 + 0.3 * (high + vectors) / (high * vectors))
+
+    if rows <= _DIRECT:
+        sums = max(r * v for v, r in isa.real_rows.items()) // (2 if split else 1)
+        most = min(need, max(1, sums // (rows + (not known))))
+        return min(((rows, vectors) for vectors in range(most, 0, -1)), key=cost)
+    return min(((min(r - less, rows), v) for v, r in isa.real_rows.items() for less in (0, 1)), key=cost)
+
+
+@frozen
+class Cut:
+    """How products are cut into tiles: rows and panels of each."""
+
+    rows: int
+    panels: int
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        size: tuple[int, int, int],
+        strip: tuple[int, int],
+        threads: int,
+        ready: bool,
+        depth: int = DEPTH,
+    ) -> Cut:
+        """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
+        without work, larger ones convert less twice. strip: its rows and columns; ready: whether rows need no conversion;
+        depth: elements of a block of k.
+        """
+        rows, columns, k = size
+        high, width = strip
+        panels = -(-columns // width)
+
+        def cost(cut: Cut) -> float:
+            tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
+            wide = cut.panels * width
+            work = cut.rows * wide * k * (1 + _PACK / cut.rows + (0 if ready else _CONVERT / wide)) + _TAKE
+            return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
+
+        heights = {
+            even(rows, most, high) for most in ((_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,))
+        }
+        cuts = []
+        for tall, parts in itertools.product(
+            sorted(heights, reverse=True), (1, 2, 4, 8, panels) if threads > 1 else (1,)
+        ):
+            most = max(1, _SUMS // (8 * tall * width)) if k > depth else panels
+            cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
+        return min(cuts, key=cost)
+
+
+def even(count: int, most: int, step: int) -> int:
+    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
+    parts = -(-count // max(most, step))
+    return -(-count // (parts * step)) * step
+
+
+def scratch_places(
+    left: LeftRows, cut: Cut, strip: tuple[int, int], lanes: int, near: bool
+) -> tuple[Mapping[str, int], int]:
+    """Words that say what lies where in the thread's memory, and how many bytes it has. strip: its rows, and vectors of
+    columns; near: the right matrix is converted as it is read."""
+    width = strip[1] * lanes
+    sizes = (
+        0 if left.image else cut.rows * PITCH,
+        0 if near else 8 * width * (DEPTH + UNROLL),
+        0 if left.image else cut.rows * lanes * 8,
+        8 * (cut.rows + cut.panels * width),
+    )
+    return laid_out(cut, (strip[0], width), left.blocks, sizes)
+
+
+def laid_out(
+    cut: Cut, strip: tuple[int, int], blocks: int, sizes: tuple[int, int, int, int]
+) -> tuple[Mapping[str, int], int]:
+    """As `scratch_places`. strip: its rows and columns; blocks: those of k; sizes: bytes of converted rows, of the converted part
+    of the right matrix, of what is kept of each row, and of lengths, behind which the sums lie."""
+    rows, width = strip
+    left, right, squares, lengths = sizes
+    slot = 8 * rows * width if blocks > 1 else 0
+    lengths_at = aligned_up(left + right + squares)
+    sums_at = aligned_up(lengths_at + lengths)
+    places = {"slot": slot, "right_at": left, "squares_at": left + right, "lengths_at": lengths_at, "sums_at": sums_at}
+    return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
+
 
 _AHEAD, _FEW, _FAR = (8, 16), 4, 1 << 20
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for more, and bytes of it from which on that
@@ -48,11 +173,8 @@ class FloatProduct(Operation):
         scratch: int,
     ) -> KernelCall:
         """The call of a kernel that makes these products, as stack_call has it; arrays: besides the operation's own."""
-        given, recheck = (
-            (words, {**self.arrays, **arrays}, operands, extents, scratch),
-            ElementRecheck(stack, self.exact),
-        )
-        return stack_call(self.engine, spec, stack, self.terms, recheck, *given)
+        recheck, held = ElementRecheck(stack, self.exact), {**self.arrays, **arrays}
+        return stack_call(self.engine, spec, stack, self.terms, recheck, words, held, operands, extents, scratch)
 
 
 def product_call(
@@ -87,13 +209,8 @@ def product_call(
     form = product.terms.form, product.terms.out, False
     spec = KernelSpec(kind, engine.isa.name, rows, vectors, UNROLL, *form, fetched, operands=operands)
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
-    words = {
-        "ahead": left.line or _AHEAD[left.rows > _FEW] * stack.b_row,
-        "tap_step": taps,
-        "depth_step": depth,
-        **places,
-    }
-    words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
+    words = {"ahead": left.line or _AHEAD[left.rows > _FEW] * stack.b_row, "tap_step": taps, "depth_step": depth}
+    words |= {**places, "row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
     words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
     if known and lengths is not None:
         found = known_lengths(stack, lengths(), width)

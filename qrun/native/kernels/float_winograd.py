@@ -12,8 +12,7 @@ import numpy as np
 
 from qrun.native.emit.float_winograd import LINE, TAPS, TWO, Filtering, both
 from qrun.native.emit.isa import Isa
-from qrun.native.kernels.float_product import FloatProduct, known_lengths
-from qrun.native.kernels.float_tiles import even
+from qrun.native.kernels.float_product import FloatProduct, even, known_lengths
 from qrun.native.kernels.floats import FloatPanels, FloatStack
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.engine import Array, Ints, KernelCall, KernelSpec

@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo, remembered
-from qrun.native.emit.floats import SHARED
-from qrun.native.kernels.float_tiles import LeftRows
+from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.floats import DEPTH, SHARED
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, aligned
 from qrun.native.machine.memory import array_at
@@ -20,6 +20,54 @@ Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
+
+
+@frozen
+class LeftRows:
+    """Where rows of a product's left operand are: k is a tap of the row and an element there.
+
+    row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
+    zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
+    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
+    and all numbers of a pixel, or of a line, if taps are parts of lines; line: its bytes then. links: how many roundings a sum may have one after the other, if it is not made block by block.
+    """
+
+    rows: int
+    depth: int
+    row: int
+    taps: int = 1
+    offsets: Array | None = None
+    column: int = 0
+    group: int = 1
+    whole: bool = False
+    image: tuple[int, int] | None = None
+    line: int = 0
+    links: float = 0
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Taps, and elements of each, of a block of k."""
+        if self.whole:
+            return 1, min(DEPTH, self.depth)
+        if self.depth < DEPTH:
+            return min(DEPTH // self.depth, self.taps), self.depth
+        blocks = -(-self.depth // DEPTH)
+        return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
+
+    @property
+    def chain(self) -> float:
+        """How many additions may follow each other in a sum."""
+        if self.links:
+            return self.links
+        if self.column:
+            return self.taps * self.depth
+        taps, depth = self.steps
+        return min(taps * depth, self.taps * self.depth) + self.blocks
+
+    @property
+    def blocks(self) -> int:
+        taps, depth = self.steps
+        return -(-self.taps // taps) * -(-self.depth // depth)
 
 
 @frozen
@@ -54,6 +102,10 @@ class FloatStack:
     def in_rows(self) -> FloatStack:
         """With b matrix after matrix; starts then say which one it is."""
         return replace(self, starts=self.starts * np.array([1, self.k * self.b_row, 1, 1]))
+
+    def linked(self, links: float) -> FloatStack:
+        """With so many roundings that a sum may have one after the other."""
+        return replace(self, left=replace(self.left, links=links))
 
     def b_places(self, column: Ints) -> Ints:
         """Bytes from a right matrix's start to these columns."""

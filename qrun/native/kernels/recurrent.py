@@ -16,8 +16,8 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.isa import halves
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_tiles import Cut, LeftRows, block, even, scratch_places
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, stack_call
+from qrun.native.kernels.float_product import Cut, block, even, scratch_places
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, LeftRows, stack_call
 from qrun.native.kernels.walks import UNFIT, CellForm, Share, Stepped, Walk, Walked
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec

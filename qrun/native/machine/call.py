@@ -15,8 +15,8 @@ import numpy as np
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, UNDECIDED, KernelSpec
 from qrun.native.errors import TooLong, Undecided
-from qrun.native.machine.builder import Awaited
 from qrun.native.machine.memory import Array, Ints, address, aligned, array_at, forget
+from qrun.native.machine.threads import Awaited
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)

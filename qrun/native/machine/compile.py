@@ -19,10 +19,10 @@ from qrun.declare.frozen import changeable, frozen
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine import blob, codegen
-from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import CompiledKernel, KernelCall
 from qrun.native.machine.memory import Array
+from qrun.native.machine.threads import Awaited, Builder
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
@@ -205,8 +205,7 @@ class Kernels:
 
 
 def _alone(name: str) -> bool:
-    """Whether a kernel is of those that programs seldom call: what it does mostly becomes part of another one (plan/fusing.py,
-    plan/attention.py), or of nothing, as copies of values that can be made where they are wanted."""
+    """Whether a kernel is of those that programs seldom call: what it does mostly becomes part of another one (plan/fusing.py), or of nothing, as copies of values that can be made where they are wanted."""
     kind, of = name.partition("-")[0], {"shares": "-shares-", "dense": "-i32-i32-"}
     return kind in ("elementwise", "runs") or (kind in of and of[kind] in name)
 

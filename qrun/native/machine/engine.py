@@ -14,9 +14,9 @@ from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall, undecided
 from qrun.native.machine.compile import Kernels, Runner
-from qrun.native.machine.helpers import HelperCall, Helpers
 from qrun.native.machine.memory import Array, Ints, address, aligned, keep_freed_memory
 from qrun.native.machine.operation import Operand, Operation, Order, row_tiles, share, size
+from qrun.native.machine.threads import HelperCall, Helpers
 
 
 @changeable

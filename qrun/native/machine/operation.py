@@ -118,7 +118,7 @@ class Operation(ABC):
     narrows = False
     """Whether it serves narrower floats as it is, since it only moves elements or finds their places."""
     attends = False
-    """Whether it may be the middle of an attention (plan/attention.py)."""
+    """Whether it may be the middle of an attention (plan/fusing.py)."""
     parts: tuple[int, ...] = ()
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()

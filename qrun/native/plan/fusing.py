@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
     memo = Memo()
     items = limited(tailed(widened(items, wanted), wanted), wanted)
     items = _shuffled(engine, moved(items, wanted, memo), wanted)
-    return _attended(engine, chained(items, wanted, memo), wanted, memo)
+    return attended(engine, chained(items, wanted, memo), wanted, memo)
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -68,13 +69,31 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
     return made
 
 
-def _attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """The items with attentions joined, if there are any."""
+def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
+    """As many items; where products, softmax, and products of its shares follow each other, the last do all of the work as one
+    task, so that scores never leave the cache."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
         return items
-    from qrun.native.plan.attention import attended
+    from qrun.native.kernels.attention import Attention
 
-    return attended(engine, items, wanted, memo)
+    made, maker = list(items), Links(items, wanted).maker
+    for number, item in enumerate(items):
+        middle = maker(item.inputs[0]) if isinstance(item, Task) and item.inputs else -1
+        softmax = items[middle] if middle >= 0 else IDLE
+        if not isinstance(item, Task) or not isinstance(softmax, Task) or not softmax.operation.attends:
+            continue
+        for place, first in enumerate(map(maker, softmax.inputs)):
+            scores = items[first] if first >= 0 else IDLE
+            if not isinstance(scores, Task):
+                continue
+            three = scores.operation, softmax.operation, item.operation
+            operation = memo.once((*three, place), partial(Attention.of, engine, *three, place))
+            if operation is not None:
+                others = [key for n, key in enumerate(softmax.inputs) if n != place]
+                made[number] = replace(item, operation=operation, inputs=(*scores.inputs, *others, *item.inputs[1:]))
+                made[first] = made[middle] = IDLE
+                break
+    return made
 
 
 def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:

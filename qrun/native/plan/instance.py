@@ -15,8 +15,8 @@ from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
 from qrun.native.errors import Late, Unplanned
 from qrun.native.machine.call import scratch, undecided
-from qrun.native.machine.helpers import yielding
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
+from qrun.native.machine.threads import yielding
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -47,7 +47,7 @@ _WORTH = 32
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/direct.py) can use again.
+    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/program.py) can use again.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -252,7 +252,7 @@ class Instance:
             raise failed
 
     def repeat(self, segment: Segment, most: int, turns: Ints) -> tuple[int, BaseException | None]:
-        """Run a segment at most so many times, as `turns` says (emit/turns.py); how many times it was, and why the next one
+        """Run a segment at most so many times, as `turns` says (emit/runner.py); how many times it was, and why the next one
         could not be made, if that is so. Raises an interrupt that came meanwhile.
         """
         if segment.first in self.helped:

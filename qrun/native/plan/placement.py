@@ -10,9 +10,8 @@ import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
 from qrun.declare.memo import Memo
-from qrun.native.machine.memory import aligned_up
+from qrun.native.machine.memory import Need, aligned_up, arrange
 from qrun.native.machine.operation import Operand, Operation, Order, size
-from qrun.native.plan.arena import Need, arrange
 from qrun.native.plan.items import Item, Key, PythonStep, Task
 
 Conversion = Callable[[Operand, Order, Operand, Order], Operation]

@@ -1,16 +1,35 @@
-"""A schedule that runs, from several threads at once: each run has memory of its own, kept for the next one."""
+"""A schedule that runs, from several threads at once, each with memory of its own that is kept; and runs with little Python: one call for
+all kernels, or for those between two steps that run elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qrun.memory import Budget
-from qrun.native.machine.memory import Array
+from qrun.native.emit.spec import (
+    COUNT_AT,
+    DOUBTFUL_AT,
+    DOUBTS_AT,
+    END_AT,
+    FIRST_AT,
+    MEMORY_AT,
+    PLACE,
+    PLACES_AT,
+    SCRATCH_AT,
+    STATE_AT,
+    STRUCT,
+)
+from qrun.native.machine.call import scratch
+from qrun.native.machine.memory import Array, address, elements_at, fresh, new_aligned
 from qrun.native.plan.instance import Elsewhere, Instance, Looks
+from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
-from qrun.native.plan.stamps import StampedResult
+from qrun.native.plan.stamps import Segment, StampedResult
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
@@ -63,3 +82,165 @@ class Program:
     def give(self, instance: Instance) -> None:
         """Another run may have this memory."""
         self.free.append(instance)
+
+
+_ARRAYS = (DOUBTS_AT + 8) // 8
+_LARGE = 1024
+"""Bytes from which on a result begins on a boundary of 64 bytes; for smaller ones that takes longer than it saves."""
+_NONE = np.zeros((0, 3), np.int64)
+
+
+class Direct:
+    """Runs of a program that do what `Program.run` does, but tell no times, and leave the account of memory and time to who asks.
+
+    read: the arrays from outside that kernels read. made: of each result of kernels its key, shape and type, and how many bytes
+    its memory is to have, 0 if it is small and those of its elements are enough. alone: whether kernels are all that it takes:
+    one call. nbytes: what a run takes at most, without what is made elsewhere.
+    """
+
+    def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
+        listing = program.listing
+        self.program, self.listing, self.wanted = program, listing, tuple(wanted)
+        self._free, self._scratch = program.free, listing.scratch
+        self._call = listing.engine.runner.direct
+        self.alone = len(listing.segments) == 1 and listing.segments[0].item < 0
+        self.later = tuple([key for s in listing.segments if s.item >= 0 for key in listing.steps[s.item].outputs])
+        pointed = listing.given.keys() & listing.pointers.keys()
+        self.read = tuple([key for key in listing.given if key in pointed and key not in {*listing.fixed, *self.later}])
+        returned = listing.returned
+        forms = {key: (v.shape, v.dtype, n) for key, (v, n) in returned.items()}
+        order = sorted(forms, key=lambda key: self.wanted.index(key) if key in self.wanted else -1)
+        self.made = tuple([(key, *forms[key][:2], forms[key][2] if _lined(*forms[key]) else 0) for key in order])
+        self.nbytes = program.nbytes + sum(nbytes for *_, nbytes in forms.values())
+
+    @classmethod
+    def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
+        """For runs that return these; None where they are not just what kernels or steps elsewhere make."""
+        listing = program.listing
+        if not listing.segments or elements_at() < 0 or set(listing.wanted) != set(wanted):
+            return None
+        made = cls(program, wanted)
+        whole = all(listing.given[key].nbytes >= listing.room.get(key, 0) for key in made.read)
+        loose = any(step.loose for step in listing.steps.values())
+        own = listing.returned.keys() == set(wanted) if made.alone else {*listing.returned, *made.later} >= set(wanted)
+        return made if whole and own and not loose else None
+
+    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
+        """The results of arrays that have the operands' shapes and types, and that nobody changes meanwhile; None where it takes
+        `Program.run`: where one has gaps, memory is short, or a kernel could not decide. elsewhere: as there; it is not asked if
+        kernels are all that it takes.
+
+        Raises what `elsewhere` raises. What that makes may be memory that others have too."""
+        try:
+            instance = self._free.pop()
+        except IndexError:
+            return None
+        try:
+            return None if instance.measuring else self.run_with(instance, arrays, elsewhere)
+        except MemoryError:
+            return None
+        finally:
+            self._free.append(instance)
+
+    def run_with(
+        self, instance: Instance, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None
+    ) -> dict[Any, Array] | None:
+        """As `run`, in this memory."""
+        told = instance.direct if type(instance.direct) is _Told else self._told(instance)
+        words, at = told.words, _ARRAYS
+        for key in self.read:
+            array = arrays[key]
+            if not array.flags.c_contiguous:
+                return None
+            words[at] = id(array)
+            at += 1
+        made: dict[Any, Array] = {}
+        for key, shape, dtype, nbytes in self.made:
+            made[key] = array = new_aligned(shape, dtype, nbytes)[0] if nbytes else fresh(shape, dtype)
+            words[at] = id(array)
+            at += 1
+        if self._scratch:
+            words[SCRATCH_AT // 8] = scratch(self._scratch)
+        if self.alone:
+            return made if self._called(instance, told, 0) else None
+        assert elsewhere is not None
+        return self._in_turn(instance, told, {**arrays, **made}, elsewhere)
+
+    def _called(self, instance: Instance, told: _Told, first: int) -> bool:
+        """Run the calls from the first one on; whether all was decided."""
+        if first in instance.helped:
+            instance.call_helpers()
+        if not self._call(told.start):
+            return True
+        if (failed := instance.doubt()) is not None and not isinstance(failed, Exception):
+            raise failed
+        return False
+
+    def _in_turn(
+        self, instance: Instance, told: _Told, values: dict[Any, Array], elsewhere: Elsewhere
+    ) -> dict[Any, Array] | None:
+        """Segment after segment. values: all that is there, which arrays live by until the end."""
+        words, steps = told.words, self.listing.steps
+        for segment, count in told.segments:
+            if segment.item < 0:
+                words[FIRST_AT // 8], words[END_AT // 8] = segment.first, segment.end
+                words[COUNT_AT // 8] = count
+                if not self._called(instance, told, segment.first):
+                    return None
+                continue
+            step = steps[segment.item]
+            found = elsewhere(segment.item, [instance.value(key, values) for key in step.inputs])
+            for key, array in zip(step.outputs, found, strict=True):
+                if array.base is not None and np.may_share_memory(array, instance.memory):
+                    array = array.copy()
+                values[key] = array
+                if (at := told.places.get(key)) is not None:
+                    if not self._fits(key, array):
+                        return None
+                    words[at] = id(array)
+        return {key: values[key] for key in self.wanted}
+
+    def _fits(self, key: Key, array: Array) -> bool:
+        """Whether kernels may read an array as it is."""
+        form = self.listing.given[key]
+        fits = array.shape == form.shape and array.dtype == form.dtype and array.flags.c_contiguous
+        return bool(fits and array.nbytes >= self.listing.room.get(key, 0))
+
+    def _told(self, instance: Instance) -> _Told:
+        found = instance.direct = _Told(instance, [*self.read, *(key for key, *_ in self.made)], self.later)
+        return found
+
+
+class _Told:
+    """What the function `direct` is told of this memory; the words from _ARRAYS on are each run's.
+
+    there: the keys of arrays that are there at first; later: those that are made elsewhere, in order. places: the word of each of
+    them that kernels read. segments: with the count of the places whose arrays are there by then.
+    """
+
+    def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:
+        listing, structs = instance.listing, address(instance.structs)
+        keys = [*there, *(key for key in later if key in listing.pointers)]
+        told = np.zeros(_ARRAYS + len(keys), np.int64)
+        self.start, self.words = address(told), told.data
+        first, rows, counts = self.start + 8 * _ARRAYS, list[tuple[int, int, int]](), dict[Key, int]()
+        for at, key in enumerate(keys):
+            pointers = listing.pointers.get(key, _NONE).tolist()
+            rows += [(first + 8 * at, structs + call * STRUCT + 8 * word, offset) for call, word, offset in pointers]
+            counts[key] = len(rows)
+        self.places = {key: _ARRAYS + at for at, key in enumerate(keys) if at >= len(there)}
+        self.segments, count = list[tuple[Segment, int]](), counts[there[-1]] if there else 0
+        for segment in listing.segments:
+            self.segments.append((segment, count))
+            made = listing.steps[segment.item].outputs if segment.item >= 0 else ()
+            count = max([count, *(counts[key] for key in made if key in counts)])
+        self._rows = np.array(rows, np.int64).reshape(-1, PLACE // 8)
+        told[STATE_AT // 8], told[END_AT // 8] = instance.start, listing.segments[0].end
+        told[MEMORY_AT // 8] = elements_at()
+        told[PLACES_AT // 8], told[COUNT_AT // 8] = address(self._rows), len(rows)
+        told[DOUBTFUL_AT // 8], told[DOUBTS_AT // 8] = address(instance.doubtful), len(instance.doubtful)
+
+
+def _lined(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> bool:
+    """Whether a result is to be on a boundary of 64 bytes, or needs more memory than its elements."""
+    return nbytes >= _LARGE or nbytes > math.prod(shape) * dtype.itemsize

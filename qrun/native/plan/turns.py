@@ -198,7 +198,7 @@ class TurnsMemory:
     values: what a turn reads, in its buffer, by key; starts: where that begins. going: the byte that ends the turns.
     tallied: how many turns there were, if they are a call; in how many each guard was true; the ticks that calls took.
     before: how many of the moves come before a turn.
-    moves:  as emit/turns.py has them; loose: rows that read arrays of the run, their keys, and how many bytes from the start.
+    moves:  as emit/runner.py has them; loose: rows that read arrays of the run, their keys, and how many bytes from the start.
     """
 
     def __init__(self, turning: Turning, instance: Instance) -> None:
