@@ -25,6 +25,8 @@ from qrun.native.machine.engine import Engine
 BASE = "avx2"
 _CALL = re.compile(r"@llvm\.(x86\.[\w.]+|masked\.\w+\.v64i8\.p0)\((\)?)")
 _COMMON = ("x86.sse", "x86.ssse", "x86.avx.", "x86.avx2.")
+_READ = re.compile(r'^ *call void asm sideeffect "", .*\n', re.M)
+"""What keeps vectors in registers, which a CPU without vectors of that size has not; it does nothing else."""
 _OWN_FEATURES = re.compile(r'"target-features"="[^"]*" ')
 
 
@@ -65,7 +67,7 @@ def translated(text: str, has: frozenset[str]) -> str:
             return found.group()
         return f"@{PREFIX}{name}({'ptr %tiles' + ', ' * (not end) if missing[name].tiles else ''}{end or ''}"
 
-    text = _OWN_FEATURES.sub("", _CALL.sub(call, text))
+    text = _READ.sub("", _OWN_FEATURES.sub("", _CALL.sub(call, text)))
     if any(instruction.tiles for instruction in missing.values()):
         text = text.replace("\nentry:\n", f"\nentry:\n  %tiles = alloca [{STATE} x i8], align 64\n", 1)
     parts = [text, *(instruction.text(name) for name, instruction in missing.items())]

@@ -241,6 +241,7 @@ INSTRUCTIONS = {
     "x86.avx512.packuswb.512": _by_halves("avx2.packuswb", BYTES, WORDS),
     "x86.avx512.psad.bw.512": _by_halves("avx2.psad.bw", "<8 x i64>", BYTES),
     "x86.avx512.pmaddw.d.512": _by_halves("avx2.pmadd.wd", INTS, WORDS),
+    "x86.avx512.pmaddubs.w.512": _by_halves("avx2.pmadd.ub.sw", WORDS, BYTES),
     "x86.avx512.pshuf.b.512": _by_halves("avx2.pshuf.b", BYTES, BYTES),
     "x86.avx512.mask.cvtps2dq.512": Instruction("avx512f", _masked_conversion, INTS, (FLOATS, INTS, "i16", "i32")),
     "x86.avx512.vpdpbusd.512": _dot("avx512vnni", 16, 8),

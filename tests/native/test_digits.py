@@ -16,7 +16,7 @@ from qrun.native.emit.isa import ISAS, host_architecture, host_features
 from qrun.native.emit.spec import VBMI
 
 F = np.float32
-DOTS = {"amx", "avx512vnni", "avxvnni", "neon-i8mm", "neon-dotprod"}
+DOTS = {"amx", "avx512vnni", "avxvnni", "avx512bw", "avx2", "neon-i8mm", "neon-dotprod"}
 SIZES = (
     (1, 1, 1, 16), (1, 300, 70, 32), (2, 16, 9, 16), (3, 129, 33, 64), (1, 128, 32, 32), (4, 200, 40, 128), (5, 417, 3, 16),
     (2, 385, 9, 512), (1, 1100, 65, 256),
@@ -43,6 +43,8 @@ def full(seed: int, zeros: str = "", **options: Any) -> tuple[list[Any], dict[st
 def kind(isa: str, rows: int, rounded: bool) -> str:
     """Of the kernel that serves so many rows."""
     if rounded:
+        if isa in ("avx2", "avxvnni"):
+            return "rounded_digits_256" if rows <= 1 else "coded_product"
         able = isa in ("amx", "avx512vnni") and VBMI in host_features(host_architecture())
         return "rounded_digits" if able and rows <= 2 else "coded_product"
     most = next(i for i in ISAS if i.name == isa).real_rows[1] * 2 // 5

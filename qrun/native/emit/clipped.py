@@ -8,7 +8,7 @@ that could leave int16, the copy keeps the lower bits of eight activations (two 
 from __future__ import annotations
 
 from qrun.native.emit import copied
-from qrun.native.emit.dot import activations, dot, weights
+from qrun.native.emit.dot import activations, dot, neighbours, weights
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.kernel import Arguments, Isa, KernelSpec, Value, emitter, row_at
 from qrun.native.emit.spec import EIGHT
@@ -25,11 +25,6 @@ _FLIP = -0x7F7F7F7F7F7F7F80
 """0x80 in each of eight bytes, as an int64: it makes uint8 of int8, 128 higher."""
 _MOST = 127 * 256
 """The largest bound of a lane that fits. Bounds take weights of -128 for -127: the sum lies at or above -128 * 256."""
-
-
-def multiplied(x: Value, weights: Value) -> Value:
-    """Sums in int16 of neighbouring products of uint8 and int8; they saturate."""
-    return x.w.call(WORDS, "llvm.x86.avx2.pmadd.ub.sw", x, weights)
 
 
 class Clipping:
@@ -109,9 +104,9 @@ class Clipping:
         for distance in (1, 4):
             most = most.intrinsic("umax", self._exchanged(most, distance))
         each, first = ((bound + place).load(BYTES) for bound in bounds)
-        pairs = multiplied(codes, each).bitcast(BYTES)
+        pairs = neighbours(codes, each).bitcast(BYTES)
         other = self._exchanged(pairs, 4)
-        total = multiplied(most, first)
+        total = neighbours(most, first)
         for part in (pairs, other):
             total = total.intrinsic("sadd.sat", part.bitcast(WORDS))
         return total.test("sgt", _MOST).sext("i16").bitcast(_EIGHTS).test("ne", ZERO)
@@ -276,6 +271,6 @@ class ClippedEmitter(copied.CopiedEmitter):
 
     def _eight(self, pair: list[Value], matrix: list[Value], scale: int) -> Value:
         """The sums of the products of two quads, times `scale`."""
-        low, high = [multiplied(x.bitcast(BYTES), weight) for x, weight in zip(pair, matrix, strict=True)]
+        low, high = [neighbours(x, weight) for x, weight in zip(pair, matrix, strict=True)]
         both = low + high
         return self.w.call(self.kind, "llvm.x86.avx2.pmadd.wd", both, both.like(scale))

@@ -3,7 +3,8 @@
 Where (code - zero point) * scale needs no rounding, a block's part of a sum is scale * sum a * (code - zero point). Pieces of
 a row become integers in five digits (row_digits.py). Each digit times the codes less 8 is a sum of products of bytes. Of
 these sums the three upper ones make one int32, modulo 2**32, and the two lower ones another: of the upper digits as one integer,
-and of the lower ones. Digits that are 0 in all of a row's block of k, as the lowest of most numbers that were float16 or int8, are
+and of the lower ones. Without an instruction that adds products of four bytes, those of a whole piece are added in 16 bits, each
+at most 15 * 128, so 16 of them in a lane. Digits that are 0 in all of a row's block of k, as the lowest of most numbers that were float16 or int8, are
 left out: the loop over pieces is written for each number of them.
 Sums in doubt, and those of rows with infinities or NaN, are made again in float64 as coded.py makes them.
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 
-from qrun.native.emit.dot import Bytes4, activations, dot, int32s, weights
+from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.floats import DEPTH, PITCH
 from qrun.native.emit.kernel import Value, emitter
 from qrun.native.emit.row_digits import (
@@ -93,14 +94,17 @@ class DigitProductEmitter(RowDigitsEmitter):
         this k of the block."""
         each = self.totals - self.lowest
         count = self.spec.rows * each
-        first, made = start // LANES * GROUP_BYTES, []
+        first, firsts = start // LANES * GROUP_BYTES, []
         for _ in halves:
             for row in range(self.spec.rows):
-                made += self._firsts(self.row_numbers(row, start))
-        with self.w.loop(0, self.groups, 1, made) as turn:
+                firsts += self._firsts(self.row_numbers(row, start))
+        short = [self.w.zero(int16s(self.isa))] * len(firsts)
+        with self.w.loop(0, self.groups, 1, firsts if self.isa.dots else short) as turn:
             codes = place + turn.index * (self.width * self.word)
             turn.next(*self._group(codes, first + turn.index * GROUP_BYTES, halves, turn.carried))
         made = turn.carried
+        if not self.isa.dots:
+            made = [first + pairs(total, total.like(1)) for first, total in zip(firsts, made, strict=True)]
         return [[made[i : i + each] for i in range(n, n + count, each)] for n in range(0, len(made), count)]
 
     def _firsts(self, numbers: Value) -> list[Value]:
@@ -127,8 +131,14 @@ class DigitProductEmitter(RowDigitsEmitter):
                 for h, both in enumerate(factors):
                     first = (h * self.spec.rows + row) * (self.totals - self.lowest) - self.lowest
                     for place_of, factor in zip(self.places_of(digit), both[odd], strict=False):
-                        made[first + place_of] = dot(self.isa, made[first + place_of], factor, weights(self.isa, x))
+                        made[first + place_of] = self._multiplied(made[first + place_of], factor, x)
         return made
+
+    def _multiplied(self, total: Value, factor: Bytes4, x: Value) -> Value:
+        """The total with the products of a factor and four digits in each lane."""
+        if self.isa.dots:
+            return dot(self.isa, total, factor, weights(self.isa, x))
+        return total + neighbours(factor[0], x)
 
     def places_of(self, digit: int) -> tuple[int, ...]:
         """The sums that products with a digit are added to, one for each factor: numbers where no digit is left out."""
@@ -136,7 +146,11 @@ class DigitProductEmitter(RowDigitsEmitter):
 
     def _factors(self, words: Value, half: int) -> list[Bytes4]:
         """What digits of k are multiplied with: the codes in the low bits of each byte."""
-        return [activations(self.isa, words & 0x0F0F0F0F)]
+        return [self.factor(words & 0x0F0F0F0F)]
+
+    def factor(self, codes: Value) -> Bytes4:
+        """Four bytes to a lane, none of them negative, as the products take them."""
+        return activations(self.isa, codes) if self.isa.dots else (codes,)
 
     def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
         """The zero points of a vector of columns less the middle, unless they are that, and the scales, float64."""

@@ -7,7 +7,7 @@ x0 x1 x2 x3 and w0 w1 w2 w3, first to last:
     smull               the four products in 16 bits, then neighbours added twice
     madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the rest
 
-vpmaddubsw, which would do the latter in one step, saturates, and serves clipped.py alone.
+vpmaddubsw, which would do the latter in one step, saturates: it serves where sums of products stay within 16 bits (`neighbours`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Bytes4 = tuple[Value, ...]
 _VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
 _MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
 """By how many int32 they make."""
+_BYTES = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}
+"""By how many int32 their operands have room for."""
 _MAC16 = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
 _NEON = "llvm.aarch64.neon."
 _WHOLE = (*_VNNI, "usdot", "sdot", "smull")
@@ -79,6 +81,13 @@ def pairs(a: Value, b: Value) -> Value:
     """int32 sums of the products of neighbouring int16, on x86."""
     lanes = a.lanes // 2
     return a.w.call(f"<{lanes} x i32>", f"llvm.x86.{_MADD[lanes]}", a, b)
+
+
+def neighbours(x: Value, weight: Value) -> Value:
+    """int16 sums of the products of neighbouring bytes, on x86 with AVX2: unsigned ones of x, signed ones of the weight. They
+    saturate. x, weight: vectors of any integers."""
+    lanes, kind = x.lanes * int(x.element[1:]) // 32, f"<{x.lanes * int(x.element[1:]) // 8} x i8>"
+    return x.w.call(f"<{2 * lanes} x i16>", f"llvm.x86.{_BYTES[lanes]}", x.bitcast(kind), weight.bitcast(kind))
 
 
 def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:

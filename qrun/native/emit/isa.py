@@ -143,6 +143,11 @@ class Isa:
         return self.dot in ("vnni512", "vnni256", "usdot", "sdot")
 
     @property
+    def dots_of_nibbles(self) -> bool:
+        """Whether products of four bytes exist for left ones below 16: then sums of 16 of them fit in 16 bits, where these saturate."""
+        return self.dots or self.dot in ("madd256", "madd512")
+
+    @property
     def widens(self) -> bool:
         """Whether exact products are those of 16 bits, so that activations are better widened once, in a copy."""
         return self.dot in ("madd256", "madd512", "generic")

@@ -12,7 +12,7 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.coded import GROUP
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
-from qrun.native.emit.isa import host_architecture, host_features
+from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.row_digits import DIGITS, LANES, PIECE
 from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
@@ -31,8 +31,6 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
 """Of codes that are multiplied with digits of the rows."""
-_ROUNDED_ROWS = 2
-"""Up to so many rows, codes whose weights are rounded are multiplied with digits."""
 _ORDINARY = np.float32(2.0**100)
 _SUMS = 1 << 18
 """Bytes of sums that wait between two blocks of k."""
@@ -140,17 +138,13 @@ class CodedMatmul(Operation):
         """The kind of kernel that makes digits of the rows, where there are few; "" if none serves the weights."""
         isa, weights = self.engine.isa, self.weights
         few = DIGITS * self.stack.left.rows <= 2 * isa.real_rows[1]
-        if not (few and isa.dots and weights.bits == _DIGIT_BITS and weights.how != "floats"):
+        if not (few and isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
             return ""
         if self._memo.once("unrounded", lambda: _unrounded(weights)):
             return "digit_product"
-        looked_up = (
-            self.stack.left.rows <= _ROUNDED_ROWS
-            and weights.how == "half"
-            and isa.permutes
-            and VBMI in host_features(host_architecture())
-        )
-        return "rounded_digits" if looked_up and self._memo.once("ordinary", lambda: _ordinary(weights.scales)) else ""
+        kind, most = _looked_up(isa)
+        looked_up = self.stack.left.rows <= most and weights.how == "half"
+        return kind if looked_up and self._memo.once("ordinary", lambda: _ordinary(weights.scales)) else ""
 
     @property
     def _piece(self) -> int:
@@ -192,6 +186,14 @@ def packed(weights: CodedWeights, width: int) -> Array:
             own = words[panel * width : min((panel + 1) * width, columns), first:last]
             part[panel, :, : len(own)] = own.T
     return made
+
+
+def _looked_up(isa: Isa) -> tuple[str, int]:
+    """The kernel that looks up what rounding adds to weights, and for how many rows it pays: sixteen sums of each stay in
+    registers, of which vectors of 256 bits have half as many."""
+    if isa.permutes:
+        return "rounded_digits", 2 * (isa.dots and VBMI in host_features(host_architecture()))
+    return "rounded_digits_256", int(isa.lanes == 8)
 
 
 def _unrounded(weights: CodedWeights) -> bool:

@@ -14,7 +14,7 @@ from qrun.native.emit.clipped import VECTOR, scratch_bytes
 from qrun.native.emit.copied import PIECE, STEP
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import EIGHT, KernelSpec
-from qrun.native.kernels.product import Product, RelocatableCall, pack
+from qrun.native.kernels.product import Product, RelocatableCall, even_rows, pack
 from qrun.native.kernels.results import PanelRun
 from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.fold import Int8s, lane_bounds
@@ -54,9 +54,9 @@ def copied(product: Product, kinds: frozenset[str]) -> list[RelocatableCall]:
     if product.group > 1 and (each <= _VECTORS * isa.lanes or product.k <= _QUAD):
         return []
     wide, small = "widened" in kinds and layout.rows >= _LEAST_ROWS, "clipped" in kinds and clips(product)
-    least, most = (_narrow(rows, each, isa.lanes) for rows in (CLIPPED_ROWS, block_rows(isa)))
+    least, most = (_narrow(rows, each, isa.lanes) for rows in (CLIPPED_ROWS, block_rows(isa, layout.rows)))
     fitting = {vectors: rows for vectors, rows in least.items() if rows <= layout.rows} or least
-    narrow, broad = (_runs(plain, each, isa.lanes, rows) for rows in (fitting, most))
+    narrow, broad = (_runs(plain, each, isa.lanes, rows, layout.rows) for rows in (fitting, most))
     parts = []
     for run, other in zip(narrow, broad, strict=True):
         _, vectors, panels, _ = run
@@ -74,8 +74,9 @@ def _narrow(rows: Mapping[int, int], channels: int, lanes: int) -> dict[int, int
     return {vectors: count for vectors, count in rows.items() if (vectors - 1) * lanes < channels}
 
 
-def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, int]) -> list[PanelRun]:
-    """One run of panels of equal width, the cheapest for this many channels; the plain runs if they differ in form.
+def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, int], count: int) -> list[PanelRun]:
+    """One run of panels of equal width, the cheapest for this many channels and `count` rows; the plain runs if they differ in
+    form.
 
     rows: rows of a block, by vectors of a panel. Panels may overlap.
     """
@@ -83,13 +84,14 @@ def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, i
     if any(run[3] != form for run in plain):
         return plain
     sizes = [(vectors, -(-channels // (vectors * lanes))) for vectors in sorted(rows, reverse=True)]
-    vectors, panels = min(sizes, key=lambda size: size[1] * _cost(size[0], rows[size[0]]))
+    vectors, panels = min(sizes, key=lambda size: size[1] * _cost(size[0], rows[size[0]], count))
     return [(0, vectors, panels, form)]
 
 
-def _cost(vectors: int, rows: int) -> float:
-    """Instructions per row in a turn of the inner loop of a panel. The loop and the loads of weights are shared by the rows."""
-    return _BROADCAST + _PRODUCT * vectors + (vectors + _LOOP) / rows
+def _cost(vectors: int, rows: int, count: int) -> float:
+    """Instructions for so many rows in a turn of the inner loop of a panel. The loop and the loads of weights are shared by the
+    rows of a block."""
+    return -(-count // rows) * (rows * (_BROADCAST + _PRODUCT * vectors) + vectors + _LOOP)
 
 
 @frozen
@@ -219,15 +221,16 @@ def _repeated(values: Int8s, rows: int) -> Int8s:
     return made
 
 
-def block_rows(isa: Isa) -> Mapping[int, int]:
-    """Rows of a block, by vectors of a panel, which may be more than a dense kernel's."""
-    return WIDENED_ROWS if isa.vectors > 2 else _WIDENED_ROWS_16
+def block_rows(isa: Isa, count: int) -> Mapping[int, int]:
+    """Rows of a block of widened activations, by vectors of a panel, for a product of so many rows."""
+    most = WIDENED_ROWS if isa.vectors > 2 else _WIDENED_ROWS_16
+    return {vectors: even_rows(count, rows) for vectors, rows in most.items()}
 
 
 def widened(product: Product, run: PanelRun) -> RelocatableCall:
     """The call for one run of panels; weights may be any within -255..255."""
     weights = product.folded.centred
-    taps, rows = weights.shape[1], block_rows(product.isa)[run[1]]
+    taps, rows = weights.shape[1], block_rows(product.isa, product.layout.rows)[run[1]]
     depth = -(-product.k // STEP) * STEP
     block = rows * taps * depth * _SIZE
     plan = Blocked(product, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
