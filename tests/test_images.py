@@ -26,9 +26,9 @@ from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
 from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
-from qrun.running.images import Images
-from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
-from qrun.running.versions import SUFFIX
+from qrun.running.kept.images import Images
+from qrun.running.kept.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
+from qrun.running.kept.versions import SUFFIX
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits"
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -429,7 +429,7 @@ def test_programs_for_further_shapes_are_kept_when_these_came_often(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where they came in a row: what repeats the last run counts them."""
-    monkeypatch.setattr("qrun.running.images.OFTEN", 3)
+    monkeypatch.setattr("qrun.running.kept.images.OFTEN", 3)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     feeds = [{name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)} for count in (1, 2, 3)]
     session = qrun.Session(model, cache=cache)
@@ -447,8 +447,8 @@ def test_programs_for_further_shapes_are_kept_when_these_came_often(
 
 def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ever new ones come twice, as those of a cache that grows, it writes no file for each of them."""
-    monkeypatch.setattr("qrun.running.images.MOST", 3)
-    monkeypatch.setattr("qrun.running.images.OFTEN", 2)
+    monkeypatch.setattr("qrun.running.kept.images.MOST", 3)
+    monkeypatch.setattr("qrun.running.kept.images.OFTEN", 2)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     session, later = qrun.Session(model, cache=cache), qrun.Session(model, cache=cache)
     assert later._runs.kept is not None
@@ -465,7 +465,7 @@ def test_a_session_keeps_programs_for_some_shapes(model: Path, tmp_path: Path, m
 def test_kept_programs_take_no_more_memory_than_made_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qrun.running.images.OFTEN", 1)
+    monkeypatch.setattr("qrun.running.kept.images.OFTEN", 1)
     cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
     x = np.load(DIGITS / "x.npy")
     feeds = [{name: np.repeat(x, count, 0)} for count in (1, 2, 3)]
@@ -544,7 +544,7 @@ def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monk
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
     qrun.Session(model, cache=cache).measured(feeds)
-    monkeypatch.setattr("qrun.running.versions.version", lambda: "another version")
+    monkeypatch.setattr("qrun.running.kept.versions.version", lambda: "another version")
     session = qrun.Session(model, cache=cache)
     session.execute(feeds)
     assert not served(session)

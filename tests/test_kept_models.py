@@ -15,8 +15,8 @@ import qrun
 from qrun.ir import Model
 from qrun.ir.load import load
 from qrun.ir.wire import read_ahead
-from qrun.running.keptmodels import load_kept
-from qrun.running.versions import SUFFIX
+from qrun.running.kept.models import load_kept
+from qrun.running.kept.versions import SUFFIX
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits"
 
@@ -109,7 +109,7 @@ def test_a_changed_or_damaged_file_is_parsed_again(tmp_path: Path, monkeypatch: 
         image.write_bytes(body)
     equal(load_kept(path, cache), load(path))
     assert len(found) == 2, "a damaged image"
-    monkeypatch.setattr("qrun.running.versions.version", lambda: "another")
+    monkeypatch.setattr("qrun.running.kept.versions.version", lambda: "another")
     equal(load_kept(path, cache), load(path))
     assert len(found) == 3, "other sources"
 

@@ -89,7 +89,7 @@ def read_feeds(model: Model, options: Mapping[str, Any], out: Out, specs: Sequen
 
 def _load(model: str | bytes, source: str, kept: bool) -> Model:
     if kept:
-        from qrun.running.keptmodels import load_kept
+        from qrun.running.kept.models import load_kept
 
         return load_kept(model, source=source)
     from qrun.ir.load import load

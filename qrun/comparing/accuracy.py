@@ -11,12 +11,12 @@ import numpy as np
 
 from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy, mismatch
 from qrun.comparing.differences import ErrorSums, Tolerance, decibels
-from qrun.comparing.matching import Left, match
-from qrun.comparing.matching_graph import Reals
-from qrun.comparing.matching_operators import is_dequantize
-from qrun.comparing.ranking import Cost, Ranking
-from qrun.comparing.ranking_groups import RoundingGroup, groups
-from qrun.comparing.ranking_lists import Suggestion, suggest
+from qrun.comparing.matching.graph import Reals
+from qrun.comparing.matching.match import Left, match
+from qrun.comparing.matching.operators import is_dequantize
+from qrun.comparing.ranking.groups import RoundingGroup, groups
+from qrun.comparing.ranking.lists import Suggestion, suggest
+from qrun.comparing.ranking.rank import Cost, Ranking
 from qrun.comparing.sides import Values
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from qrun.comparing.differences import ErrorSums, Noise, Tolerance, difference, integral
-from qrun.comparing.matching import Match, Matching
-from qrun.comparing.matching_graph import Reals, Source
+from qrun.comparing.matching.graph import Reals, Source
+from qrun.comparing.matching.match import Match, Matching
 from qrun.comparing.meanings import Meaning, TensorScales, meaning
-from qrun.comparing.ranking_effects import mean_ratio
-from qrun.comparing.ranking_local import Local
+from qrun.comparing.ranking.effects import mean_ratio
+from qrun.comparing.ranking.local import Local
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import CallError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes import spread
-from qrun.comparing.matching_operators import is_dequantize, moves
+from qrun.comparing.matching.operators import is_dequantize, moves
 from qrun.comparing.sides import Values
 from qrun.comparing.tensors import PLAIN, Code
 from qrun.declare.frozen import frozen

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.comparing.causes.sums import SUMS
 from qrun.comparing.differences import Tolerance, magnitude
-from qrun.comparing.matching_operators import moves
+from qrun.comparing.matching.operators import moves
 from qrun.comparing.sides import Results
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node

@@ -9,7 +9,7 @@ from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
-from qrun.comparing.ranking import Cost
+from qrun.comparing.ranking.rank import Cost
 from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict

@@ -9,9 +9,9 @@ from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.differences import decibels
-from qrun.comparing.matching import Left
-from qrun.comparing.ranking import Cost
-from qrun.comparing.ranking_lists import HALF, Suggestion
+from qrun.comparing.matching.match import Left
+from qrun.comparing.ranking.lists import HALF, Suggestion
+from qrun.comparing.ranking.rank import Cost
 from qrun.documents.record import encode
 from qrun.errors import some
 from qrun.io.inputs import Feeds

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.archives import Archives, ArrayPair, ElementPair
-from qrun.comparing.record import Recorded
-from qrun.comparing.recordchange import TensorChange
-from qrun.comparing.recordcompare import RecordComparison
+from qrun.comparing.records.change import TensorChange
+from qrun.comparing.records.compare import RecordComparison
+from qrun.comparing.records.record import Recorded
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
 from qrun.declare.frozen import keys

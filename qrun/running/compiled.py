@@ -14,7 +14,7 @@ from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import LaterEvents, NodeEvent
-from qrun.running.flat import Flat
+from qrun.running.flat.origins import Flat
 from qrun.running.plan import Plan
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
 from qrun.running.steps import placed

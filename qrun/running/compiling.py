@@ -11,7 +11,7 @@ from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Flat
+from qrun.running.flat.origins import Flat
 from qrun.running.loose import Loose
 from qrun.running.plan import Plan, Step, moving
 

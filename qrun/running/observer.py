@@ -11,7 +11,7 @@ from qrun.memory import Budget
 from qrun.ops import Context, Observation
 from qrun.ops._complete import NEVER
 from qrun.running.execution import RunResult, run_program
-from qrun.running.keptprograms import KeptProgram, look_key
+from qrun.running.kept.programs import KeptProgram, look_key
 from qrun.running.plan import moving
 from qrun.running.steps import reference
 from qrun.running.times import Clock

@@ -19,14 +19,15 @@ from qrun.running.compiling import Compiler
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flatsteps import Flattened
+from qrun.running.flat.steps import Flattened
 from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
 
 if TYPE_CHECKING:
-    from qrun.running import flattened, repeats
+    from qrun.running.flat import flattened
+    from qrun.running.flat import turns as flat_turns
 else:
-    flattened, repeats = Later("qrun.running.flattened"), Later("qrun.running.repeats")
+    flattened, flat_turns = Later("qrun.running.flat.flattened"), Later("qrun.running.flat.turns")
 
 KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
@@ -48,7 +49,7 @@ class Programs:
     them, may have any shape in programs that are made from then on: their steps run in Python.
 
     calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py); repeats:
-    whether they make turns of loops themselves, whose number only a run tells (running/flatrepeats.py).
+    whether they make turns of loops themselves, whose number only a run tells (running/flat/repeats.py).
     foretold: whether shapes tell all that a run takes, as far as that was tried.
     """
 
@@ -193,7 +194,7 @@ class Programs:
         with uncollected():
             fed = _infos(feeds)
             infos, shapes, bounds = self._learned(plan, fed, events)
-            turns = partial(repeats.repeated_turns, self.natives.engine, self._flat) if self.repeats else None
+            turns = partial(flat_turns.repeated_turns, self.natives.engine, self._flat) if self.repeats else None
             given = plan, self.natives, events, infos, shapes, bounds, turns
             other = None if self._varying else flattened.flattened(*given)
             made = self._flat(other, fed) if other is not None else None

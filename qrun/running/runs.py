@@ -27,7 +27,7 @@ from qrun.running.execution import (
     expected_failure,
     run_program,
 )
-from qrun.running.images import Images, KeptPrograms
+from qrun.running.kept.images import Images, KeptPrograms
 from qrun.running.observer import run_observed
 from qrun.running.plan import Plan, plan
 from qrun.running.programs import Programs

@@ -18,7 +18,7 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.engine import cache_refused, make_engine
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import RunLimits, RunResult
-from qrun.running.keptmodels import load_kept
+from qrun.running.kept.models import load_kept
 from qrun.running.plan import BACKENDS
 from qrun.running.runs import Runs
 from qrun.running.samefeeds import SameFeeds

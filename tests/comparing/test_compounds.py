@@ -11,8 +11,8 @@ from helpers.comparing import Changed, told
 
 import qrun
 from qrun.comparing.differences import EXACT, same
-from qrun.comparing.record import record
-from qrun.comparing.recordcompare import RecordComparison, compare_record
+from qrun.comparing.records.compare import RecordComparison, compare_record
+from qrun.comparing.records.record import record
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
 from qrun.errors import CallError

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from helpers.cli import call, conv_model
 
-from qrun.comparing.record import read_record
+from qrun.comparing.records.record import read_record
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ MODELS = SCRIPTS.parent / "models/digits"
 sys.path.insert(0, str(SCRIPTS))
 
 import qrun  # noqa: E402
-from qrun.comparing.matching import Matching, match  # noqa: E402
-from qrun.comparing.matching_graph import Reals  # noqa: E402
+from qrun.comparing.matching.graph import Reals  # noqa: E402
+from qrun.comparing.matching.match import Matching, match  # noqa: E402
 
 DIGITS = {"images", "c1", "dw", "pw", "pool", "c2", "sum", "mean", "features", "logits"}
 

@@ -19,13 +19,13 @@ from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
 import qrun
-from qrun.comparing import record as recording
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
 from qrun.comparing.emulated import run_emulated
-from qrun.comparing.record import check_folder, read_record, record, walk
-from qrun.comparing.recordchange import judged
-from qrun.comparing.recordcompare import RecordComparison, compare_record
-from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, filled, places
+from qrun.comparing.records import record as recording
+from qrun.comparing.records.change import judged
+from qrun.comparing.records.compare import RecordComparison, compare_record
+from qrun.comparing.records.entry import RecordedInput, RecordedModel, RecordEntry, filled, places
+from qrun.comparing.records.record import check_folder, read_record, record, walk
 from qrun.errors import CallError
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node

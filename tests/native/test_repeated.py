@@ -17,7 +17,7 @@ import qrun
 from qrun.native.plan import repeated, turns
 from qrun.native.plan.repeated import HeldTurns
 from qrun.native.plan.turns import Turned
-from qrun.running import flatrepeats
+from qrun.running.flat import repeats
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
@@ -144,7 +144,7 @@ def test_loops_that_take_long_go_one_by_one(kept: bool, monkeypatch: pytest.Monk
     text = model(LINES["as many as before, with scan outputs" if kept else "a number"])
     reference = qrun.Session(text, backend="reference")
     session = qrun.Session(text, backend="native", threads=1, cache=OBJECTS)
-    monkeypatch.setattr(flatrepeats, "AT_MOST", 100)
+    monkeypatch.setattr(repeats, "AT_MOST", 100)
     for inner in (20, 20, 5 if kept else 130, 20):
         feeds = fed(20, inner)
         want, got = (s.execute(feeds, observe=False) for s in (reference, session))

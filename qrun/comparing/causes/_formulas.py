@@ -24,7 +24,7 @@ from qrun.comparing.causes._normalizations import (
     sum_of_products,
     whole,
 )
-from qrun.comparing.matching_operators import moves
+from qrun.comparing.matching.operators import moves
 from qrun.ir import Array, Node
 from qrun.ops import find
 from qrun.ops._functions import erf

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.comparing.differences import ErrorSums, Noise, differing, magnitude
-from qrun.comparing.matching_graph import Reals
-from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, simulate
+from qrun.comparing.matching.graph import Reals
+from qrun.comparing.ranking.groups import Limits, RoundingGroup, limits, simulate
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import OperatorError

@@ -1,4 +1,4 @@
-"""The steps of a flat plan (running/flattened.py) while it is made."""
+"""The steps of a flat plan (running/flat/flattened.py) while it is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qrun.running.derived import blank
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.drysteps import DryValues, dry_step
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Flat, GoneNode, Origin
+from qrun.running.flat.origins import Flat, GoneNode, Origin
 from qrun.running.plan import Plan, Step, step_of
 from qrun.running.steps import REFUSALS, Run, event_of
 from qrun.running.times import Clock

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from qrun.comparing.differences import decibels
-from qrun.comparing.matching_graph import Reals
-from qrun.comparing.ranking_effects import Effects
-from qrun.comparing.ranking_groups import Mixed, RoundingGroup
-from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
+from qrun.comparing.matching.graph import Reals
+from qrun.comparing.ranking.effects import Effects
+from qrun.comparing.ranking.groups import Mixed, RoundingGroup
+from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress

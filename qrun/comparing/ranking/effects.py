@@ -10,8 +10,8 @@ from time import monotonic
 import numpy as np
 
 from qrun.comparing.differences import ErrorSums
-from qrun.comparing.ranking_groups import Mixed
-from qrun.comparing.ranking_local import Watch
+from qrun.comparing.ranking.groups import Mixed
+from qrun.comparing.ranking.local import Watch
 from qrun.comparing.sides import Values
 from qrun.ir import Array
 from qrun.running.profiling import Progress

@@ -18,7 +18,7 @@ from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked_mapping
+from qrun.running.kept.packed import Bundle, Unstorable, packed_mapping, unpacked_mapping
 from qrun.running.plan import Plan
 
 

@@ -1,4 +1,4 @@
-"""Steps of all turns of a Loop or Scan in a flat plan (running/flattened.py), where these are few and shapes tell how many."""
+"""Steps of all turns of a Loop or Scan in a flat plan (running/flat/flattened.py), where these are few and shapes tell how many."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qrun.ir import Array, Model
-from qrun.running.flat import Origin
-from qrun.running.flatsteps import FlatLevel, FlatSteps, Unforetold
+from qrun.running.flat.origins import Origin
+from qrun.running.flat.steps import FlatLevel, FlatSteps, Unforetold
 from qrun.running.plan import Step
 
 UNROLLED = 128

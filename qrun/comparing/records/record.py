@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, filled, places
+from qrun.comparing.records.entry import RecordedInput, RecordedModel, RecordEntry, RecordHead, filled, places
 from qrun.comparing.settings import text
 from qrun.comparing.sides import Values
 from qrun.declare import grouped

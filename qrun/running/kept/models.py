@@ -15,9 +15,9 @@ import numpy as np
 from qrun.ir import Array, Model
 from qrun.ir.wire import Lifted, lift
 from qrun.native.machine.cache import ObjectCache
-from qrun.running import versions
 from qrun.running.engine import cache_directory
-from qrun.running.packed import (
+from qrun.running.kept import versions
+from qrun.running.kept.packed import (
     TYPES,
     Bundle,
     Unstorable,

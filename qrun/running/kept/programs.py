@@ -16,10 +16,9 @@ from qrun.ops._native import NativeSection
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Flat, GoneNode, Origin
-from qrun.running.keptlistings import packed_portable, unpacked_portable
-from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
-from qrun.running.packed import (
+from qrun.running.flat.origins import Flat, GoneNode, Origin
+from qrun.running.kept.listings import packed_portable, unpacked_portable
+from qrun.running.kept.packed import (
     Bundle,
     Unstorable,
     packed_node,
@@ -27,6 +26,7 @@ from qrun.running.packed import (
     type_of,
     unpacked_node,
 )
+from qrun.running.kept.rechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.plan import Plan, Step, moving, step_of
 
 if TYPE_CHECKING:

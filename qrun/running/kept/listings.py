@@ -14,7 +14,7 @@ from qrun.native.machine.operation import Operand
 from qrun.native.plan.items import PythonStep
 from qrun.native.plan.listing import Listing, Portable, View
 from qrun.native.plan.stamps import Segment
-from qrun.running.packed import Bundle, type_named, type_of
+from qrun.running.kept.packed import Bundle, type_named, type_of
 
 
 def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:

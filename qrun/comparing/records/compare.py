@@ -12,9 +12,18 @@ import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
 from qrun.comparing.differences import Tolerance, integral
-from qrun.comparing.record import Made, Record, Tensors, host, read_record, recorded_inputs, recorded_model, walk
-from qrun.comparing.recordchange import Gap, TensorChange, judged
-from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, exact_values
+from qrun.comparing.records.change import Gap, TensorChange, judged
+from qrun.comparing.records.entry import TIE, RecordedInput, RecordEntry, exact_values
+from qrun.comparing.records.record import (
+    Made,
+    Record,
+    Tensors,
+    host,
+    read_record,
+    recorded_inputs,
+    recorded_model,
+    walk,
+)
 from qrun.comparing.settings import Setting, differing, lone
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from qrun.running.compiled import Compiled
 from qrun.running.events import TensorInfo
-from qrun.running.flatrepeats import LoopTurns
-from qrun.running.flatsteps import Flattened
+from qrun.running.flat.repeats import LoopTurns
+from qrun.running.flat.steps import Flattened
 from qrun.running.plan import moving
 
 if TYPE_CHECKING:

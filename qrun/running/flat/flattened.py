@@ -17,9 +17,9 @@ from qrun.declare.frozen import replace
 from qrun.ir import Array
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import CERTAIN, GoneNode, Origin
-from qrun.running.flatrepeats import MakesRepeated, RepeatedSteps
-from qrun.running.flatsteps import FlatLevel, Flattened, RefusedStep, Unforetold
+from qrun.running.flat.origins import CERTAIN, GoneNode, Origin
+from qrun.running.flat.repeats import MakesRepeated, RepeatedSteps
+from qrun.running.flat.steps import FlatLevel, Flattened, RefusedStep, Unforetold
 from qrun.running.plan import Plan, Step
 
 

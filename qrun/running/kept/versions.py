@@ -33,7 +33,7 @@ def _stamps(folder: str) -> list[tuple[str, int, int]]:
     return sorted(made)
 
 
-_SOURCES = repr(_stamps(os.path.dirname(os.path.dirname(__file__)))).encode()
+_SOURCES = repr(_stamps(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))).encode()
 """As this process imported them: what somebody edits later, it does not run."""
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from qrun.comparing.differences import ErrorSums, decibels
-from qrun.comparing.ranking import Cost
-from qrun.comparing.ranking_effects import comparable, mean_ratio
-from qrun.comparing.ranking_groups import Mixed
-from qrun.comparing.ranking_local import Watch
+from qrun.comparing.ranking.effects import comparable, mean_ratio
+from qrun.comparing.ranking.groups import Mixed
+from qrun.comparing.ranking.local import Watch
+from qrun.comparing.ranking.rank import Cost
 from qrun.comparing.sides import Values
 from qrun.declare import grouped
 from qrun.declare.frozen import changeable, frozen, keys

@@ -16,11 +16,10 @@ from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
 from qrun.passes import Functions, Optimized, Refusal
-from qrun.running import versions
 from qrun.running.compiled import Compiled
 from qrun.running.execution import RunResult, RunsLeft
-from qrun.running.keptprograms import KeptProgram, has_bodies, packed_program, unpacked_program
-from qrun.running.packed import (
+from qrun.running.kept import versions
+from qrun.running.kept.packed import (
     Bundle,
     Unstorable,
     packed_node,
@@ -29,6 +28,7 @@ from qrun.running.packed import (
     unpacked_node,
     unpacked_type,
 )
+from qrun.running.kept.programs import KeptProgram, has_bodies, packed_program, unpacked_program
 from qrun.running.programs import KEPT, forms, surplus
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.matching import Matching
-from qrun.comparing.matching_graph import Path, Reals, Region, region
-from qrun.comparing.matching_likeness import is_absorbed
-from qrun.comparing.matching_operators import moves
+from qrun.comparing.matching.graph import Path, Reals, Region, region
+from qrun.comparing.matching.likeness import is_absorbed
+from qrun.comparing.matching.match import Matching
+from qrun.comparing.matching.operators import moves
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node

@@ -1,4 +1,4 @@
-"""Loops in a flat plan (running/flattened.py) of which one step makes all turns, where only a run tells how many."""
+"""Loops in a flat plan (running/flat/flattened.py) of which one step makes all turns, where only a run tells how many."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qrun.running.derived import blank
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.drysteps import DryValues
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat import Origin
-from qrun.running.flatloops import UnrolledSteps, as_fed
-from qrun.running.flatsteps import FlatLevel, Flattened, Unforetold
+from qrun.running.flat.loops import UnrolledSteps, as_fed
+from qrun.running.flat.origins import Origin
+from qrun.running.flat.steps import FlatLevel, Flattened, Unforetold
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import event_of
 

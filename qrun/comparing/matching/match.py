@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from qrun.comparing.matching_graph import Reals, region
-from qrun.comparing.matching_likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
+from qrun.comparing.matching.graph import Reals, region
+from qrun.comparing.matching.likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
 from qrun.declare.frozen import frozen, keys
 
 _FAR = 6

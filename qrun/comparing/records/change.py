@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.comparing.differences import Tolerance
-from qrun.comparing.recordentry import NEARLY, TIE, Histogram, Number, RecordEntry, places
+from qrun.comparing.records.entry import NEARLY, TIE, Histogram, Number, RecordEntry, places
 from qrun.declare.frozen import frozen
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]

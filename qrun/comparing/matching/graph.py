@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qrun.comparing.matching_operators import is_dequantize, is_quantize, unfold
+from qrun.comparing.matching.operators import is_dequantize, is_quantize, unfold
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.comparing.matching_graph import Reals
+from qrun.comparing.matching.graph import Reals
 from qrun.ir import Array, Node
 
 ALIKE = 0.9
