@@ -32,7 +32,7 @@ SETTINGS = {
     "qrun.running.runs.LATER_NS": 0,
     "qrun.native.machine.memory.MANY": 8,
     "qrun.native.plan.chains._STEPS": 8,
-    "qrun.ops._native_pointwise._JOINED": 8,
+    "qrun.ops.lowering.pointwise._JOINED": 8,
 }
 """No repetitions that depend on the time; large models are large from here on; objects are made in one way from the first on."""
 MOST = 2.3

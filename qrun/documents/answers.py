@@ -9,7 +9,7 @@ from typing import Any
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted, unwritten
 from qrun.ir.types import shape_text
-from qrun.ops._native import NativeSection
+from qrun.ops.lowering.kernel import NativeSection
 
 SHORT = 12
 """Digits of a hash that are shown."""

@@ -12,8 +12,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._op import Array, Context, OpDef, find
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 
 Value = int | str | None
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from qrun.ops._float import broadcast
-from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, OpDef, Shape, bad_shape, first_place, op, refuse
 from qrun.ops._promises import Form
+from qrun.ops.lowering.float32 import elementwise
 
 
 def binary(

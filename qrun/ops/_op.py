@@ -44,7 +44,7 @@ from qrun.ops._signature import (
 )
 
 if TYPE_CHECKING:
-    from qrun.ops._native import LoweringContext, NativeKernel
+    from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]

@@ -9,10 +9,10 @@ import numpy as np
 
 from qrun.ops import _functions
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
 from qrun.ops._op import Array, bad_attribute, op
 from qrun.ops._shape import scalar
+from qrun.ops.lowering.float32 import function, function_kernel, pointwise, pointwise_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 
 FLOAT_MAX = 3.4028234663852886e38
 

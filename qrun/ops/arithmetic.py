@@ -13,9 +13,9 @@ from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
 from qrun.ops._float import is_integer, narrow, single, widen, with_zeros
-from qrun.ops._native import Lowering, LoweringContext, NativeKernel, OfShapes, declined
-from qrun.ops._native_float32 import elementwise_kernel, function_kernel
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
+from qrun.ops.lowering.float32 import elementwise_kernel, function_kernel
+from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, declined
 
 add = binary_operator(
     "Add", np.add, "A + B of one type; floating point correctly rounded, integers wrap", since=7, form="broadcast"

@@ -10,7 +10,6 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
 from qrun.ops._context import note_scale, same_type, scalar
-from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import (
     Array,
     Context,
@@ -25,6 +24,7 @@ from qrun.ops._op import (
 )
 from qrun.ops._reduce import inverse_rms
 from qrun.ops._signature import FLOATS, InputRecord
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 from qrun.shapes import broadcasts_to
 
 _EPSILON = 9.999999960041972e-13

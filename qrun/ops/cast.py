@@ -9,11 +9,11 @@ import numpy as np
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert, type_of
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
-from qrun.ops._native import FLOAT, EveryType, LoweringContext, NativeKernel, declined, kernel_of
-from qrun.ops._native_copies import view_kernel
-from qrun.ops._native_float32 import function_kernel
-from qrun.ops._native_narrow import NARROW, narrowing_kernel
 from qrun.ops._op import Array, Context, one_of, op
+from qrun.ops.lowering.copies import view_kernel
+from qrun.ops.lowering.float32 import function_kernel
+from qrun.ops.lowering.kernel import FLOAT, EveryType, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops.lowering.narrow import NARROW, narrowing_kernel
 
 
 @op("Cast", since=6, form="pointwise")

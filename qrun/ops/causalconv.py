@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
 from qrun.ops._context import Given
-from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, one_of, require, with_shape
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 
 _ACTIVATIONS = ("none", "silu", "swish")
 

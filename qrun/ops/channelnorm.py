@@ -9,9 +9,9 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import single, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, misfit, op, require
 from qrun.ops._reduce import affine, standardized
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
 
 
 @op("InstanceNormalization", since=6)

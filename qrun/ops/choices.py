@@ -8,8 +8,8 @@ import numpy as np
 
 from qrun.ops._body import node
 from qrun.ops._float import axis_in, bounds, is_integer, narrow, single, widen
-from qrun.ops._native_float32 import function
 from qrun.ops._op import Array, Context, misfit, op
+from qrun.ops.lowering.float32 import function
 
 
 @op("Hardmax", since=1)

@@ -9,10 +9,10 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import axis_in
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_pointwise import concat_kernel
 from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, ints, same_but
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.pointwise import concat_kernel
 
 
 @op("Concat", since=4)
@@ -132,7 +132,7 @@ def split(
 
 
 def _lower_split(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import split_kernel
+    from qrun.ops.lowering.moves import split_kernel
 
     return split_kernel(site, site.attributes["axis"] % max(site.inputs[0].ndim, 1))
 

@@ -11,9 +11,9 @@ from qrun.ir.types import type_name
 from qrun.ops._cast import type_of
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow, widen
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
 from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._shape import claim, ints, scalar
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
 
 
 @op("Constant", since=1)

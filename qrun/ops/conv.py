@@ -10,13 +10,13 @@ import numpy as np
 from qrun.ops._complete import Settled
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._float import narrow, widen
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, staged_kernel
-from qrun.ops._native_dynamic import LIMIT, Given
-from qrun.ops._native_integers import conv_kernel, planned_conv
-from qrun.ops._native_products import float_conv_kernel
 from qrun.ops._op import Array, Context, Real, misfit, op, refuse
 from qrun.ops._sums import rounded_products
 from qrun.ops._window import SlidingWindow, padded, patches
+from qrun.ops.lowering.dynamic import LIMIT, Given
+from qrun.ops.lowering.integers import conv_kernel, planned_conv
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, staged_kernel
+from qrun.ops.lowering.products import float_conv_kernel
 
 COLUMN_ELEMENTS = 1 << 19
 

@@ -12,12 +12,12 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._conv import ConvGeometry, check_bias, check_operands
 from qrun.ops._float import narrow
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_products import float_conv_transpose_kernel
 from qrun.ops._op import Array, Context, Shape, op, refuse
 from qrun.ops._rounding import odd, two_sum
 from qrun.ops._sums import UNIT, decided, exact_products, steps_of
 from qrun.ops._window import INT32_MAX, window
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.products import float_conv_transpose_kernel
 
 COLUMN_ELEMENTS = 1 << 20
 

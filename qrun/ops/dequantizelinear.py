@@ -12,11 +12,11 @@ from qrun.ir.types import DTYPES, is_narrow, type_name
 from qrun.ops._cast import output_types
 from qrun.ops._context import assumed_axis, note_scale, same_type
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op, op, refuse
 from qrun.ops._quantize import BLOCK
 from qrun.ops._signature import Attributes
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.quantize import dequantize_kernel
 
 _OP = "DequantizeLinear"
 _NAMES = ("x_scale", "x_zero_point")

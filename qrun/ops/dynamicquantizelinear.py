@@ -5,9 +5,9 @@ from __future__ import annotations
 from qrun.ops._complete import KnownScale
 from qrun.ops._context import note_scale
 from qrun.ops._dynamic import quantized
-from qrun.ops._native import LoweringContext, NativeKernel, declined, staged_kernel
-from qrun.ops._native_floats import quantizing
 from qrun.ops._op import Array, Context, op
+from qrun.ops.lowering.floats import quantizing
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, staged_kernel
 
 
 @op("DynamicQuantizeLinear", since=11)

@@ -9,12 +9,12 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import note_scale, same_type
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_recurrent import lstm_cell, quantized_lstm_kernel
 from qrun.ops._op import Array, Context, contrib_op, refuse
 from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.recurrent import lstm_cell, quantized_lstm_kernel
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 

@@ -11,8 +11,8 @@ from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
 from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
 from qrun.ops._float import is_integer
 from qrun.ops._matmul import GemmAttributes, gemm_macs
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, contrib_op, misfit, refuse
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 _OF_GEMM = (
     *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "Celu", "Selu", "HardSigmoid", "Softplus", "Softsign"),

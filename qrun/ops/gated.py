@@ -6,9 +6,9 @@ import numpy as np
 
 from qrun.ops._body import InnerNode, node, nodes_kernel
 from qrun.ops._float import narrow, rounded, single, widen
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_shape, contrib_op, misfit, one_of, with_shape
 from qrun.ops._signature import FLOATS
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined
 
 _ACTIVATIONS = ("silu", "swish", "sigmoid")
 

@@ -9,10 +9,10 @@ import numpy as np
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, broadcast
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
-from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import Array, Context, Shape, bad_attribute, bad_shape, misfit, op
 from qrun.ops._shape import check_indices, claim, element_places, scalar, slice_places
+from qrun.ops.lowering.float32 import elementwise
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined, kernel_of, require_copied
 from qrun.shapes import MOST_AXES
 
 
@@ -32,7 +32,7 @@ def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array
 def _lower_gather(site: LoweringContext) -> NativeKernel:
     from qrun.native.errors import Declined
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops._native_moves import gathered_kernel, taken_kernel
+    from qrun.ops.lowering.moves import gathered_kernel, taken_kernel
 
     if site.fixed[1]:
         try:
@@ -64,7 +64,7 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context)
 
 @gather_elements.native
 def _lower_gather_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import gathered_kernel, named_elements
+    from qrun.ops.lowering.moves import gathered_kernel, named_elements
 
     data, indices = site.inputs
     claim(site.ctx, indices.shape, data.dtype, "indices")
@@ -89,7 +89,7 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context)
 @gather_nd.native
 def _lower_gather_nd(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops._native_moves import gathered_kernel
+    from qrun.ops.lowering.moves import gathered_kernel
 
     data, indices = site.inputs
     lead = site.attributes["batch_dims"]

@@ -9,9 +9,9 @@ import numpy as np
 from qrun.ops._complete import ALWAYS
 from qrun.ops._elementwise import binary
 from qrun.ops._functions import gelu, gelu_by_tanh, swish
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, Stage, require_type, staged_kernel
-from qrun.ops._native_float32 import function, function_kernel
 from qrun.ops._op import Array, Context, contrib_op, misfit
+from qrun.ops.lowering.float32 import function, function_kernel
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, require_type, staged_kernel
 
 _FLOATS = "float16 float double bfloat16"
 

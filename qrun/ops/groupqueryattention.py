@@ -13,10 +13,10 @@ from qrun.ops._context import Given
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._float import single
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
-from qrun.ops._native import LoweringContext, NativeKernel, declined, require_type
-from qrun.ops._native_groupquery import GroupQuery, group_query_kernel
 from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
 from qrun.ops._signature import FLOATS
+from qrun.ops.lowering.groupquery import GroupQuery, group_query_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type
 from qrun.shapes import broadcasts_to
 
 _TOTAL, _SINK, _SCORES = 6, 11, 3

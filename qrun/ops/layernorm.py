@@ -11,11 +11,11 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import rms_kernel, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, misfit, one_of, op, require
 from qrun.ops._reduce import affine, inverse_rms, mean_over, standardized, sum_over
+from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined
 from qrun.shapes import broadcasts_to
 
 _TYPES = "float16 float double bfloat16"

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from qrun.ops._elementwise import binary, binary_operator
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_float32 import elementwise, function, function_kernel
 from qrun.ops._op import Array, Context, one_of, op
+from qrun.ops.lowering.float32 import elementwise, function, function_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 and_ = binary_operator("And", np.logical_and, "A and B of bool tensors", since=7)
 or_ = binary_operator("Or", np.logical_or, "A or B of bool tensors", since=7)

@@ -10,11 +10,11 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_products import matmul_kernel
-from qrun.ops._native_turned import turned_kernel
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, op
 from qrun.ops._sums import rounded_products
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.products import matmul_kernel
+from qrun.ops.lowering.turned import turned_kernel
 from qrun.shapes import broadcast_shapes, broadcasts_to
 
 

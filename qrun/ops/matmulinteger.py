@@ -19,11 +19,11 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel, quiet, require_type, staged_kernel
-from qrun.ops._native_dynamic import DynamicProduct, Given
-from qrun.ops._native_floats import float_kernel, plain_scales, quantizing, scaled_stages
-from qrun.ops._native_integers import gemm_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op, op
+from qrun.ops.lowering.dynamic import DynamicProduct, Given
+from qrun.ops.lowering.floats import float_kernel, plain_scales, quantizing, scaled_stages
+from qrun.ops.lowering.integers import gemm_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, quiet, require_type, staged_kernel
 
 _NAME = "MatMulInteger"
 

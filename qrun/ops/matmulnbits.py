@@ -12,10 +12,10 @@ from qrun.ops._blockweights import BlockWeights, dequantized_product
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import note_scale
 from qrun.ops._matmul import matmul_macs
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
-from qrun.ops._native_products import exact_sums, matmul_kernel
 from qrun.ops._op import Array, Context, Shape, contrib_op, misfit, one_of, refuse, require
 from qrun.ops._signature import FLOATS
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.products import exact_sums, matmul_kernel
 
 _BITS = (2, 4, 8)
 

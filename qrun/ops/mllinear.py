@@ -10,10 +10,10 @@ from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
 from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, one_of_two, rows_of, single_results, transformed
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_products import matmul_kernel
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._sums import rounded_products
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.products import matmul_kernel
 
 SCORES = "scores"
 

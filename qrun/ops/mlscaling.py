@@ -8,9 +8,9 @@ from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
 from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, per_feature, rows_of, single_results
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import Array, Context, one_of, op
 from qrun.ops._reduce import sum_over
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined, kernel_of
 
 
 @op("Scaler", since=1, domain=ML, types={"T": (NUMBERS, "X")})

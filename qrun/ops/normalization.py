@@ -10,10 +10,10 @@ import numpy as np
 from qrun.ir.types import shape_text
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import State, narrow, single, slide, widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._op import Array, Context, bad_shape, misfit, op, refuse, require
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import scalar
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
 
 
 @op("BatchNormalization", since=7, form="pointwise")

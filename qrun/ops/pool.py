@@ -11,10 +11,10 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
-from qrun.ops._native_pool import largest_kernel, taps_of
 from qrun.ops._op import Array, Context, contrib_op, misfit, op
 from qrun.ops._window import PoolGeometry, SlidingWindow, padded
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, declined, kernel_of, require_type
+from qrun.ops.lowering.pool import largest_kernel, taps_of
 
 if TYPE_CHECKING:
     from qrun.ops import _float
@@ -165,7 +165,7 @@ def _lower_global_max_pool(site: LoweringContext) -> NativeKernel:
 
 def _lower_global(site: LoweringContext, kind: str, itemsize: int, reference: Callable[[Array], Array]) -> NativeKernel:
     """The kernel of a reduction over all spatial axes. itemsize: of what the reference kernel claims."""
-    from qrun.ops._native_float32 import reduction_kernel
+    from qrun.ops.lowering.float32 import reduction_kernel
 
     x = site.inputs[0]
     _check_rank(x, 2, "X", "[N,C,spatial...]")

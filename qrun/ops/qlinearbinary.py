@@ -8,11 +8,11 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, binary, common_shape, lookup, parameters, requantized, single
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Array, Context, Real, Shape, contrib_op
 from qrun.ops._rounding import decide, fma32, two_product, two_sum
 from qrun.ops._signature import InputRecord
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.pointwise import binary_kernel
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
 from qrun.ops._context import scalar
 from qrun.ops._float import axis_in
-from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined
-from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import Array, Context, Real, bad_shape, contrib_op, refuse
 from qrun.ops._shape import same_but
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.pointwise import completeness, concat_kernel, note
 
 _NAME = "QLinearConcat"
 

@@ -19,13 +19,13 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
-from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Array, Context, Real, op
 from qrun.ops._quantize import narrow, requantize, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.ops._signature import InputRecord
+from qrun.ops.lowering.dynamic import DynamicProduct, quantized_kernel
+from qrun.ops.lowering.integers import gemm_kernel, native_target
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 
 _NAME = "QLinearMatMul"
 _CENTRED = 255

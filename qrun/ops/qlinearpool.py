@@ -11,12 +11,12 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_pool import mean_kernel, taps_of
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._signature import InputRecord
 from qrun.ops._window import PoolGeometry, SlidingWindow, Spans, channel_layout, counts, pooled, spans, window_sums
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.pool import mean_kernel, taps_of
 
 _NAME = "QLinearAveragePool"
 _BLOCK = 1 << 20

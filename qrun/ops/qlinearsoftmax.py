@@ -11,10 +11,10 @@ from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
 from qrun.ops._float import axis_in
 from qrun.ops._functions import nearest_share
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, quiet
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, quiet
 
 _NAME = "QLinearSoftmax"
 _BLOCK = 1 << 18

@@ -11,10 +11,10 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
 from qrun.ops._functions import nearest_share
-from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._rounding import REACH, decide, fma32, two_product
 from qrun.ops._signature import InputRecord
+from qrun.ops.lowering.pointwise import unary_kernel
 
 _SIGMOID = "QLinearSigmoid"
 _DOUBT = 1e-9

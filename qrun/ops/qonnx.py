@@ -9,9 +9,9 @@ import numpy as np
 
 from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_float32 import elementwise, elementwise_kernel
 from qrun.ops._op import Array, Context, one_of, op, refuse
+from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 
 _BITS = "float int8 uint8 int32 int64"
 _NAMES = ("X", "scale", "zeropt", "bitwidth")

@@ -12,11 +12,11 @@ from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._cast import output_types
 from qrun.ops._context import assumed_axis, note_scale, same_type
 from qrun.ops._granularity import Grain, check_no_zero_point, grain
-from qrun.ops._native import LoweringContext, NativeKernel, require_type
-from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Array, Context, Real, contrib_op, first_place, op, refuse
 from qrun.ops._quantize import BLOCK, largest, limits, narrow
 from qrun.ops._signature import Attributes
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, require_type
+from qrun.ops.lowering.quantize import quantize_kernel
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _OP = "QuantizeLinear"

@@ -11,9 +11,9 @@ import numpy as np
 
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 
 @op("CenterCropPad", since=18)
@@ -230,7 +230,7 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
 
 
 def _lower(site: LoweringContext, gathered: bool) -> NativeKernel:
-    from qrun.ops._native_moves import spread_kernel
+    from qrun.ops.lowering.moves import spread_kernel
 
     return spread_kernel(site, site.attributes["blocksize"], site.attributes["mode"], gathered=gathered)
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops._activations import Gates
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
 from qrun.ops._op import Array, Context, op
 from qrun.ops._recurrent import (
     Product,
@@ -27,6 +25,8 @@ from qrun.ops._recurrent import (
     walk_lstm,
 )
 from qrun.ops._signature import InputRecord
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
 
 _LSTM = ("Sigmoid", "Tanh", "Tanh")
 _GRU = ("Sigmoid", "Tanh")

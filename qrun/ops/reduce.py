@@ -11,10 +11,10 @@ import numpy as np
 
 from qrun.ops._cast import convert
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_float32 import reduction_kernel
 from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
 from qrun.ops._reduce import extreme, folded, left, sum_over
+from qrun.ops.lowering.float32 import reduction_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
@@ -227,7 +227,7 @@ def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
 
 
 def _lower_place(site: LoweringContext, what: str) -> NativeKernel:
-    from qrun.ops._native_top import arg_kernel
+    from qrun.ops.lowering.top import arg_kernel
 
     return arg_kernel(site, what, _searched(site.inputs[0], site.attributes["axis"]))
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from qrun.declare import Later
 from qrun.ir.types import shape_text
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_copies import moving_kernel, view_kernel
 from qrun.ops._op import Array, Context, Shape, bad_attribute, misfit, op, refuse
 from qrun.ops._shape import checked, claim, ints, same_length
+from qrun.ops.lowering.copies import moving_kernel, view_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 if TYPE_CHECKING:
     from qrun.ops import _float
@@ -201,6 +201,6 @@ def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
 @tile.native
 @expand.native
 def _lower_repeats(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import repeat_kernel
+    from qrun.ops.lowering.moves import repeat_kernel
 
     return repeat_kernel(site)

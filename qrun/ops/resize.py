@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 
 from qrun.ops._float import axes_in
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, ResampledAxis, ResizeAttributes, resample
 from qrun.ops._shape import ints, same_length
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel
 
 _POLICIES = ("stretch", "not_larger", "not_smaller")
 _ROI_LIMIT = 2.0**20
@@ -118,7 +118,7 @@ def _axes(
 @resize.native
 @EveryType
 def _lower(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_resize import resize_kernel
+    from qrun.ops.lowering.resize import resize_kernel
 
     x, roi, scales, sizes = site.inputs
     options = ResizeAttributes.of(site.attributes)
@@ -126,7 +126,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _lower_10(site: LoweringContext, scales: Array) -> NativeKernel:
-    from qrun.ops._native_resize import resize_kernel
+    from qrun.ops.lowering.resize import resize_kernel
 
     axes, options = _axes_10(site.inputs[0], scales, site.attributes["mode"], site.ctx)
     return resize_kernel(site, options, lambda: axes)

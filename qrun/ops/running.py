@@ -9,9 +9,9 @@ import numpy as np
 
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in, is_integer, narrow
-from qrun.ops._native import LoweringContext, NativeKernel, kernel_of
 from qrun.ops._op import Array, op
 from qrun.ops._shape import scalar
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, kernel_of
 
 
 @op("CumSum", since=11)

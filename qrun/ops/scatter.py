@@ -9,9 +9,9 @@ import numpy as np
 
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._float import narrow, widen, with_zeros
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, declined
 from qrun.ops._op import Array, Context, bad_attribute, bad_shape, misfit, one_of, op
 from qrun.ops._shape import element_places, slice_places
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, declined
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -74,7 +74,7 @@ def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, re
 @scatter_elements.native
 @EveryType
 def _lower_scatter_elements(site: LoweringContext) -> NativeKernel:
-    from qrun.ops._native_moves import named_elements, scattered_kernel
+    from qrun.ops.lowering.moves import named_elements, scattered_kernel
 
     _, indices, updates = site.inputs
     places = named_elements(site)
@@ -85,7 +85,7 @@ def _lower_scatter_elements(site: LoweringContext) -> NativeKernel:
 @EveryType
 def _lower_scatter_nd(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.indexed import NamedRows
-    from qrun.ops._native_moves import scattered_kernel
+    from qrun.ops.lowering.moves import scattered_kernel
 
     data, indices, updates = site.inputs
     depth = indices.shape[-1] if indices.ndim else 0

@@ -10,10 +10,10 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_copies import INDICES, indexed_kernel, moving_kernel, order_of, slice_kernel
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
 from qrun.ops._shape import claim, ints, same_length
+from qrun.ops.lowering.copies import INDICES, indexed_kernel, moving_kernel, order_of, slice_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
 
 
 def _cuts(

@@ -10,11 +10,11 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, narrow, widen
-from qrun.ops._native import Lowering, LoweringContext, NativeKernel
-from qrun.ops._native_float32 import shares_kernel
-from qrun.ops._native_turned import between_turns
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._reduce import sum_over
+from qrun.ops.lowering.float32 import shares_kernel
+from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel
+from qrun.ops.lowering.turned import between_turns
 
 
 def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:

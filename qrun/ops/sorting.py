@@ -11,9 +11,9 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, is_integer, widen
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._shape import scalar
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 
 @op("TopK", since=1)
@@ -69,7 +69,7 @@ def _lower_top_k(site: LoweringContext) -> NativeKernel:
 
 
 def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeKernel:
-    from qrun.ops._native_top import top_kernel
+    from qrun.ops.lowering.top import top_kernel
 
     place = _ranked(site.inputs[0], k, site.attributes["axis"], name, site.ctx)
     site.require_constants()

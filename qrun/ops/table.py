@@ -10,9 +10,9 @@ from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._float import axis_in
 from qrun.ops._granularity import Grain
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_pointwise import table_kernel
 from qrun.ops._op import Array, Context, bad_shape, op, refuse
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
+from qrun.ops.lowering.pointwise import table_kernel
 
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})

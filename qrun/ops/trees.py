@@ -11,17 +11,6 @@ from qrun.ops._complete import ALWAYS
 from qrun.ops._float import narrow
 from qrun.ops._functions import logistic
 from qrun.ops._ml import ML, NUMBERS, TRANSFORMS, labels_of, one_of_two, rows_of, single_results, transformed
-from qrun.ops._native import (
-    Inputs,
-    LoweringContext,
-    NativeKernel,
-    NativeSection,
-    Stage,
-    declined,
-    kernel_of,
-    require_type,
-    staged_kernel,
-)
 from qrun.ops._op import Array, Context, one_of, op, require
 from qrun.ops._treenodes import Classes, Ensemble, Targets, Trees
 from qrun.ops._trees import (
@@ -34,6 +23,17 @@ from qrun.ops._trees import (
     leaves,
     require_features,
     votes,
+)
+from qrun.ops.lowering.kernel import (
+    Inputs,
+    LoweringContext,
+    NativeKernel,
+    NativeSection,
+    Stage,
+    declined,
+    kernel_of,
+    require_type,
+    staged_kernel,
 )
 
 if TYPE_CHECKING:

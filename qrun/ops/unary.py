@@ -9,9 +9,9 @@ import numpy as np
 
 from qrun.ops._float import is_integer, unary
 from qrun.ops._functions import erf as wide_erf
-from qrun.ops._native import Lowering
-from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._op import Array, OpDef, op
+from qrun.ops.lowering.float32 import function, pointwise
+from qrun.ops.lowering.kernel import Lowering
 
 
 def _exact(op_type: str, compute: Callable[[Array], Any], says: str, *, since: int, native: Lowering) -> OpDef:

@@ -18,7 +18,7 @@ from qrun.running.plan import Plan, Step, moving
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operand
     from qrun.native.plan.items import Item, Key
-    from qrun.ops._native import NativeKernel
+    from qrun.ops.lowering.kernel import NativeKernel
 
 
 @frozen

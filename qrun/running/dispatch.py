@@ -18,8 +18,8 @@ from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim, Round, Turns
-from qrun.ops._native import EveryType, LoweringContext, NativeKernel, OfShapes
-from qrun.ops._native_narrow import narrow_kernel, narrow_type
+from qrun.ops.lowering.kernel import EveryType, LoweringContext, NativeKernel, OfShapes
+from qrun.ops.lowering.narrow import narrow_kernel, narrow_type
 from qrun.running.derived import SMALL, TensorLike, blank, derived_tensors
 from qrun.running.events import TensorInfo
 from qrun.running.plan import Plan, Step

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Node
 from qrun.ops import Observation
-from qrun.ops._native import NativeSection
+from qrun.ops.lowering.kernel import NativeSection
 
 
 @frozen

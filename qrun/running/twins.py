@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops import Observation
-from qrun.ops._native import NativeKernel, sized_as
+from qrun.ops.lowering.kernel import NativeKernel, sized_as
 
 Part = tuple[tuple[int, ...], np.dtype[Any], bytes] | None
 Key = tuple[Part, ...]

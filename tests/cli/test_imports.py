@@ -37,7 +37,7 @@ def imported(folder: Path, *arguments: str) -> list[str]:
     return list(names)
 
 
-OPERATORS = len(list((Path(qrun.__file__).parent / "ops").glob("*.py")))
+OPERATORS = len(list((Path(qrun.__file__).parent / "ops").rglob("*.py")))
 """Modules of operators, all of which are listed."""
 
 

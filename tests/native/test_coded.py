@@ -19,7 +19,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.coded import CodedMatmul, CodedWeights
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context, find
-from qrun.ops._native_products import exact_sums
+from qrun.ops.lowering.products import exact_sums
 from qrun.ops.matmulnbits import checked_weights
 
 F = np.float32

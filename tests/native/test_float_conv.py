@@ -18,8 +18,8 @@ from helpers.widths import every_width, thin_width
 from qrun.native.errors import Declined
 from qrun.native.kernels import float_conv
 from qrun.native.kernels.float_conv import FloatConv
-from qrun.ops._native_products import exact_sums
 from qrun.ops.conv import conv
+from qrun.ops.lowering.products import exact_sums
 
 F = np.float32
 

@@ -18,8 +18,8 @@ from helpers.widths import every_width, thin_width
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
 from qrun.ops._conv import ConvGeometry
-from qrun.ops._native_products import exact_sums
 from qrun.ops.convtranspose import _placed, conv_transpose
+from qrun.ops.lowering.products import exact_sums
 
 F = np.float32
 CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (

@@ -21,9 +21,9 @@ from qrun.native.emit.isa import ISAS, adds_apart, available
 from qrun.native.kernels import float_pairs
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
 from qrun.ops.conv import conv
+from qrun.ops.lowering.products import exact_sums
 
 F = np.float32
 DTYPE = np.dtype(F)

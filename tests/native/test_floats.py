@@ -17,8 +17,8 @@ from helpers.widths import every_width, thin_width
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels import float_product
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
+from qrun.ops.lowering.products import exact_sums
 
 F = np.float32
 DTYPE = np.dtype(F)

@@ -20,8 +20,8 @@ from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
 from qrun.native.machine.engine import Engine
 from qrun.ops._activations import activations
-from qrun.ops._native_products import exact_sums
-from qrun.ops._native_recurrent import rnn_cell
+from qrun.ops.lowering.products import exact_sums
+from qrun.ops.lowering.recurrent import rnn_cell
 
 F = np.float32
 KINDS = {"lstm": "LSTM", "gru": "GRU", "linear": "GRU", "rnn": "RNN"}

@@ -21,7 +21,7 @@ from qrun.native.kernels.softmax import Softmax
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context
 from qrun.ops import qlinearsoftmax as softmax
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 F = np.float32
 NAMES = ("X", "X_scale", "x_zero_point", "y_scale", "y_zero_point")

@@ -10,7 +10,7 @@ from onnx import helper
 from qrun import Session
 from qrun.documents.answers import RanNode
 from qrun.native.emit.isa import available
-from qrun.ops._native import NativeSection
+from qrun.ops.lowering.kernel import NativeSection
 from qrun.report.nodes import ran as ran_as
 
 

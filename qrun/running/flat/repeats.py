@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array
 from qrun.ops._complete import Settled
-from qrun.ops._native import NativeKernel, Stage
+from qrun.ops.lowering.kernel import NativeKernel, Stage
 from qrun.running.derived import blank
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.drysteps import DryValues

@@ -12,7 +12,7 @@ from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
 from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
-from qrun.ops._native import NativeSection
+from qrun.ops.lowering.kernel import NativeSection
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo

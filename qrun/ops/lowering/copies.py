@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_copied
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, kernel_of, require_copied
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy

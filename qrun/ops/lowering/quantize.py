@@ -11,7 +11,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._granularity import Grain
-from qrun.ops._native import EIGHT, FLOAT, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops.lowering.kernel import EIGHT, FLOAT, LoweringContext, NativeKernel, declined, kernel_of
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from qrun.ir import Array
 from qrun.ops._complete import Settled
 from qrun.ops._context import Context, note_scale
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_dynamic import LIMIT, DynamicProduct, Given
+from qrun.ops.lowering.dynamic import LIMIT, DynamicProduct, Given
+from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine

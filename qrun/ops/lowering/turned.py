@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, staged_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, staged_kernel
 
 
 def turned_kernel(

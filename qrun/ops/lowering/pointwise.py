@@ -17,8 +17,8 @@ from qrun.declare.memo import Memo
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._complete import ALWAYS, NEVER, Complete, EachPart, FewEnds
-from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
 from qrun.ops._op import Array, Context, Shape
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct, CodeSum

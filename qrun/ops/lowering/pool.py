@@ -11,9 +11,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS, NEVER, FewEnds
 from qrun.ops._context import Context
-from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, declined, kernel_of, require_type
 from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, declined, kernel_of, require_type
 
 if TYPE_CHECKING:
     from qrun.native.kernels.layout import Taps

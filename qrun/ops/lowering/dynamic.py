@@ -10,9 +10,9 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import EIGHT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_integers import completeness
-from qrun.ops._native_turned import turning
+from qrun.ops.lowering.integers import completeness
+from qrun.ops.lowering.kernel import EIGHT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.turned import turning
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:

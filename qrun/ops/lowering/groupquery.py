@@ -10,9 +10,9 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ops._body import node
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops._native_products import exact_sums
 from qrun.ops._op import Array, Context, Shape
+from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops.lowering.products import exact_sums
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy

@@ -9,9 +9,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, require_shape, require_type
-from qrun.ops._native_turned import turned_kernel
 from qrun.ops._window import SlidingWindow
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_shape, require_type
+from qrun.ops.lowering.turned import turned_kernel
 
 if TYPE_CHECKING:
     from qrun.native.kernels.conv import Conv

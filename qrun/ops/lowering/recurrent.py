@@ -12,11 +12,11 @@ from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ops._activations import Activation, Gates
 from qrun.ops._complete import Settled
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
-from qrun.ops._native_dynamic import DynamicProduct, Given
-from qrun.ops._native_floats import quantizing, scaled_stages
-from qrun.ops._native_products import exact_sums
 from qrun.ops._recurrent import Sequences, biases, lstm_step, mixed, plain
+from qrun.ops.lowering.dynamic import DynamicProduct, Given
+from qrun.ops.lowering.floats import quantizing, scaled_stages
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
+from qrun.ops.lowering.products import exact_sums
 
 if TYPE_CHECKING:
     from qrun.native.kernels.walks import CellForm, Walk, Walked

@@ -16,7 +16,8 @@ import numpy as np
 from qrun.ir.types import type_name
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import broadcast, is_integer, single
-from qrun.ops._native import (
+from qrun.ops._op import Array, Context
+from qrun.ops.lowering.kernel import (
     FLOAT,
     Lowering,
     LoweringContext,
@@ -28,10 +29,9 @@ from qrun.ops._native import (
     require_type,
     staged_kernel,
 )
-from qrun.ops._native_narrow import NARROW
-from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._native_turned import turned_kernel
-from qrun.ops._op import Array, Context
+from qrun.ops.lowering.narrow import NARROW
+from qrun.ops.lowering.pointwise import unary_kernel
+from qrun.ops.lowering.turned import turned_kernel
 
 _CAST_TYPES = "float32 float64 int64 uint64 int32 uint32 int16 uint16 int8 uint8 bool"
 _CAST = (*map(np.dtype, _CAST_TYPES.split()), *NARROW)

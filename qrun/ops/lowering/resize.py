@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
-from qrun.ops._native_copies import INDICES, indexed_kernel
-from qrun.ops._native_narrow import NARROW, narrow_kernel
 from qrun.ops._resample import ResampledAxis, ResizeAttributes, axis_table, in_order, resampled_shape
+from qrun.ops.lowering.copies import INDICES, indexed_kernel
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
+from qrun.ops.lowering.narrow import NARROW, narrow_kernel
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Order

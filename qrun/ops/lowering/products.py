@@ -11,7 +11,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
-from qrun.ops._native import (
+from qrun.ops._sums import exact_products
+from qrun.ops._window import SlidingWindow
+from qrun.ops.lowering.kernel import (
     FLOAT,
     LoweringContext,
     NativeKernel,
@@ -22,9 +24,7 @@ from qrun.ops._native import (
     require_type,
     staged_kernel,
 )
-from qrun.ops._native_turned import preceded, turning
-from qrun.ops._sums import exact_products
-from qrun.ops._window import SlidingWindow
+from qrun.ops.lowering.turned import preceded, turning
 
 if TYPE_CHECKING:
     from qrun.native.kernels.float_conv import FloatConv

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qrun.ops._complete import ALWAYS
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, kernel_of, require_type, staged_kernel
-from qrun.ops._native_turned import turning
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, kernel_of, require_type, staged_kernel
+from qrun.ops.lowering.turned import turning
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation

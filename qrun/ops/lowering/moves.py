@@ -12,7 +12,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import axis_in
-from qrun.ops._native import (
+from qrun.ops.lowering.copies import AXES, by_reference, moving_kernel, tried
+from qrun.ops.lowering.kernel import (
     LoweringContext,
     NativeKernel,
     Stage,
@@ -22,7 +23,6 @@ from qrun.ops._native import (
     require_copied,
     staged_kernel,
 )
-from qrun.ops._native_copies import AXES, by_reference, moving_kernel, tried
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
