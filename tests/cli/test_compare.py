@@ -305,7 +305,7 @@ def test_the_arithmetic_of_onnxruntime_against_onnxruntime(form: str) -> None:
     """The codes that are made from others are those of onnxruntime, whatever floats its CPU gives."""
     ended = call("compare", *digits(form), "--arith", "ort", "--against", "ort", "--isolate", "--json")
     integers = [t for t in ended.json["tensors"] if t["type"].startswith(("uint8", "int32"))]
-    named = {t["cause"] for t in integers if not t["identical"]}
+    named = {t["by_itself"]["cause"] for t in integers if not t["identical"]}
     assert named <= {"pair-saturation", "fused-requantization"}, named
 
 

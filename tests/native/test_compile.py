@@ -60,9 +60,8 @@ def test_what_mostly_becomes_part_of_others_is_compiled_only_for_who_wants_it(
 ) -> None:
     """A softmax becomes part of its attention, which has the kernel of what scales the scores as well."""
     isa, kernels, (kind, steps, operands) = choose(), Kernels(), form
-    spec = KernelSpec(
-        kind, isa.name, isa.lanes, 1, 1, steps or kind, "u8" if kind == "quantize" else "f32", False, operands=operands
-    )
+    rows, out = (4 * isa.lanes, "u8") if kind == "quantize" else (isa.lanes, "f32")
+    spec = KernelSpec(kind, isa.name, rows, 1, 1, steps or kind, out, False, operands=operands)
     with kernels.foreseeing():
         kernel = kernels.get(spec)
         deadline = time.monotonic() + (0.3 if waits else 60)

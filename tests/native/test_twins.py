@@ -203,7 +203,8 @@ def test_calls_of_new_sizes_are_planned_for_one_layer(monkeypatch: pytest.Monkey
             session.run({"x": np.ones((1, length, WIDTH), F)})
 
         def counted(*args: Any, number: int = number, **more: Any) -> Any:
-            planned[number] += args[1].kind not in ("runs", "softmax")  # with words that follow from both
+            # Those have words that follow from both, or serve some layers only, for their zero points.
+            planned[number] += args[1].kind not in ("runs", "softmax", "clipped")
             return call(*args, **more)
 
         monkeypatch.setattr(Kernels, "call", counted)
