@@ -176,8 +176,8 @@ class NativeKernels:
     def _shared(
         self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
     ) -> KernelBinding:
-        """The binding of a node that differs in the names of its tensors only, or in constants whose values do not count, or
-        else a new one."""
+        """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new one. Values
+        of constants do not count where the lowering looks at shapes only (`OfShapes`)."""
         node = step.node
         of_shapes = isinstance(step.definition.lowering, OfShapes)
         given = [

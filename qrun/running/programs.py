@@ -34,8 +34,8 @@ KEPT, KEPT_BYTES = 32, 256 << 20
 used last stay."""
 
 KEPT_AHEAD = 4
-"""The same of those whose inputs came once: where none of so many came again, as in a decoder whose cache grows, making
-more ahead would take longer than running step by step."""
+"""How many programs that were made ahead are kept for inputs that came once. Where none of so many came again, as in a
+decoder whose cache grows, no more are made ahead: that would take longer than running step by step."""
 
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]

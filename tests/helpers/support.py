@@ -29,11 +29,14 @@ def node_model(
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model of one node, and its feeds.
 
+    op_type:   ``domain::name`` is that of a domain.
     inputs:    arrays in order; None is an omitted input. Named i0, i1, ...; outputs y0, y1, ...
     outputs:   element types of the outputs (numpy dtype or ONNX number); shapes are left open.
     constants: True, or places of the inputs that become initializers instead of graph inputs.
     """
     names, graph_inputs, initializers, feeds = [], [], [], {}
+    if "::" in op_type:
+        domain, _, op_type = op_type.rpartition("::")
     for place, value in enumerate(inputs):
         if value is None:
             names.append("")

@@ -52,7 +52,7 @@ def alike(spec: KernelSpec, isa: str) -> bool:
 
 @cache
 def differing(spec: KernelSpec) -> tuple[str, ...]:
-    """The sets of the same width on which a kernel is another one; of those with the same products, the first."""
+    """The sets of the same width on which a specification gives other IR; of sets with equal products one is looked at."""
     if spec.kind == CHOSEN:
         return tuple(SETS)
     own = BY_NAME[spec.isa]

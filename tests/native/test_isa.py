@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.cli import call
 from helpers.native import SETS
 from helpers.widths import BY_NAME, WIDTHS, differing, one_for_all, width
 
@@ -113,11 +114,19 @@ def test_features_of_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host_features("aarch64") == set()
 
 
+@pytest.mark.parametrize("place", ["docs/configuration.md", "docs/kernels.md", "qrun explain environment"])
+def test_every_set_is_told(place: str) -> None:
+    """Where users read what QRUN_ISA may be."""
+    page = Path(__file__).parents[2] / place
+    text = page.read_text(encoding="utf-8") if page.exists() else call(*place.split()[1:]).out
+    assert [found.name for found in ISAS if not re.search(rf"(?<![\w-]){found.name}(?![\w-])", text)] == []
+
+
 def test_widths() -> None:
     """One set of each stands for all: only the planners of products of bytes read what they differ in."""
     x86 = {name: width(found) for name, found in BY_NAME.items() if found.architecture == "x86_64"}
     assert x86["amx"] == x86["avx512vnni"] == x86["avx512bw"] != x86["avx2"] == x86["avxvnni"] != x86["generic"]
-    assert {width(found) for found in available()} == {width(BY_NAME[name]) for name in WIDTHS} or not available()
+    assert {width(BY_NAME[name]) for name in SETS} == {width(BY_NAME[name]) for name in WIDTHS}
     for found in ISAS:
         alike = [other.vectors for other in ISAS if width(other) == width(found)]
         assert alike.count(found.vectors) == len(alike)

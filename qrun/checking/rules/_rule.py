@@ -133,6 +133,7 @@ MODEL = '<ir_version: 8, opset_import: ["" : 13]>'
 PAGES = {
     "IR": "https://onnx.ai/onnx/repo-docs/IR.html",
     "operators": "https://onnx.ai/onnx/operators/index.html",
+    "com.microsoft": "https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md",
     "ort-quantization": "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
 }
 

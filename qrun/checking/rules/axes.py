@@ -19,7 +19,7 @@ from qrun.ops import Slot
 @rule(
     "QR308",
     "warning",
-    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.DequantizeLinear",
+    spec="com.microsoft#com.microsoft.DequantizeLinear",
     fix="write the axis attribute",
     applies=("com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"),
 )

@@ -142,7 +142,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
 @rule(
     "QR118",
     "error",
-    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md",
+    spec="com.microsoft",
     fix="import com.microsoft with version 1",
 )
 def opset_version(model: Model) -> Iterator[Finding]:

@@ -205,7 +205,8 @@ ROUGH: dict[str, tuple[Callable[[Value], Value], dict[bool, float]]] = {
 what that is at most, without and with tables in registers (tabled.py)."""
 _OF_ANGLES = ("sin", "cos", "tan")
 _REACH = 2.0**-47
-"""More than twice that error, and that of the reference."""
+"""Of a result of CLOSE, relative to it, how far its interval goes to both sides: more than twice the error of the kernel's
+steps and of the reference's."""
 _GELU_REACH = 2.0**-50
 """The same for each x**2 in the error of gelu."""
 _POWER_REACH = 2.0**-41

@@ -75,8 +75,8 @@ WIDE = ("i32", "f32")
 """Types of results that have four bytes."""
 TAIL = "tail-"
 _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
-"""Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
-lie within the two of c; each rounded to float32, the first one's operand the sum as float32."""
+"""Steps of a form that begins with TAIL, a letter each, with their number of float32 constants: m multiplies, a adds, r
+takes the greater one of x and 0, c clips to two limits. Each step rounds to float32; the first takes the sum as float32."""
 ENTRY = 64
 """Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier, and what
 helpers leave out."""
@@ -88,20 +88,49 @@ of taken tiles, the address of the byte that is 0 where the call is to be left o
 finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
 with the first one: all threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, GONE, STATE = 0, 64, 128, 144, 152, 160, 168, 192, 256
-"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, the
-address of the function by which a thread gives way (0 for none), those of the plan and of the leader's times, the generation
-that was open last, how many helpers have left. Each has its own cache line, but that what only the leader changes, and never
-while a run is open, is in that of the calls: helpers that wait read the first one over and over."""
+"""The state that leader and helpers share, in bytes from its start.
+
+OPEN        the generation that is open, 0 for none: helpers that wait read it over and over
+INSIDE      how many helpers are inside
+RANGE       the first call, and the end of the calls
+YIELD       the address of the function by which a thread gives way, 0 for none
+PLAN, TIMES the addresses of the plan and of the leader's times
+GENERATION  the generation that was open last
+GONE        how many helpers have left
+STATE       the end of it all
+
+OPEN, INSIDE and GONE have a cache line each. YIELD to GENERATION share that of RANGE, since the leader alone changes them, and
+never while a run is open.
+"""
 STATE_AT, FIRST_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 72, 8)
-"""What a run that is one call is told: the state, its first call and their end, memory of the thread, where an array object has the address of
-its elements, places and how many, calls that may leave a result undecided and how many; then the addresses of the array objects."""
+"""What a run that is one call is told, in bytes from its start.
+
+STATE_AT              the address of the state
+FIRST_AT, END_AT      the first call, and the end of the calls
+SCRATCH_AT            memory of the thread
+MEMORY_AT             where an array object has the address of its elements, in bytes from the object's start
+PLACES_AT, COUNT_AT   places (PLACE), and how many
+DOUBTFUL_AT, DOUBTS_AT  calls that may leave a result undecided, and how many
+
+Behind these stand the addresses of the array objects.
+"""
 PLACE = 24
-"""Bytes of a place: where the address of an array object is, the word that gets where its elements begin, plus so many bytes."""
+"""Bytes of a place, three words: where the address of an array object is; the word that is to hold where its elements begin;
+how many bytes are added to that."""
 MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TALLIES, TURNS = range(0, 96, 8)
-"""What many turns of a program are told: how many at most; moves, how many before a turn, and after one; calls that may
-leave a result undecided, and how many; the byte that ends them when it is 0, if its address is not 0; by call how many
-ticks were spent, to be added to; set at the end: how many it took; after how many no further turn begins; how many moves
-follow that add a byte to a number, of turns that were made."""
+"""What many turns of a program are told, in bytes from its start.
+
+MOST              how many turns there are at most
+MOVES             the address of the moves (MOVE)
+BEFORE, AFTER     how many of them are made before a turn, and after one
+DOUBTFUL, DOUBTS  calls that may leave a result undecided, and how many
+GOING             the address of a byte: turns end when it is 0; 0 if nothing but MOST ends them
+SPANS             the address of the ticks that each call took, which are added to
+TICKS             set at the end: how many ticks all took
+SPELL             after how many ticks no further turn begins
+TALLIES           how many moves follow that add a byte to a number: of turns that were made
+TURNS             the end of it all
+"""
 LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
 """Ticks that turns in a row may take, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two milliseconds or
 more of one of 1 GHz or less."""
@@ -114,14 +143,24 @@ HELD = (
     *("repeat*", "moved*", "plan*", "calls", "state*", "turns*", "most", "point*", "points"),
     *("first*", "firsts", "last*", "lasts", "stopped", "count*"),
 )
-"""Words of the memory that turns as one call of a program have in each run (emit/calls.py): the functions of emit/runner.py,
-and what `repeat` is given; how many turns there are at most; rows of three words: the byte of the struct where the address of
-an operand is, where that is to be put, and what is added to it; moves before all turns, and after them; whether they came to
-an end; where how many there were is added to."""
+"""Words of the memory that turns as one call of a program have in each run (emit/calls.py).
+
+repeat, moved    functions of emit/runner.py; plan, calls, state, turns: what `repeat` is given
+most             how many turns there are at most
+point, points    rows of three words, and how many: the byte of the struct where the address of an operand is, where that
+                 address is to be put, and what is added to it
+first, firsts    moves before all turns, and how many; last, lasts: those after them
+stopped          whether the turns came to an end
+count            where their number is added to
+"""
 UNDECIDED, LATE, FAILED, INTERRUPTED = 1, 2, 1 << 61, 1 << 62
-"""Marks of a call that could not decide a result, of which the greatest stays: it cannot be decided there, it took too long, what
-it calls failed, or never began, as an interrupt was there first. The first two of a process' failures have the mark FAILED and the
-one before, and so on; where one is an interrupt, INTERRUPTED is added (machine/call.py::mark_of)."""
+"""Marks in the word DOUBT of a call that did not decide all results; the greatest stays.
+
+UNDECIDED    the reference has to decide
+LATE         the time is up
+FAILED       of the first failure of what a process calls; of the next one FAILED - 1, and so on (machine/call.py::mark_of)
+INTERRUPTED  is added to these where the failure is an interrupt
+"""
 PIECE = 16
 """Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
 DOUBLES = 4096.0

@@ -139,10 +139,11 @@ class Results:
 def requantization(
     engine: Engine, target: Target, channels: int, low: int, high: int, memo: Memo | None = None
 ) -> Results:
-    """The requantization of sums that lie within low..high, all channels alike; with its proofs, if it needs any.
+    """The requantization of sums that lie within low..high, with one scale for all channels; with its proofs, if any.
 
-    memo: of the target. What serves wider bounds serves these; where the cheapest form does, nothing is searched again, and
-    nearly as many channels share the results.
+    memo: of the target. Bounds are widened to a power of two, so that one search serves many callers: what serves wider
+    bounds serves these. Only where the cheapest form does not serve the wider ones, the exact bounds are searched.
+    Numbers of channels that are nearly the same share the results.
     """
     if target.arith != "ort" and target.w_scale.size == 1:
         end = 1 << max(-low, high).bit_length()

@@ -171,7 +171,7 @@ class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
 
     arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
-               cannot decide a result puts 1 into the word before it (emit/spec.py DOUBT).
+               cannot decide a result raises the word before it to a mark (emit/spec.py DOUBT, UNDECIDED).
     pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
     extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
     tiles:     how often threads can share the work.

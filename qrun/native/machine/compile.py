@@ -205,7 +205,8 @@ class Kernels:
 
 
 def _alone(name: str) -> bool:
-    """Whether a kernel is of those that programs seldom call: what it does mostly becomes part of another one (plan/fusing.py), or of nothing, as copies of values that can be made where they are wanted."""
+    """Whether programs seldom call this kernel: fusing makes it part of another one (plan/fusing.py), or its copy is not needed.
+    Such kernels are compiled when they are asked for, not ahead."""
     kind, of = name.partition("-")[0], {"shares": "-shares-", "dense": "-i32-i32-"}
     return kind in ("elementwise", "runs") or (kind in of and of[kind] in name)
 

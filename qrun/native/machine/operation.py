@@ -156,8 +156,8 @@ class Operation(ABC):
         return found
 
     def _sized(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
-        """The calls of an operation that has its sizes from another one: that one's, with the constants of the calls that it had
-        before, unless these are of other kernels."""
+        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, where `serve`
+        says that they can stand in; else calls that are planned anew."""
         assert self._sizes is not None
         before, other = self._sizes
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())

@@ -1,5 +1,7 @@
-"""Threads that help with runs, with what concurrent.futures has of it, without the modules that it imports to log; and one that
-compiles, while those who want kernels plan the next ones."""
+"""Threads that help with runs, and one that compiles kernels while those who want them plan the next ones.
+
+They are what concurrent.futures has, without the modules that it imports to log.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A schedule that runs, from several threads at once, each with memory of its own that is kept; and runs with little Python: one call for
-all kernels, or for those between two steps that run elsewhere."""
+"""Program: a schedule that several threads can run at once, each with memory of its own, which is kept for the next run.
+
+Direct: its runs with little Python, one native call for all kernels, or for those between two steps that run elsewhere.
+"""
 
 from __future__ import annotations
 

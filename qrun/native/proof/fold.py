@@ -159,7 +159,11 @@ def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
 
 
 def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
-    """Of int8 [N, taps, k]: factors [taps, depth] of the activations and of the largest of a lane's four.
+    """Factors that bound the 16-bit sum of a lane, which has four activations: each one times its first factor, plus the
+    largest of the four times the second factor, is at least what the products with any channel's weights add up to.
+
+    weights: int8 [N, taps, k]. Returns int8 [taps, depth] for each of the two factors. A lane of weights 100, 60, -20, 0 in its
+    only channel: the most that one weight gives is 100, two 160; so factors 60 and 40 bound all sums.
 
     With s(k) the largest sum of k of the lane's weights that have one sign, in any channel, and sorted activations x,
     sums are at most those of (x[k] - x[k+1]) * s(k), and so of x[0] * s(1) + (x[1] + x[2] + x[3]) * d for a d of at

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 @cache
 def suffixes() -> Mapping[str, str]:
     """The suffix of every format, ``full`` first; "" for one without. Sources are read, and no format is imported."""
-    found = re.findall(
-        r'^@check_format\("(\w+)"(?:.*suffix="(\S+)")?', b"\n".join(sources(__name__).values()).decode(), re.M
-    )
+    text = b"\n".join(sources(__name__).values()).decode()
+    found = re.findall(r'^@check_format\(\s*"(\w+)"(?:[^)]*suffix="([^"]+)")?', text, re.M)
     named = dict(found or [(made.name, made.suffix) for made in FORMATS.values()])
     return {name: named[name] for name in sorted(named, key=lambda name: (name != "full", name))}
 
