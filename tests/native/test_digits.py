@@ -19,7 +19,7 @@ F = np.float32
 DOTS = {"amx", "avx512vnni", "avxvnni", "avx512bw", "avx2", "neon-i8mm", "neon-dotprod"}
 SIZES = (
     (1, 1, 1, 16), (1, 300, 70, 32), (2, 16, 9, 16), (3, 129, 33, 64), (1, 128, 32, 32), (4, 200, 40, 128), (5, 417, 3, 16),
-    (2, 385, 9, 512), (1, 1100, 65, 256),
+    (2, 385, 9, 512), (1, 1100, 65, 256), (6, 161, 21, 32), (3, 700, 35, 32),
 )  # fmt: skip
 """m, k, n, block size."""
 
@@ -47,7 +47,8 @@ def kind(isa: str, rows: int, rounded: bool) -> str:
             return "rounded_digits_256" if rows <= 1 else "coded_product"
         able = isa in ("amx", "avx512vnni") and VBMI in host_features(host_architecture())
         return "rounded_digits" if able and rows <= 2 else "coded_product"
-    most = next(i for i in ISAS if i.name == isa).real_rows[1] * 2 // 5
+    found = next(i for i in ISAS if i.name == isa)
+    most = found.real_rows[1] * 2 // 5 if found.dots else 6
     return "digit_product" if isa in DOTS and rows <= most else "coded_product"
 
 

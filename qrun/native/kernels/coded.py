@@ -31,6 +31,8 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
 """Of codes that are multiplied with digits of the rows."""
+_MOST_ROWS = 6
+"""Up to so many rows, strips of one row or two take less time than converting the weights, where digits are added in 16 bits."""
 _ORDINARY = np.float32(2.0**100)
 _SUMS = 1 << 18
 """Bytes of sums that wait between two blocks of k."""
@@ -102,9 +104,9 @@ class CodedMatmul(Operation):
         if not left.rows:
             return ()
         most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
-        direct = left.rows < most
-        rows = left.rows if direct else most
-        digits = self._digits()
+        digits, strip = self._digits()
+        direct = bool(digits) or left.rows < most
+        rows = strip if digits else left.rows if direct else most
         cut = self._shared() if digits else self._cut(rows)
         places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
         terms = FloatTerms("sum" if self.bias is None else "bias")
@@ -134,17 +136,19 @@ class CodedMatmul(Operation):
         share = -(-self.panels // self.engine.threads)
         return Cut(rows, even(self.panels, min(near, share), 1))
 
-    def _digits(self) -> str:
-        """The kind of kernel that makes digits of the rows, where there are few; "" if none serves the weights."""
-        isa, weights = self.engine.isa, self.weights
-        few = DIGITS * self.stack.left.rows <= 2 * isa.real_rows[1]
-        if not (few and isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
-            return ""
+    def _digits(self) -> tuple[str, int]:
+        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; "" if none serves the
+        weights."""
+        isa, weights, rows = self.engine.isa, self.weights, self.stack.left.rows
+        most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 2 - rows % 2)
+        if not (isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
+            return "", 0
         if self._memo.once("unrounded", lambda: _unrounded(weights)):
-            return "digit_product"
+            return ("digit_product", strip) if rows <= most else ("", 0)
         kind, most = _looked_up(isa)
-        looked_up = self.stack.left.rows <= most and weights.how == "half"
-        return kind if looked_up and self._memo.once("ordinary", lambda: _ordinary(weights.scales)) else ""
+        serves = rows <= most and weights.how == "half"
+        serves = serves and self._memo.once("ordinary", lambda: _ordinary(weights.scales))
+        return (kind, rows) if serves else ("", 0)
 
     @property
     def _piece(self) -> int:
@@ -189,8 +193,7 @@ def packed(weights: CodedWeights, width: int) -> Array:
 
 
 def _looked_up(isa: Isa) -> tuple[str, int]:
-    """The kernel that looks up what rounding adds to weights, and for how many rows it pays: sixteen sums of each stay in
-    registers, of which vectors of 256 bits have half as many."""
+    """The kernel that looks up what rounding adds to weights, and for how many rows it pays."""
     if isa.permutes:
         return "rounded_digits", 2 * (isa.dots and VBMI in host_features(host_architecture()))
     return "rounded_digits_256", int(isa.lanes == 8)
