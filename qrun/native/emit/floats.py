@@ -153,10 +153,8 @@ class FloatProductEmitter(PanelEmitter):
         return [longest * column for column in columns] * self.spec.rows
 
     def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
-        return self._row_length(row) * (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
-
-    def _row_length(self, row: Value) -> Value:
-        return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
+        length = (self.lengths + row * 8).load("double", 8).splat(self.lanes)
+        return length * (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
 
     def _converted_strip(self, row: Value, number: Value, opening: Value) -> None:
         """`_strip`; opening: whether it is of the first panel, which converts the rows while they are near.

@@ -115,10 +115,6 @@ def _conversion(kind: str) -> Write:
     return lambda call, values: converted(values[0], call.kind, kind)
 
 
-def _fake_quantization(way: Way) -> Write:
-    return lambda call, values: call.fake_quantized(values, way)
-
-
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],
     "sub": lambda k, v: v[0] - v[1],
@@ -138,7 +134,7 @@ SINGLE: dict[str, Write] = {
     "round": lambda k, v: conversions.whole(v[0]),
     "floor": lambda k, v: conversions.floor(v[0]),
     "ceil": lambda k, v: conversions.ceil(v[0]),
-    **{f"fake_quantize_{name}": _fake_quantization(way) for name, way in ROUNDINGS.items()},
+    **{f"fake_quantize_{name}": partial(FunctionCall.fake_quantized, way=way) for name, way in ROUNDINGS.items()},
     "bipolar": lambda k, v: v[0].test("oge", ZERO).select(v[1], -v[1]),
     "cast": lambda k, v: k.floating(v[0]),
     "dequantize": lambda k, v: (k.floating(v[0]) - k.q) * k.p,

@@ -75,10 +75,8 @@ class Expression(Operation):
             seen.append(kind_of_result(step.function, seen[step.values[-1]]))
         self.kind = seen[-1]
         self.divides = any(step.function in DIVISIONS for step in steps)
-        self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in self._ways()}
-
-    def _ways(self) -> tuple[Order, ...]:
-        return ("plain", "channels") if self.order == "any" else (self.order,)
+        ways: tuple[Order, ...] = ("plain", "channels") if self.order == "any" else (self.order,)
+        self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in ways}
 
     def narrowed(self, dtype: np.dtype[Any]) -> Expression:
         narrow = NARROW[dtype.name]

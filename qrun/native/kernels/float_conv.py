@@ -56,7 +56,7 @@ class _Geometry:
         window = places if isinstance(places, Window) else None
         (outputs, depth), taps = w.shape[:2], size(w.shape[2:])
         each, few = outputs // group, group == 1 and depth < _FEW_CHANNELS
-        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(isa, depth))
+        depthwise = depth == each and group > 1 and depth <= _NARROW and isa.lanes // 2 % depth == 0
         patches = window is not None and not depthwise and worthwhile(isa, window, depth, each)
         patches = patches and not (few and (depth < _PATCHED[0] or each < _PATCHED[1])) and bool(np.isfinite(w).all())
         lines = window is not None and few and not patches and window.kernel[1] > 1 and window.dilations[1] == 1
@@ -167,11 +167,6 @@ class FloatConv(FloatProduct):
         image = (self.widen.channels, self.operands[0].shape[1]) if self.widen else None
         column, line = 4 * self.geometry.depthwise * depth, pixel if wide and lines else 0
         return LeftRows(len(offsets), depth, 4 * taps, taps, held, column, depth, image=image, line=line)
-
-
-def _spreads(isa: Isa, depth: int) -> bool:
-    """Whether groups of so many channels are made together, each channel spread over the lanes of its group."""
-    return depth <= _NARROW and isa.lanes // 2 % depth == 0
 
 
 class WideImage(Operation):

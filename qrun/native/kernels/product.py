@@ -138,7 +138,9 @@ class Product:
             )
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
-            lines = 0 if chunk else self._prefetch(weights.size, unroll * width * 4, blocks)
+            far = weights.size > FAR_WEIGHTS and blocks >= _FEW_BLOCKS
+            # a turn's share, so that the next panel is there when this one is done
+            lines = -(-unroll * width * 4 // 64 // blocks) if far and not chunk else 0
             spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
             macs = len(taps) * steps * 4 * rows * width
             words = {
@@ -167,10 +169,6 @@ class Product:
         if panels == 1 or weights > FAR_WEIGHTS or chunks < 2:
             return 0
         return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
-
-    def _prefetch(self, weights: int, turn: int, blocks: int) -> int:
-        """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
-        return -(-turn // 64 // blocks) if weights > FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
 
     def bias(self, form: str, pick: Ints, shift: int) -> np.ndarray[Any, Any]:
         """What the sums of these channels start from, 0 where there is none (-1); shift: see Folded.starts."""

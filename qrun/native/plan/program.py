@@ -110,10 +110,13 @@ class Direct:
         pointed = listing.given.keys() & listing.pointers.keys()
         self.read = tuple([key for key in listing.given if key in pointed and key not in {*listing.fixed, *self.later}])
         returned = listing.returned
-        forms = {key: (v.shape, v.dtype, n) for key, (v, n) in returned.items()}
+        forms = {
+            key: (v.shape, v.dtype, n if n >= _LARGE or n > math.prod(v.shape) * v.dtype.itemsize else 0)
+            for key, (v, n) in returned.items()
+        }
         order = sorted(forms, key=lambda key: self.wanted.index(key) if key in self.wanted else -1)
-        self.made = tuple([(key, *forms[key][:2], forms[key][2] if _lined(*forms[key]) else 0) for key in order])
-        self.nbytes = program.nbytes + sum(nbytes for *_, nbytes in forms.values())
+        self.made = tuple([(key, *forms[key]) for key in order])
+        self.nbytes = program.nbytes + sum(nbytes for _, nbytes in returned.values())
 
     @classmethod
     def of(cls, program: Program, wanted: Sequence[Key]) -> Direct | None:
@@ -241,8 +244,3 @@ class _Told:
         told[MEMORY_AT // 8] = elements_at()
         told[PLACES_AT // 8], told[COUNT_AT // 8] = address(self._rows), len(rows)
         told[DOUBTFUL_AT // 8], told[DOUBTS_AT // 8] = address(instance.doubtful), len(instance.doubtful)
-
-
-def _lined(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> bool:
-    """Whether a result is to be on a boundary of 64 bytes, or needs more memory than its elements."""
-    return nbytes >= _LARGE or nbytes > math.prod(shape) * dtype.itemsize

@@ -272,10 +272,7 @@ def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
                 return reader if items[reader].outputs else doer(reader)
         return None
 
-    idle = (n for n, item in enumerate(items) if not item.outputs and _has_work(given[n]))
+    copies = {n for n, item in enumerate(given) if isinstance(item, Task) and isinstance(item.operation, Copy)}
+    idle = (n for n, item in enumerate(items) if not item.outputs and given[n].tasks and n not in copies)
     found = ((number, doer(number)) for number in idle)
     return {number: other for number, other in found if other is not None}
-
-
-def _has_work(item: Item) -> bool:
-    return bool(item.tasks) and not (isinstance(item, Task) and isinstance(item.operation, Copy))

@@ -108,7 +108,9 @@ class Search:
     def serves(self, rows: Ints, a: Singles, b: Singles) -> Bools:
         """Whether the pairs (a, b) [n] prove for channels `rows`, in form x32."""
         good = self._ends_agree(rows, a, b, self._ends(rows).astype(np.float32).astype(np.float64))
-        exact = self._is_exact(rows, a)
+        # where a times a reachable step, or one below it, needs no rounding, and the product by b just one
+        whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
+        exact = whole & (a * self.far[rows] < SINGLE) & self.fma
         sure = exact & self._between(rows, a.astype(np.float64) * b.astype(np.float64))
         left = np.flatnonzero(good & ~sure)
         good[left] = self.near[rows[left]] | ~exact[left]
@@ -190,11 +192,6 @@ class Search:
             results = self._product(rounded, quotients.astype(np.float64)[..., None])
             likely = ((results >= want[left, None]) == reached[left, None]).all(axis=2)
             yield from _picks(found, rows[left], factors, quotients, likely)
-
-    def _is_exact(self, rows: Ints, a: Singles) -> Bools:
-        """Whether a times a reachable step, or one below it, needs no rounding, and the product by b just one."""
-        whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
-        return np.asarray(whole & (a * self.far[rows] < SINGLE) & self.fma)
 
     def _between(self, rows: Ints, product: Floats) -> Bools:
         """Whether multiplying by `product`, a real number, steps where the exact function does."""
