@@ -117,7 +117,9 @@ def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_sc
     with np.errstate(all="ignore"):
         if acc.dtype == np.float32:
             single = multiplier.astype(np.float32)
-            if _is_normal(single):
+            size, info = np.abs(single), np.finfo(np.float32)
+            normal = (size >= info.tiny) & (size <= info.max)
+            if np.all(normal):
                 multiplier = single
             else:
                 acc = acc.astype(np.float64)
@@ -132,11 +134,6 @@ def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_sc
             where = np.unravel_index(places, acc.shape)
             rounded[where] = _settle(acc, factors, y_scale, where)
     return np.asarray(rounded)
-
-
-def _is_normal(values: Array) -> bool:
-    size = np.abs(values)
-    return bool(np.all((size >= np.finfo(np.float32).tiny) & (size <= np.finfo(np.float32).max)))
 
 
 def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, where: tuple[Array, ...]) -> Floats:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith
 from qrun.ops._op import Array, Context, Real, contrib_op
@@ -106,7 +106,9 @@ def _check(given: AveragePoolInputs, geometry: PoolGeometry, modes: tuple[bool, 
     if count_include_pad:
         divisor = np.full(inside.shape, float(math.prod(win.kernel)))
         if ctx.arith != "ort":
-            divisor = counts(_padded_spans(size, win), axes, x.ndim)
+            none = (0,) * len(size)
+            full = tuple(n + b + e for n, b, e in zip(size, win.begin, win.end, strict=True))
+            divisor = counts(spans(full, replace(win, begin=none, end=none)), axes, x.ndim)
     return _Checked((xs, ys), (xz, yz), axes, win, where, inside, divisor, shape)
 
 
@@ -120,13 +122,6 @@ def _lower(site: LoweringContext) -> NativeKernel:
     taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
     rounding = None if site.ctx.arith == "ort" else lambda sums, count: pooled(sums, *c.scales, count)
     return mean_kernel(site, x, taps, c.divisor.reshape(-1), c.zeros, c.scales, rounding, order)
-
-
-def _padded_spans(size: tuple[int, ...], win: SlidingWindow) -> Spans:
-    """As spans, for the input with its padding."""
-    full = tuple(n + b + e for n, b, e in zip(size, win.begin, win.end, strict=True))
-    none = (0,) * len(size)
-    return spans(full, SlidingWindow(win.kernel, win.strides, win.dilations, none, none, win.out))
 
 
 def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list[tuple[slice, ...]]:

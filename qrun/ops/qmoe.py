@@ -120,7 +120,7 @@ def qmoe(
     def project(number: int, expert: int, x: Array) -> Array:
         own, bias = weights[number - 1], biases[number - 1]
         assert own is not None
-        level = _level(own.bits, block_size, accuracy_level)
+        level = (accuracy_level if own.bits == 4 else 4) if block_size else 0
         return dequantized_product(x, own.part(expert), None if bias is None else bias[expert], level, ctx)
 
     own = chosen(given.router_probs, attributes.k)
@@ -134,13 +134,6 @@ def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, c
     with_shape(given.router_weights, "router_weights", given.router_probs.shape)
     shares = np.take_along_axis(given.router_weights, experts, 1)
     return normalized(shares, ctx) if attributes.normalize_routing_weights else shares
-
-
-def _level(bits: int, block_size: int, accuracy_level: int) -> int:
-    """The accuracy_level of MatMulNBits that onnxruntime's kernel has for experts of these weights."""
-    if not block_size:
-        return 0
-    return accuracy_level if bits == 4 else 4
 
 
 def _weights_of(

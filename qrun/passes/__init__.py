@@ -49,7 +49,8 @@ def _has_constant_nodes(model: Model) -> bool:
 
 
 def _folds(model: Model) -> bool:
-    return _has_constant_nodes(model) or _has_bodies(model)
+    may_have_bodies = not model.op_types.isdisjoint(("If", "Loop", "Scan"))
+    return _has_constant_nodes(model) or (may_have_bodies and any(True for n in model.nodes for _ in n.subgraphs))
 
 
 def _quantizes_twice(model: Model) -> bool:
@@ -90,10 +91,6 @@ def _has_chains(model: Model) -> bool:
 def _is_elementwise(node: Node) -> bool:
     definition = find(node.domain, node.op_type, node.version)
     return definition is not None and definition.form in ("pointwise", "broadcast")
-
-
-def _has_bodies(model: Model) -> bool:
-    return not model.op_types.isdisjoint(("If", "Loop", "Scan")) and any(True for n in model.nodes for _ in n.subgraphs)
 
 
 _INTEGERS = _Pass("fold_constants", _folds, {"dequantize": False})

@@ -170,17 +170,14 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
 def _one_value(place: int, name: str) -> Judge:
     def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
         shape = known(scope.shape(node.inputs[place])) if place < len(node.inputs) else None
-        if shape is None or shape in ((), (1,)) or _illegal(scope, node, place):
+        if shape is None or shape in ((), (1,)):
             return None
+        slots = ((q, slot) for q in quantizers(node) for slot in (q.scale, q.zero_point) if slot)
+        if any(slot.place == place and expected_shape(scope, node, q, slot) for q, slot in slots):
+            return None  # the specification forbids it, which QR301 and QR302 report
         return place, f"{name} of shape {shape_text(shape)}", f"{name} a scalar or [1]"
 
     return judge
-
-
-def _illegal(scope: Scope, node: Node, place: int) -> bool:
-    """Whether the specification forbids the parameter's shape, which QR301 and QR302 report."""
-    slots = ((q, slot) for q in quantizers(node) for slot in (q.scale, q.zero_point) if slot)
-    return any(slot.place == place and expected_shape(scope, node, q, slot) for q, slot in slots)
 
 
 def _given(place: int, name: str) -> Judge:

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.evaluating.tally import Score
 from qrun.memory import file_size, human
 from qrun.report.evaluation import TITLES, limits_text, value_text
 from qrun.report.html.cells import label_cell, real
@@ -204,18 +203,14 @@ def _outputs(pages: Sequence[PageContent]) -> list[Row]:
 
 def _scores(pages: Sequence[PageContent]) -> list[Row]:
     def told(page: PageContent) -> Iterator[NamedValue]:
-        for score in _own_scores(page):
+        models = page.evaluation.models if page.evaluation else ()
+        own = (m for m in models if m.sha256 == (page.model.sha256 or None) or m.label == page.model.path)
+        for score in next((m.scores for m in own), ()):
             limits = limits_text(score)
             title = " ".join(filter(None, (TITLES.get(score.metric, score.metric), score.output)))
             yield title, CellValue(value_text(score) + ("" if limits == "-" else f" ({limits})"))
 
     return _joined(pages, told)
-
-
-def _own_scores(page: PageContent) -> Sequence[Score]:
-    """Of the models of an evaluation those of this one."""
-    models = page.evaluation.models if page.evaluation else ()
-    return next((m.scores for m in models if m.sha256 == (page.model.sha256 or None) or m.label == page.model.path), ())
 
 
 def _findings(pages: Sequence[PageContent]) -> list[Row]:
