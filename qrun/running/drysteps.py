@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from qrun.declare.frozen import frozen
@@ -49,7 +48,8 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
     node, natives = step.node, run.natives
     assert natives is not None
     derived, held, known = natives.derived, values.held, values.known
-    if step.bodies or not (derived.isdisjoint(node.inputs) or _sees_values(node.inputs, derived, values)):
+    # elements that follow from shapes are to be known where they are few
+    if step.bodies or any(n in derived and n not in known and held[n].size <= SMALL for n in node.inputs):
         return None
     args = [held[name] if name in known else values.shown(name) for name in node.inputs]
     check_types(step, args)
@@ -72,11 +72,6 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
                 known.add(name)
     run.inform(node, args, made)
     return DryStep(step, bound, tuple([array.shape for array in made]), observations)
-
-
-def _sees_values(names: Sequence[str], derived: AbstractSet[str], values: DryValues) -> bool:
-    """Whether the elements are known of those of these values that follow from shapes, and are small."""
-    return all(name in values.known or name not in derived or values.held[name].size > SMALL for name in names)
 
 
 def _made(

@@ -77,7 +77,7 @@ def packed_program(
     constants = {name: array for name, array in plan.model.constants.items() if name in names}
     return (
         tuple(packed_node(step.node, bundle) for step in plan.steps),
-        _packed_constants(constants, model, bundle),
+        {name: None if model.constants.get(name) is a else bundle.array(a) for name, a in constants.items()},
         _packed_events(compiled.events),
         packed_portable(made, model, bundle),
         recipes,
@@ -177,11 +177,6 @@ def _told(bound: KernelBinding | None, event: NodeEvent) -> tuple[tuple[Any, ...
     """What is observed at a step in each run: what its parameters alone tell, and what follows from shapes."""
     known = bound.observations if bound is not None and bound.kernel is not None else event.observations
     return tuple((o.kind, o.param, int(o.count), int(o.total), tuple(map(int, o.first)), o.detail) for o in known)
-
-
-def _packed_constants(constants: Mapping[Any, Array], model: Model, bundle: Bundle) -> dict[Any, int | None]:
-    """Numbers of arrays; None for those that the model has under this name."""
-    return {name: None if model.constants.get(name) is a else bundle.array(a) for name, a in constants.items()}
 
 
 def _packed_events(events: Sequence[NodeEvent]) -> Any:
