@@ -135,34 +135,6 @@ class _Flattening(RepeatedSteps):
             self._glue("Where", (name, taken[0][n], taken[1][n]), level.of(output), at, level.guard)
         return ""
 
-    def _graph(
-        self,
-        step: Step,
-        name: str,
-        level: FlatLevel,
-        at: Origin,
-        guard: str,
-        fed: Mapping[str, str],
-        called: Mapping[str, str] | None = None,
-        part: str = "",
-    ) -> list[str]:
-        body, node = step.bodies[name], step.node
-        graph = body.model
-        if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):
-            raise Unforetold
-        start = f"{level.start}{node.index}/{name}/{part}"
-        produced = dict.fromkeys(made for inner in graph.nodes for made in inner.outputs if made)
-        own = {inner: f"{start}{inner}" for inner in (*graph.constants, *produced)}
-        own.update((inner, name) for inner, name in (called or {}).items() if inner in produced)
-        for inner, array in graph.constants.items():
-            self._constant(own[inner], array)
-        path = f"{at.path}/{name}/" if at.path else f"{name}/"
-        names, natives = {**level.names, **own, **fed}, level.natives.inside(step, name)
-        inside = FlatLevel(natives, names, replace(at, path=path), guard, start)
-        for one in body.steps:
-            self._inner(one, inside)
-        return [inside.of(value.name) for value in graph.outputs]
-
     def _inner(self, step: Step, level: FlatLevel) -> None:
         """Add a step of a graph."""
         path = f"{level.source.path}{step.node.label}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from qrun.declare.frozen import replace
 from qrun.ir import Array, Model
 from qrun.running.flat.origins import Origin
 from qrun.running.flat.steps import FlatLevel, FlatSteps, Unforetold
@@ -102,7 +103,6 @@ class UnrolledSteps(FlatSteps):
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.values.held[name].shape)
 
-    @abstractmethod
     def _graph(
         self,
         step: Step,
@@ -116,6 +116,26 @@ class UnrolledSteps(FlatSteps):
     ) -> list[str]:
         """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is to call what
         its nodes make, where not by new names; part: of these, where the graph is added several times."""
+        body, node = step.bodies[name], step.node
+        graph = body.model
+        if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):
+            raise Unforetold
+        start = f"{level.start}{node.index}/{name}/{part}"
+        produced = dict.fromkeys(made for inner in graph.nodes for made in inner.outputs if made)
+        own = {inner: f"{start}{inner}" for inner in (*graph.constants, *produced)}
+        own.update((inner, name) for inner, name in (called or {}).items() if inner in produced)
+        for inner, array in graph.constants.items():
+            self._constant(own[inner], array)
+        path = f"{at.path}/{name}/" if at.path else f"{name}/"
+        names, natives = {**level.names, **own, **fed}, level.natives.inside(step, name)
+        inside = FlatLevel(natives, names, replace(at, path=path), guard, start)
+        for one in body.steps:
+            self._inner(one, inside)
+        return [inside.of(value.name) for value in graph.outputs]
+
+    @abstractmethod
+    def _inner(self, step: Step, level: FlatLevel) -> None:
+        """Add a step of a graph."""
 
 
 def _hands_on(body: Model) -> bool:
