@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from qrun.conform.results import CaseResult, Judgement, RuntimeResult
+from qrun.conform.results import Judgement
 from qrun.documents.item import damaged, read_document
 from qrun.documents.record import decode
 from qrun.errors import CallError
@@ -41,14 +41,10 @@ def check_runtimes(names: Iterable[str], before: Judgement) -> None:
 
 def changed(now: Judgement, before: Judgement) -> Judgement:
     """Only the cases whose verdict or cause is another one; those that the saved answer does not have count as new."""
-    known = {each.name: each for each in before.runtimes}
-    return replace(now, runtimes=tuple(_changed(each, known[each.name]) for each in now.runtimes))
-
-
-def _changed(now: RuntimeResult, before: RuntimeResult) -> RuntimeResult:
-    known: Mapping[str, CaseResult] = {case.id: case for case in before.cases}
-    return replace(now, cases=tuple(case for case in now.cases if _is_new(case, known.get(case.id))))
-
-
-def _is_new(case: CaseResult, before: CaseResult | None) -> bool:
-    return before is None or (case.verdict, case.cause) != (before.verdict, before.cause)
+    known = {r.name: {case.id: (case.verdict, case.cause) for case in r.cases} for r in before.runtimes}
+    runtimes = []
+    for runtime in now.runtimes:
+        old = known[runtime.name]
+        new = tuple(case for case in runtime.cases if old.get(case.id) != (case.verdict, case.cause))
+        runtimes.append(replace(runtime, cases=new))
+    return replace(now, runtimes=tuple(runtimes))
