@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -18,15 +19,13 @@ UNSUPPORTED = (
     "Unsupported type",
     "unsupported data type",
 )
-_cv: Any = None
 
 
+@cache
 def _module() -> Any:
-    global _cv
-    if _cv is None:
-        _cv = import_module("cv2")
-        _cv.setNumThreads(1)
-    return _cv
+    cv = import_module("cv2")
+    cv.setNumThreads(1)
+    return cv
 
 
 def version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +24,11 @@ UNSUPPORTED = (
     "unsupported element type",
 )
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-_core: Any = None
+
+
+@cache
+def _core() -> Any:
+    return import_module("openvino").Core()
 
 
 def version() -> str:
@@ -31,10 +36,7 @@ def version() -> str:
 
 
 def run(model: bytes, inputs: Mapping[str, Tensor], outputs: Mapping[str, Any], option: str) -> list[Tensor | None]:
-    global _core
-    if _core is None:
-        _core = import_module("openvino").Core()
-    read = _core.read_model(model, b"")
-    compiled = _core.compile_model(read, "CPU", SETTINGS)
+    read = _core().read_model(model, b"")
+    compiled = _core().compile_model(read, "CPU", SETTINGS)
     made = compiled({name: t.numpy() for name, t in inputs.items()})
     return [tensor(made[compiled.output(place)]) for place in range(len(outputs))]

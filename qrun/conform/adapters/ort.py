@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,15 +23,13 @@ UNSUPPORTED = (
 PACKED = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 """Element types of less than a byte, and their bits."""
 WIDE = "_as_float32"
-_ort: Any = None
 
 
+@cache
 def _module() -> Any:
-    global _ort
-    if _ort is None:
-        _ort = import_module("onnxruntime")
-        _ort.set_default_logger_severity(4)
-    return _ort
+    ort = import_module("onnxruntime")
+    ort.set_default_logger_severity(4)
+    return ort
 
 
 def version() -> str:
