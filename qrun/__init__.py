@@ -11,8 +11,9 @@ import os
 import sys
 
 _COLLECT_EVERY = 500_000
-"""Objects after which Python looks for circles among the new ones, in a process of the command. A model, and what is imported
-to run it, are many objects without circles: Python's own 700 would cost a quarter of a run; one search among 200,000 takes 50 ms."""
+"""Objects after which Python looks for circles among the new ones, in a process of the command. A model, and what is
+imported to run it, are many objects without circles: Python's own 700 would cost a quarter of a run;
+one search among 200,000 takes 50 ms."""
 _held: list[int] = []
 """Ctrl-C that came while the command was being imported; see qrun.cli._interrupt."""
 

@@ -66,7 +66,8 @@ class QrunError(Exception):
     facts:       (label, value) pairs, at most about four.
     why:         the rule, in one sentence, where it helps.
     fixes:       what to type, at most two; ``qrun explain CODE`` if nothing closer is known.
-    calls:       the same for a program that uses qrun, which ``str`` shows in their place; () where they help it as they are.
+    calls:       the same for a program that uses qrun, which ``str`` shows in their place;
+                 () where they help it as they are.
     """
 
     exit_code: ClassVar[int] = 70
@@ -185,7 +186,8 @@ def some(names: Sequence[str], most: int = 4) -> str:
 
 
 def absent(path: str) -> tuple[str, str]:
-    """Why nothing can be read at a path, "" if something is there; and what to do, "" if simply nothing has that name."""
+    """Why nothing can be read at a path, "" if something is there;
+    and what to do, "" if simply nothing has that name."""
     try:
         os.stat(path)
     except (OSError, ValueError) as error:

@@ -53,7 +53,8 @@ def file_size(nbytes: int) -> str:
 
 
 class ResourceLimits(TypedDict, total=False):
-    """What a run may take: max_memory in bytes, None for 80 % of what is free; max_time in seconds, None for any time."""
+    """What a run may take: max_memory in bytes, None for 80 % of what is free;
+    max_time in seconds, None for any time."""
 
     max_memory: int | None
     max_time: float | None
@@ -239,7 +240,8 @@ class Budget:
             self.release(element)
 
     def reserve(self, nbytes: int, what: str, shape: Sequence[int] = (), *, there: bool = False) -> None:
-        """Count memory for the rest of the run. there: it was taken before, so a limit by what is free has left it out."""
+        """Count memory for the rest of the run. there: it was taken before,
+        so a limit by what is free has left it out."""
         live = self.live + nbytes
         if live > self._ceiling and not (there and callable(self._limit)):
             self._pass(live, nbytes, shape or (nbytes,), what)

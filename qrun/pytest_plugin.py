@@ -36,8 +36,8 @@ def check_path(
 ) -> Report:
     """Check models as ``qrun check`` does, and fail the test with the findings' text.
 
-    path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; (): none.
-    The other parameters are the options of ``qrun check`` (select_ is --select).
+    path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; ():
+    none. The other parameters are the options of ``qrun check`` (select_ is --select).
     """
     from qrun.checking.runners import runner_maker
 

@@ -9,7 +9,8 @@ MOST_AXES = 64
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """What shapes broadcast to, as numpy.broadcast_shapes says, which knows 32 axes only, of the 64 that arrays may have.
+    """What shapes broadcast to, as numpy.broadcast_shapes says, which knows 32 axes only,
+    of the 64 that arrays may have.
 
     Raises ValueError if they do not broadcast.
     """

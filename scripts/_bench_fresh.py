@@ -53,7 +53,8 @@ class Fresh:
         return rows + [{**facts, "engine": e, "cache": "", "state": why} for e, why in reasons.items() if why]
 
     def memory(self, engines: Sequence[str], times: int) -> list[dict[str, Any]]:
-        """The largest resident set of a process that loads the network and runs it a few times, the least of `times`."""
+        """The largest resident set of a process that loads the network and runs it a few times,
+        the least of `times`."""
         rows = []
         for engine in engines:
             row = {"model": self.name, "format": self.format, "threads": self.threads, "engine": engine}

@@ -1,4 +1,5 @@
-"""Inputs of ever new sizes in scripts/bench.py: texts of other lengths, and a decoder whose cache grows with each step."""
+"""Inputs of ever new sizes in scripts/bench.py: texts of other lengths,
+and a decoder whose cache grows with each step."""
 
 from __future__ import annotations
 

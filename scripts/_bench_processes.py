@@ -1,4 +1,5 @@
-"""Whole processes, from the shell to the answer, for scripts/bench.py --startup: qrun's commands and what they are held to."""
+"""Whole processes, from the shell to the answer, for scripts/bench.py --startup:
+qrun's commands and what they are held to."""
 
 from __future__ import annotations
 
@@ -129,8 +130,8 @@ def environment(cache: str, given: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def runs(title: str, model: Path, x: Path, peer: bool) -> list[Process]:
-    """One run of a model, with the whole screen, by a filled and an empty cache; the session and first run of a program in
-    Python; if `peer`, onnxruntime's script and session too."""
+    """One run of a model, with the whole screen, by a filled and an empty cache; the session and first run of a program
+    in Python; if `peer`, onnxruntime's script and session too."""
     model, x, python = model.resolve(), x.resolve(), f"{title}, session and first run"
     words = ["-c", COMMAND, model, "--inputs", x]
     found = [Process(title, QRUN, words), Process(title, EMPTY, words, empty=True)]

@@ -1,4 +1,5 @@
-"""A case before it is frozen: its model is built, its answers are computed twice, and it is frozen only if they agree."""
+"""A case before it is frozen: its model is built, its answers are computed twice,
+and it is frozen only if they agree."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "numerics.md"
 class Draft:
     """One node.
 
-    inputs:  arrays in order, None for one that is left out. fed: places of those that are graph inputs, the others being
-             initializers; None: the places of `FED`. version: of the operator's opset.
+    inputs:  arrays in order, None for one that is left out. fed: places of those that are graph inputs, the others
+             being initializers; None: the places of `FED`. version: of the operator's opset.
     answers: what is due; None: what the oracle of the operator gives. rejects: the model is forbidden.
     within:  see qrun.conform.suite.Case.
     """

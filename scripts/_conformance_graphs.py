@@ -1,7 +1,7 @@
 """A few nodes that an optimizer is tempted to rewrite: DequantizeLinear, float operators, QuantizeLinear.
 
-Scales are powers of two and codes are small where ties are wanted, so that every float32 step is exact: the graph as written,
-fused to one integer operator, and in real numbers gives the same codes, and whatever differs is wrong.
+Scales are powers of two and codes are small where ties are wanted, so that every float32 step is exact: the graph as
+written, fused to one integer operator, and in real numbers gives the same codes, and whatever differs is wrong.
 """
 
 from __future__ import annotations

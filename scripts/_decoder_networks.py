@@ -1,4 +1,5 @@
-"""One step of decoders with a cache of keys and values, as onnxruntime-genai writes them, in float32 and with 4-bit weights."""
+"""One step of decoders with a cache of keys and values, as onnxruntime-genai writes them,
+in float32 and with 4-bit weights."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ class Runner:
 
 
 def settle() -> None:
-    """Wait until this process's threads no longer spin: they use less than QUIET of a CPU, or LONGEST seconds passed."""
+    """Wait until this process's threads no longer spin:
+    they use less than QUIET of a CPU, or LONGEST seconds passed."""
     end = perf_counter() + LONGEST
     while perf_counter() < end:
         start, used = perf_counter(), process_time()

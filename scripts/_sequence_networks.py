@@ -1,4 +1,5 @@
-"""Networks beside those of images and texts: taggers with a recurrent layer, one product with 4-bit weights, an ensemble of trees."""
+"""Networks beside those of images and texts: taggers with a recurrent layer, one product with 4-bit weights,
+an ensemble of trees."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ NAMES = (
     "4bit-level4-32", "4bit-level0-128",
     "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000",
 )  # fmt: skip
-"""What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level; short: scales that were float16; qdq:
-these with DequantizeLinear and MatMul."""
+"""What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level; short: scales that were
+float16; qdq: these with DequantizeLinear and MatMul."""
 _GATES = {"lstm": 4, "gru": 3}
 
 

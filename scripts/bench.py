@@ -1,18 +1,19 @@
 """Time qrun's native engine against onnxruntime and OpenVINO, on networks that scripts/make_networks.py writes.
 
     python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic,float,half] [--threads 1,2]
-                            [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
-                            [--startup] [--memory] [--profiling] [--lengths]
+                            [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE]
+                            [--markdown] [--startup] [--memory] [--profiling] [--lengths]
 
 DIR holds NAME-FORMAT.onnx and NAME-x.npy, or NAME-x.npz for several inputs; what is missing is made in a temporary
-folder, in the formats that make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
-the model, crashes or computes something else than the others is named and not timed.
+folder, in the formats that make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and,
+to make networks, `dev`. An engine that is missing, refuses the model,
+crashes or computes something else than the others is named and not timed.
 
 How: each engine has a process of its own, so that none pins or keeps busy another one's threads. They run in turn: in a
 round each engine runs the model three times in a row, each run is timed, and when its threads are asleep (onnxruntime's
 spin for 25 ms) the next engine begins; every round another one is first. The minimum is compared (it depends least on
-what else the machine does), the median is shown. In the same rounds a loop of nothing but the dot-product instruction of
-qrun's kernels measures that instruction's peak; the best of all models counts. GMAC/s count the multiply-adds of the
+what else the machine does), the median is shown. In the same rounds a loop of nothing but the dot-product instruction
+of qrun's kernels measures that instruction's peak; the best of all models counts. GMAC/s count the multiply-adds of the
 model, as `qrun profile` does.
 
 What runs: qrun as its command does, numpy's own products on one thread; onnxruntime the same file, with all
@@ -29,17 +30,17 @@ images. Dynamically quantized networks, whose scales are of the whole batch, and
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
 
---lengths: the first run with new sizes, the second and later ones, of qrun and onnxruntime in turn: batches of the encoders asked
-for with 20 lengths of text, and a decoder whose cache grows with each of 40 steps.
+--lengths: the first run with new sizes, the second and later ones, of qrun and onnxruntime in turn: batches of the
+encoders asked for with 20 lengths of text, and a decoder whose cache grows with each of 40 steps.
 --profiling: how much longer qrun's runs take when they are profiled, on squeezenet or else the first model.
 --startup: each engine in new processes, in turn: making the session, first run, later runs. --memory: the largest
 resident set of a process that imports one engine, loads the network and runs it six times. Both use resnet50, or else
-the first model, the first format and number of threads. --startup also starts whole processes in turn, from the shell to
-the answer: `qrun MODEL --inputs X` with its cache filled and empty beside a script of five lines that asks onnxruntime, on
-the network of models/digits and on squeezenet qdq, resnet50 qop, densenet121 qdq and transformer dynamic (those asked
-for, or else the first model and format); of each also session and first run in Python, beside onnxruntime's; and commands
-that compute nothing, `qrun check` beside `import onnx`. Their minima and ratios of minima are told, of wall and of CPU
-time. --rounds 0 measures nothing else.
+the first model, the first format and number of threads. --startup also starts whole processes in turn, from the shell
+to the answer: `qrun MODEL --inputs X` with its cache filled and empty beside a script of five lines that asks
+onnxruntime, on the network of models/digits and on squeezenet qdq, resnet50 qop, densenet121 qdq and transformer
+dynamic (those asked for, or else the first model and format); of each also session and first run in Python, beside
+onnxruntime's; and commands that compute nothing, `qrun check` beside `import onnx`. Their minima and ratios of minima
+are told, of wall and of CPU time. --rounds 0 measures nothing else.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ onnxruntime runs on the CPU without graph optimizations, with every tensor as an
 3. each node alone, in exact arithmetic: wherever an integer differs, the exact quotient is computed with fractions. It
    must give qrun's answer, and lie so near a tie that float32 arithmetic cannot tell the sides apart.
 
-Exit code 1 if a type or shape differs, or an integer differs whose exact answer is not the correctly rounded one, is not
-known, or is farther from a tie than --margin. Floats are reported, not judged.
+Exit code 1 if a type or shape differs, or an integer differs whose exact answer is not the correctly rounded one, is
+not known, or is farther from a tie than --margin. Floats are reported, not judged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write docs/rules.md from the docstrings of the rules: scripts/docs.py; --check only compares, and exits 1 if it differs."""
+"""Write docs/rules.md from the docstrings of the rules: scripts/docs.py;
+--check only compares, and exits 1 if it differs."""
 
 from __future__ import annotations
 

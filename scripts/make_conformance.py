@@ -1,7 +1,8 @@
 """Freeze the conformance suite: python scripts/make_conformance.py [--check | --list]
 
-Every family has a seed of its own. A case is frozen only if the oracles in tests/ and the reference kernels give the same
-bits; anything else ends the script. --check says whether the archive in the package has these cases, byte for byte.
+Every family has a seed of its own. A case is frozen only if the oracles in tests/ and the reference kernels give the
+same bits; anything else ends the script. --check says whether the archive in the package has these cases,
+byte for byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Write qrun/checking/rules/onnxruntime.txt, what onnxruntime says about its operators and CPU kernels: python scripts/make_ort.py
+"""Write qrun/checking/rules/onnxruntime.txt, what onnxruntime says about its operators and CPU kernels:
+python scripts/make_ort.py
 
 The first line is the version. Then a line for each set of element types, `@number names...`; for each operator of
 com.microsoft, ``schema name inputs outputs least-and-most-inputs most-outputs attributes variables``; and for each

@@ -1,4 +1,5 @@
-"""Write qrun/ops/quantized.txt, the operators with scales or zero points, from their declarations: python scripts/make_quantized.py
+"""Write qrun/ops/quantized.txt, the operators with scales or zero points, from their declarations:
+python scripts/make_quantized.py
 
 With it, the rules about them name them all without importing them.
 """

@@ -1,4 +1,5 @@
-"""Write qrun/ir/schemas.txt, what onnx.defs says about the operators of ai.onnx and ai.onnx.ml: python scripts/make_schemas.py
+"""Write qrun/ir/schemas.txt, what onnx.defs says about the operators of ai.onnx and ai.onnx.ml:
+python scripts/make_schemas.py
 
 A line for each set of element types, `@number names...`, then one for each version of each operator:
 name, since_version, inputs, outputs, least and most inputs, most outputs, attributes, types of the type variables.

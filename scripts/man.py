@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the man page docs/qrun.1 from the commands' own help: scripts/man.py; --check only compares, and exits 1 if it differs."""
+"""Write the man page docs/qrun.1 from the commands' own help: scripts/man.py;
+--check only compares, and exits 1 if it differs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Run every command that README.md and docs/ show, and write what it prints below it.
 
-scripts/screens.py [PAGE...]; --check only compares, and exits 1 where a screen differs. A command stands in a ``console``
-block behind ``$``. Those of a page run one after the other, in a folder that has models/ and the files of `fill`. Times
-differ from run to run: a screen that differs in nothing else stays as it is. A line ``...`` stands for any lines.
+scripts/screens.py [PAGE...]; --check only compares, and exits 1 where a screen differs. A command stands in a
+``console`` block behind ``$``. Those of a page run one after the other, in a folder that has models/ and the files of
+`fill`. Times differ from run to run: a screen that differs in nothing else stays as it is.
+A line ``...`` stands for any lines.
 """
 
 from __future__ import annotations

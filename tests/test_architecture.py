@@ -129,7 +129,8 @@ def violations(name: str, source: str) -> list[str]:
 
 
 def circles(sources: Mapping[str, str]) -> list[list[str]]:
-    """The first circle of modules that import each other, if any; type-checking imports and those in functions counted."""
+    """The first circle of modules that import each other, if any;
+    type-checking imports and those in functions counted."""
     graph: dict[str, set[str]] = {}
     for name, source in sources.items():
         found = {target.removeprefix("qrun.") for target in imports(source, typing=True)}

@@ -34,7 +34,8 @@ SETTINGS = {
     "qrun.native.plan.chains._STEPS": 8,
     "qrun.ops.lowering.pointwise._JOINED": 8,
 }
-"""No repetitions that depend on the time; large models are large from here on; objects are made in one way from the first on."""
+"""No repetitions that depend on the time; large models are large from here on;
+objects are made in one way from the first on."""
 MOST = 2.3
 """A function that is called once for each node is called twice as often; one called for each pair, four times."""
 Command = Callable[[Path], None]

@@ -1,4 +1,5 @@
-"""Real network graphs, every tensor: the bits of onnxruntime in its arithmetic, the correctly rounded value in exact."""
+"""Real network graphs, every tensor: the bits of onnxruntime in its arithmetic,
+the correctly rounded value in exact."""
 
 from __future__ import annotations
 

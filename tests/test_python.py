@@ -1,4 +1,5 @@
-"""What Python users see: public names, one-line texts, notebooks, `qrun.compare`, `qrun.report`, and errors in Python's words."""
+"""What Python users see: public names, one-line texts, notebooks, `qrun.compare`, `qrun.report`,
+and errors in Python's words."""
 
 from __future__ import annotations
 

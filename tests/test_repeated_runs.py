@@ -344,7 +344,8 @@ def test_an_output_that_is_asked_for_is_not_that_of_the_run_before() -> None:
 
 
 def test_nodes_of_which_none_is_native_run_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third run and later ones are no longer planned or bound: texts, a sequence, and an output that is a constant."""
+    """The third run and later ones are no longer planned or bound:
+    texts, a sequence, and an output that is a constant."""
     nodes = [
         helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array([5], np.int64))),
         helper.make_node("StringNormalizer", ["t"], ["u"], case_change_action="UPPER"),

@@ -1,4 +1,5 @@
-"""Weights that are fed again, the same or others, give what the reference gives, in every run and whatever came before."""
+"""Weights that are fed again, the same or others, give what the reference gives,
+in every run and whatever came before."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ Feeds = dict[str, Array]
 F, SEED = np.float32, 7
 HEAD = '<ir_version: 8, opset_import: ["" : 19]> g '
 RUNS = 7
-"""Runs with the same weights after which they are constants: a first one, one that a program makes, two that are alike, and
-as many again of what is made of them."""
+"""Runs with the same weights after which they are constants: a first one, one that a program makes, two that are alike,
+and as many again of what is made of them."""
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 

@@ -1,4 +1,5 @@
-"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors. It stops for nothing that is in a file."""
+"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors.
+It stops for nothing that is in a file."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Settings:
 
 @frozen
 class Checked:
-    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it.
+    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has;
+    which rules judged it.
 
     sha256: of its content; "" if it cannot be read.
     """

@@ -22,8 +22,8 @@ Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 class ComparedOutput:
     """One output beside its record.
 
-    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got, recorded:
-    the first element that differs; exact: its value before rounding, if that is known.
+    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got,
+    recorded: the first element that differs; exact: its value before rounding, if that is known.
     verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
     1e-5 steps of a tie), ``error``, or ``unclassified``.
     """

@@ -47,7 +47,8 @@ def check_in_processes(
     jobs: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[Checked]:
-    """As `check_models`, in so many processes. backend: the arguments of `runner_maker`; progress: told how many are done.
+    """As `check_models`, in so many processes. backend: the arguments of `runner_maker`;
+    progress: told how many are done.
 
     A model that ends its process three times has that as its finding.
     """

@@ -1,6 +1,7 @@
 """Recorded vectors: ``test_data_set_*`` folders replayed on a model, and every output compared with its record.
 
-Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, or what a sequence, an optional or a map is, by name or in graph order.
+Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, or what a sequence,
+an optional or a map is, by name or in graph order.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Vector:
         self.findings.append(Finding(message, rule=code, name=NAMES[code], level="error", **facts))
 
     def refuse(self, error: QrunError) -> None:
-        """The vector was not replayed, because of this error. It is a finding too if it is about more than qrun's limits."""
+        """The vector was not replayed, because of this error.
+        It is a finding too if it is about more than qrun's limits."""
         self.reason, self.refusal = error.message, as_finding(error)
         if isinstance(error, (LimitError, UnsupportedError)):
             self.status = "skipped"

@@ -58,7 +58,8 @@ class Slow(Exception):
 
 
 class Child:
-    """A process that runs other runtimes. It ends when this one does, however that ends. Raises Crash if it cannot start."""
+    """A process that runs other runtimes. It ends when this one does, however that ends.
+    Raises Crash if it cannot start."""
 
     def __init__(self) -> None:
         self._log = _log()
@@ -87,8 +88,8 @@ class Child:
         return self._process.poll() is None
 
     def ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered, Slow
-        if there is none after so many seconds.
+        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered,
+        Slow if there is none after so many seconds.
 
         Ctrl-C while it waits leaves the child at work; that answer is then passed over.
         """
@@ -136,7 +137,8 @@ class Child:
                     stream.close()
 
     def leave(self) -> None:
-        """Let go of a child of the process that this one was forked from: whatever is still to be written goes nowhere."""
+        """Let go of a child of the process that this one was forked from:
+        whatever is still to be written goes nowhere."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._process.stdin.fileno())
@@ -203,7 +205,8 @@ _turn = RLock()
 
 
 def alone() -> RLock:
-    """For requests that need the same child: with this lock held, no other thread starts another or learns of its end."""
+    """For requests that need the same child: with this lock held,
+    no other thread starts another or learns of its end."""
     return _turn
 
 

@@ -1,4 +1,5 @@
-"""Messages on a pipe: how many parts, their lengths, then the parts: a pickle and the arrays' bytes, which it refers to."""
+"""Messages on a pipe: how many parts, their lengths, then the parts:
+a pickle and the arrays' bytes, which it refers to."""
 
 from __future__ import annotations
 

@@ -215,9 +215,11 @@ def heading(group: str) -> Heading:
 
 
 def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.option`` under a heading of the help, which shows its default; the Tab key completes what its metavar says.
+    """``click.option`` under a heading of the help, which shows its default;
+    the Tab key completes what its metavar says.
 
-    shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value, where the name is another one.
+    shown: as the help shows it: ``-j, --jobs N``. into: the parameter that gets the value,
+    where the name is another one.
     type:  of click, or the words to choose from; without one, and without a metavar, it is a flag.
     """
     shown, _, metavar = shown.replace(", ", ",").partition(" ")

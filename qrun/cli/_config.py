@@ -132,7 +132,8 @@ def _options(ctx: click.Context) -> dict[str, Option]:
 
 
 def _value(ctx: click.Context, option: Option, key: str, value: Any, path: Path) -> Any:
-    """A TOML value as click takes it from a file; CallError if its kind, or the value itself, does not fit the option."""
+    """A TOML value as click takes it from a file; CallError if its kind, or the value itself,
+    does not fit the option."""
     if option.multiple:
         items = value if isinstance(value, list) else [value]
         if all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items):

@@ -98,7 +98,8 @@ def _load(model: str | bytes, source: str, kept: bool) -> Model:
 
 
 def _asked(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tensors that --tensor names. Raises CallError if --output or --trace cannot be written, before anything is run."""
+    """The tensors that --tensor names. Raises CallError if --output or --trace cannot be written,
+    before anything is run."""
     if not (options.get("tensor") or options.get("output") or options["trace"]):
         return ()
     from qrun.io.inputs import files_read

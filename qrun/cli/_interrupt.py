@@ -1,6 +1,8 @@
-"""Ctrl-C of the command from its first line to its last: `qrun` itself holds it until `heed`, after `finish` it ends the process at once.
+"""Ctrl-C of the command from its first line to its last: `qrun` itself holds it until `heed`,
+after `finish` it ends the process at once.
 
-Only in a process of the command is anything changed; whoever calls `main` keeps their handler. `main` may be called again.
+Only in a process of the command is anything changed; whoever calls `main` keeps their handler.
+`main` may be called again.
 """
 
 from __future__ import annotations

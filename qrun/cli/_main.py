@@ -1,4 +1,5 @@
-"""The entry point: run the command, print what went wrong in one style, and give every kind of end its own exit code."""
+"""The entry point: run the command, print what went wrong in one style,
+and give every kind of end its own exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug, 130 Ctrl-C."""
+    """Run one command and return its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug,
+    130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     call = Call(
         argv=arguments,

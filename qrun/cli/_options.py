@@ -174,7 +174,8 @@ def limits(options: Mapping[str, Any]) -> ResourceLimits:
 
 
 def tolerance_options(under: Heading, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
-    """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
+    """``--lsb``, ``--rtol`` and ``--atol``. what: may differ;
+    rtol, atol: how the defaults of these are given, or shown."""
     about = f"tolerance of floating-point {what}."
     return stacked(
         under("--lsb N", f"Steps by which integer {what} may differ.", type=WholeNumber(0), default=0),

@@ -44,8 +44,8 @@ class Accuracy(InNotebook):
     partly:   nodes of which only the rounding of their result is known, as they cannot be computed from tensors of the
               reference: what they read is not matched.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
-    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as measured
-              there if an output is of codes that nothing tells the scale of.
+    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as
+              measured there if an output is of codes that nothing tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
     seconds:  the time that the ranking had; inf: as much as it took.
     """
@@ -96,7 +96,8 @@ class Accuracy(InNotebook):
 
     @property
     def misfits(self) -> tuple[Cost, ...]:
-        """Nodes that cost much for a scale that does not suit the values: it is to be corrected before anything else."""
+        """Nodes that cost much for a scale that does not suit the values:
+        it is to be corrected before anything else."""
         return tuple(cost for cost in self.costs if cost.fit is not None and cost.share >= _MUCH)
 
 
@@ -118,8 +119,8 @@ def accuracy(
     min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
     max_time:   seconds that a run of the first inputs may take; None: any time.
-    seconds:    for measuring what nodes do to the outputs, all feeds together; inf for no limit. See `Effects` for what is
-                left out where that does not suffice.
+    seconds:    for measuring what nodes do to the outputs, all feeds together; inf for no limit. See `Effects` for what
+                is left out where that does not suffice.
     Raises CallError if the inputs differ or no feed is given, RunError if a run fails, UnsupportedError.
     """
     _check(reference, quantized, feeds)
@@ -213,7 +214,8 @@ class Departure:
     real, measured: both as SQNR in dB.
     node:           the first one that makes something else than the measurement of it; None if no tensor shows it.
     floats:         the reference's nodes that should do the same.
-    hint:           in words, what the node reads with another scale or zero point than it was made with, or what to look at.
+    hint:           in words, what the node reads with another scale or zero point than it was made with,
+                    or what to look at.
     """
 
     real: float
@@ -224,7 +226,8 @@ class Departure:
 
 
 def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured: float) -> Departure | None:
-    """Do noise to signal ratios of the model and of its nodes measured together go apart? feeds: a run to look where."""
+    """Do noise to signal ratios of the model and of its nodes measured together go apart? feeds:
+    a run to look where."""
     ends = [decibels(max(ratio, _EXACT)) for ratio in (real, measured)]
     if not ranking.watches or not abs(ends[0] - ends[1]) > _APART:
         return None

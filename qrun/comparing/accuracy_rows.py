@@ -29,8 +29,8 @@ class OutputAccuracy:
                      outputs that decide nothing.
     equal:           within the tolerance in all runs.
     counted:         has it steps that the tolerance counts: is it of integers, or dequantized in the second model?
-    codes:           is it of codes in one model and of real numbers in the other, and nothing tells what the codes stand for?
-                     Then it has no noise and is not equal.
+    codes:           is it of codes in one model and of real numbers in the other, and nothing tells what the codes
+                     stand for? Then it has no noise and is not equal.
     """
 
     KEYS = {
@@ -156,7 +156,8 @@ class Rows:
     def _comparable(
         self, at: int, got: Array, want: Array, theirs: Values, mine: Values
     ) -> tuple[Array, Array, Array | None]:
-        """Both arrays, as real numbers if one holds such or their codes have other scales; and the second one's steps."""
+        """Both arrays, as real numbers if one holds such or their codes have other scales;
+        and the second one's steps."""
         spoken, told = self.meanings[at]
         if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
             return got, want, None

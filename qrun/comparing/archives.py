@@ -77,8 +77,8 @@ def compare_npz(
     """Compare two .npz files; one pair of arrays is in memory at a time. `a` is what `b` should be.
 
     types: element types by key, for those that .npz does not have: an array in the stored form of such a type
-           (`qrun.io.storable.storable`: bit patterns, int4 as int8) is taken back to it first. Without, bit patterns are
-           compared as the unsigned integers that they are stored as.
+           (`qrun.io.storable.storable`: bit patterns, int4 as int8) is taken back to it first. Without, bit patterns
+           are compared as the unsigned integers that they are stored as.
     max_memory: bytes to hold at once; None: 80 % of what is free.
     Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
     """

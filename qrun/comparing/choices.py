@@ -40,9 +40,10 @@ def sides(
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 
-    against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
-             qrun.
-             "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others, both emulated.
+    against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all
+             sides that are qrun.
+             "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others,
+             both emulated.
     data:    the bytes of a model that was not read from a path. limits: of each run.
     Raises UnsupportedError if the other runtime is not installed.
     """

@@ -70,8 +70,8 @@ def compare(
 ) -> Comparison | Accuracy:
     """Where a model's results differ on another side and why, or what quantization costs, node by node.
 
-    model, other: paths, bytes, onnx.ModelProto or loaded models. Without `other`, the model is compared with itself on the
-                  side `against`; with it, `model` is the float model and `other` was quantized from it.
+    model, other: paths, bytes, onnx.ModelProto or loaded models. Without `other`, the model is compared with itself on
+                  the side `against`; with it, `model` is the float model and `other` was quantized from it.
     feeds:      arrays by input name; for two models also several of them.
     against:    ort, ort-optimized, onnx-ref, reference, native, fused or literal, as ``qrun compare --against``.
     arith:      of the side that is qrun.
@@ -79,7 +79,8 @@ def compare(
     lsb, rtol, atol: what counts as equal, in steps and as numpy.isclose has it; None: as ``qrun compare``.
     min_sqnr:   dB that each output must reach, in place of rtol and atol.
     budget:     seconds for measuring what each node costs; None for no limit.
-    max_memory: bytes that a run may hold; None: 80 % of what is free. max_time: seconds that it may take; None: any time.
+    max_memory: bytes that a run may hold; None: 80 % of what is free.
+    max_time: seconds that it may take; None: any time.
 
     A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
     `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.

@@ -86,7 +86,8 @@ class Comparison(InNotebook):
 
     a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
     outputs:   the graph's outputs that nodes make, as the sides ran.
-    piecewise: what the second side said when it refused the whole model, or crashed; it then ran node by node on the first one's.
+    piecewise: what the second side said when it refused the whole model, or crashed;
+    it then ran node by node on the first one's.
     origin:    of a first difference that is inherited: where the other bits start that lead to it, and why, though they
                are within the tolerance there; None if that is not known.
     """

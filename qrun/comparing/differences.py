@@ -1,4 +1,5 @@
-"""How two arrays of one tensor differ: counted, in steps or absolute, and as signal to noise, also over several runs."""
+"""How two arrays of one tensor differ: counted, in steps or absolute, and as signal to noise,
+also over several runs."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from qrun.ir.types import describe, type_name
 
 @frozen
 class Tolerance:
-    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, and those that come of sums by `eps` float32
-    epsilons (2^-23) of the largest magnitude in their tensor: a sum is as exact as its terms, however small its result is.
+    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, and those that come of sums by `eps`
+    float32 epsilons (2^-23) of the largest magnitude in their tensor:
+    a sum is as exact as its terms, however small its result is.
     """
 
     lsb: int = 0
@@ -31,7 +33,8 @@ class Tolerance:
 
 EXACT = Tolerance(0, 0.0, 0.0)
 NOISE = 16
-"""Epsilons for sums in another order, which differ by fewer in real networks; half a step of 16-bit codes is 64 of them."""
+"""Epsilons for sums in another order, which differ by fewer in real networks;
+half a step of 16-bit codes is 64 of them."""
 _EPSILON = 2.0**-23
 
 
@@ -114,7 +117,8 @@ def integral(dtype: np.dtype[Any]) -> bool:
 
 
 def sqnr(got: Array, want: Array) -> float:
-    """Signal to quantization noise ratio in dB, ``10 log10(sum(want^2) / sum((got - want)^2))``; inf if they are equal."""
+    """Signal to quantization noise ratio in dB, ``10 log10(sum(want^2) / sum((got - want)^2))``;
+    inf if they are equal."""
     a, b = (np.asarray(x, np.float64).reshape(-1) for x in (got, want))
     with np.errstate(all="ignore"):
         noise, signal = float(np.square(a - b).sum()), float(np.square(b).sum())

@@ -1,5 +1,6 @@
-"""What onnxruntime computes on another CPU, recomputed on this one: each node in its arithmetic, with sums of products as that
-CPU's kernels add them; and groups of nodes in all their forms: as written, or as integer operators, in either arithmetic."""
+"""What onnxruntime computes on another CPU, recomputed on this one: each node in its arithmetic, with sums of products
+as that CPU's kernels add them; and groups of nodes in all their forms:
+as written, or as integer operators, in either arithmetic."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from qrun.passes import optimize
 class EmulatedSide(QrunSide):
     """The graph as onnxruntime fuses it, in its arithmetic.
 
-    saturating: are uint8 * int8 products added in saturating pairs, as by vpmaddubsw on x86 CPUs without VNNI? Else sums are
-                exact, as on all other CPUs.
+    saturating: are uint8 * int8 products added in saturating pairs, as by vpmaddubsw on x86 CPUs without VNNI? Else
+                sums are exact, as on all other CPUs.
     max_memory: bytes that all tensors may take. max_time: seconds that a node may take.
     """
 
@@ -54,8 +55,8 @@ def run_emulated(
 ) -> dict[str, Array]:
     """The tensors asked for, every node in onnxruntime's arithmetic.
 
-    saturating: add uint8 * int8 products in saturating pairs. Depthwise convolutions have kernels of their own there, which
-                are exact.
+    saturating: add uint8 * int8 products in saturating pairs. Depthwise convolutions have kernels of their own there,
+                which are exact.
     Raises QrunError if a node cannot run, or takes more than `max_time`, or the tensors take more than `max_memory`.
     """
     values: dict[str, Array] = {**model.constants, **feeds}

@@ -64,8 +64,8 @@ class Meaning:
 
 
 def meaning(model: Model, name: str) -> Meaning | None:
-    """Which scale and zero point a tensor of codes has: those of the node that quantizes it, else of one that dequantizes
-    it, with nodes that only move codes in between; None if no node tells.
+    """Which scale and zero point a tensor of codes has: those of the node that quantizes it, else of one that
+    dequantizes it, with nodes that only move codes in between; None if no node tells.
     """
     return _maker(model, name) or _reader(model, name)
 
@@ -164,8 +164,8 @@ class TensorScales:
         return Code(float(scale.reshape(())), float(zero.reshape(()))) if fits else PLAIN
 
     def step(self, name: str, like: Array) -> Array | None:
-        """What two neighbouring codes are apart in a tensor of real numbers that a DequantizeLinear made, as it broadcasts
-        with `like`; through nodes that move elements if there is one scale. None if no such node made it.
+        """What two neighbouring codes are apart in a tensor of real numbers that a DequantizeLinear made, as it
+        broadcasts with `like`; through nodes that move elements if there is one scale. None if no such node made it.
         """
         whole = True
         while (node := self.model.producers.get(name)) is not None and node.inputs:

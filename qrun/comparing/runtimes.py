@@ -38,8 +38,8 @@ def compare_runtimes(
     isolate: make each node of side `a` anew from the values of side `b`, so that errors do not add up.
 
     A difference is looked into where the node's result differs though it reads the same values. If `b` refuses the
-    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model, or `b`
-    cannot run at all.
+    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model, or
+    `b` cannot run at all.
     """
     mine = a.run(feeds)
     refused = None
@@ -160,7 +160,8 @@ class _Work:
         return found
 
     def origin(self, found: Sequence[ComparedTensor]) -> ComparedTensor | None:
-        """The first tensor with other bits among those that lead to the first difference; None if that is not inherited."""
+        """The first tensor with other bits among those that lead to the first difference;
+        None if that is not inherited."""
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None

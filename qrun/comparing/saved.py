@@ -112,8 +112,8 @@ class SavedChecks:
 def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
     """Compare two files that qrun wrote with ``--json``; `a` is the earlier one.
 
-    Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure, or
-    if one is of another kind than the other.
+    Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure,
+    or if one is of another kind than the other.
     """
     (kind, first), (other, second) = (read_document(path, KINDS, HOW) for path in (a, b))
     if kind != other:

@@ -1,4 +1,5 @@
-"""Two saved profiles: what became slower or faster, and by more than the runs of one profile differ among themselves."""
+"""Two saved profiles: what became slower or faster, and by more than the runs of one profile differ among
+themselves."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Change:
 
     From 10 runs on such boxes contain their notches, median +- 1.57 * IQR / sqrt(runs), and medians whose notches do
     not overlap differ at a level of about 5 % (McGill, Tukey, Larsen, "Variations of Box Plots", The American
-    Statistician 32(1), 1978). With fewer runs nothing is said, and nothing of other work. What changes between two calls (other programs, another
-    clock rate) is not in the spread of either.
+    Statistician 32(1), 1978). With fewer runs nothing is said, and nothing of other work. What changes between two
+    calls (other programs, another clock rate) is not in the spread of either.
     """
 
     before: float
@@ -82,8 +83,8 @@ class SavedProfiles:
 
     @property
     def equal(self) -> bool:
-        """Whether both measured the same work. Times are never equal and differ from machine to machine and hour to hour,
-        so a change of them is told and is no failure."""
+        """Whether both measured the same work. Times are never equal and differ from machine to machine and hour to
+        hour, so a change of them is told and is no failure."""
         return self.same_work
 
 

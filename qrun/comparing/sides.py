@@ -148,7 +148,8 @@ class QrunSide:
 
 
 def units_of(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
-    """The units of a model of which `ran` runs; groups: for its nodes, by index, the model's; none if it is the model itself."""
+    """The units of a model of which `ran` runs; groups: for its nodes, by index, the model's;
+    none if it is the model itself."""
     if not groups:
         return tuple(Unit(node, (node,)) for node in model.nodes)
     nodes = {node.index: node for node in model.nodes}

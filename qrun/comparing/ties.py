@@ -36,7 +36,8 @@ def before_rounding(node: Node, values: Values) -> Array | None:
 
 
 def ties(exact: Array, got: Array, want: Array) -> int:
-    """How many of these elements have neighbours as `got` and `want`, and an exact value within NEAR of their middle."""
+    """How many of these elements have neighbours as `got` and `want`,
+    and an exact value within NEAR of their middle."""
     middle = (got.astype(np.float64) + want.astype(np.float64)) / 2
     step = np.abs(got.astype(np.float64) - want.astype(np.float64))
     return int(np.count_nonzero((step == 1) & (np.abs(exact - middle) <= NEAR)))

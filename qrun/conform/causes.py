@@ -12,8 +12,8 @@ ACCEPTS_INVALID, GARBAGE, ZERO_RANGE = "accepts-invalid", "garbage", "zero-range
 def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
     """The runtime gives an answer for a model that the specification forbids, instead of refusing it.
 
-    To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the defect
-    in a model of your own.
+    To confirm: qrun conform --select CASE -v has the model and the sentence that forbids it; qrun check finds the
+    defect in a model of your own.
 
     To do: Do not rely on the runtime to find broken models: run qrun check before. Report the case to the runtime.
     """
@@ -21,8 +21,8 @@ def _accepts_invalid(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
-    """The same model and inputs give other bits from run to run: the runtime reads memory that it has not written, or its
-    threads race.
+    """The same model and inputs give other bits from run to run: the runtime reads memory that it has not written, or
+    its threads race.
 
     To confirm: Run the case several times, in one process and in several; with one thread a race does not show.
 
@@ -32,8 +32,8 @@ def _garbage(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _zero_range(suspect: Suspect) -> Iterator[Hypothesis]:
-    """DynamicQuantizeLinear of nothing but zeros, or of no elements: the formula divides 0 by 0, and the specification does
-    not say which scale that gives. Runtimes choose 1, 0 or 1/255.
+    """DynamicQuantizeLinear of nothing but zeros, or of no elements: the formula divides 0 by 0, and the specification
+    does not say which scale that gives. Runtimes choose 1, 0 or 1/255.
 
     To confirm: Run the operator alone on zeros and print its second output, the scale.
 

@@ -24,8 +24,9 @@ REFUSES, LACKS = 2, 3
 class CommandRunner:
     """``cmd:PROGRAM {model} {inputs} {outputs}``.
 
-    model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the order of
-             the graph's inputs. outputs: an empty folder, into which the program writes output_0.pb, output_1.pb, ...
+    model:   path of an .onnx file. inputs: a folder with input_0.pb, input_1.pb, ..., one TensorProto each, in the
+             order of the graph's inputs. outputs: an empty folder,
+             into which the program writes output_0.pb, output_1.pb, ...
     Raises CallError if the text names none of these places, or no program.
     """
 

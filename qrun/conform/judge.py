@@ -21,7 +21,8 @@ from qrun.ir.load import load
 from qrun.ir.types import describe
 
 NEAR = 6.1e-5
-"""Steps from a tie within which the arithmetic decides: what four roundings to float32 can move a quotient of 256 by."""
+"""Steps from a tie within which the arithmetic decides:
+what four roundings to float32 can move a quotient of 256 by."""
 SHOWN = 3
 """Elements that a result shows."""
 ARITHMETIC = ("float32-multiplier", "float32-arithmetic")

@@ -33,7 +33,8 @@ _Answers = SimpleQueue[tuple[dict[str, Any], list[bytes]] | None]
 
 
 class ProcessRunner:
-    """One adapter in one process. adapter: its module; option: what it is given; python: the interpreter, "" for this one.
+    """One adapter in one process. adapter: its module; option: what it is given;
+    python: the interpreter, "" for this one.
 
     Raises UnsupportedError if the runtime cannot be imported there.
     """

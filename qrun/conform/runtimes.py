@@ -18,7 +18,8 @@ PLACES = ("{model}", "{inputs}", "{outputs}")
 
 @frozen
 class Runtime:
-    """One way to run models. label: for people, to which the version is added. adapter: a module; option: what it is given."""
+    """One way to run models. label: for people, to which the version is added.
+    adapter: a module; option: what it is given."""
 
     name: str
     label: str

@@ -52,8 +52,8 @@ class CaseHead:
 
 @frozen
 class CaseInfo(CaseHead):
-    """What the list of cases says of one. rejects: is the model forbidden, so that it must be refused? block, start, length:
-    where the archive has it."""
+    """What the list of cases says of one. rejects: is the model forbidden, so that it must be refused? block, start,
+    length: where the archive has it."""
 
     rejects: bool
     block: str
@@ -88,8 +88,8 @@ class Case:
     """A case with its data.
 
     inputs, expected: arrays by name, in the order of the graph.
-    exact:   of each output the real numbers before they are rounded, in steps of the output, zero point not added; float64.
-             Outputs that are not rounded have none.
+    exact:   of each output the real numbers before they are rounded, in steps of the output, zero point not added;
+             float64. Outputs that are not rounded have none.
     margin:  how far each of them is from the nearest tie at which the result changes, in the same steps; float32.
     within:  by how much floats may differ because the specification says nothing about the precision of their sums.
     """

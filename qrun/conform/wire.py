@@ -1,4 +1,5 @@
-"""Messages between qrun and a process that runs cases: JSON and raw bytes. No package but the standard library is needed."""
+"""Messages between qrun and a process that runs cases: JSON and raw bytes.
+No package but the standard library is needed."""
 
 from __future__ import annotations
 

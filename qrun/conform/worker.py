@@ -1,4 +1,5 @@
-"""The other process: it loads one adapter, and runs case after case. It may be of another Python, without qrun's packages."""
+"""The other process: it loads one adapter, and runs case after case.
+It may be of another Python, without qrun's packages."""
 
 from __future__ import annotations
 

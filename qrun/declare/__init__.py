@@ -1,8 +1,8 @@
 """How the rest is declared, at little cost to a process that starts.
 
-`frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked for;
-`Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the terminal shows it;
-`grouped` puts values together that have a key in common.
+`frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked
+for; `Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the
+terminal shows it; `grouped` puts values together that have a key in common.
 
 May be imported by everything. Knows nothing of qrun.
 """

@@ -16,8 +16,8 @@ def uncollected() -> Iterator[None]:
     """Meanwhile circles of objects are not looked for, in no thread.
 
     A plan is ten thousands of objects, all of which stay: looking through them, and through all that the process had
-    before, again and again took a tenth to a fifth of the time that planning takes. A process that does without anyway is
-    left so.
+    before, again and again took a tenth to a fifth of the time that planning takes. A process that does without anyway
+    is left so.
     """
     global _holding
     with _lock:

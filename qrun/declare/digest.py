@@ -45,7 +45,8 @@ def _pieces(part: Bytes) -> list[bytes]:
 
 
 class Content:
-    """All bytes that something was made from, in parts; others have another digest, which is found when it is asked for."""
+    """All bytes that something was made from, in parts; others have another digest,
+    which is found when it is asked for."""
 
     def __init__(self, *parts: Bytes) -> None:
         self._parts = parts

@@ -19,10 +19,11 @@ def frozen(cls: type[T], /) -> type[T]: ...
 def frozen(*, slots: bool = True, weak: bool = False, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[Any] | None = None, *, slots: bool = True, weak: bool = False, eq: bool = True) -> Any:
-    """What ``@dataclass(frozen=True, slots=True)`` makes, in a thirtieth of the time; ``replace``, ``fields``, ``asdict`` take it.
+    """What ``@dataclass(frozen=True, slots=True)`` makes, in a thirtieth of the time;
+    ``replace``, ``fields``, ``asdict`` take it.
 
-    dataclass writes and compiles seven methods for every class, which was a quarter of what starting qrun took. Here all
-    classes share them, the two that can be faster are written when a class has made some objects, and dataclass's
+    dataclass writes and compiles seven methods for every class, which was a quarter of what starting qrun took. Here
+    all classes share them, the two that can be faster are written when a class has made some objects, and dataclass's
     own description of the fields when it is asked for. Fields of bases come first, as dataclass has them.
 
     slots: False for a class with a ``cached_property``.
@@ -65,7 +66,8 @@ def _declare(cls: type[Any], methods: Mapping[str, object], slots: bool, weak: b
 
 
 def declared(cls: type[Any]) -> Mapping[str, Any]:
-    """The fields of a class that `frozen` or `changeable` made, in order: their defaults, MISSING where there is none."""
+    """The fields of a class that `frozen` or `changeable` made, in order: their defaults,
+    MISSING where there is none."""
     names, defaults = cls._declared
     return {name: defaults.get(name, MISSING) for name in names}
 
@@ -92,8 +94,8 @@ _DESCRIBED = _Described()
 
 
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-    """One of the first objects of a class. To write and compile the class's own ``__init__`` takes as long as a hundred of
-    them, and most classes of a short run have fewer."""
+    """One of the first objects of a class. To write and compile the class's own ``__init__`` takes as long as a hundred
+    of them, and most classes of a short run have fewer."""
     made: Any = self._owner
     names, _ = made._declared
     made._count += 1
@@ -109,7 +111,8 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _completed(made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
-    """The values of all fields; None if some are missing, or are given that there are not, which the class's own tells."""
+    """The values of all fields; None if some are missing, or are given that there are not,
+    which the class's own tells."""
     names, defaults = made._declared
     values = dict(zip(names, args, strict=False))
     if len(args) > len(names) or not (values.keys().isdisjoint(kwargs) and kwargs.keys() <= set(names)):
@@ -200,7 +203,8 @@ _BY_VALUE = _named(__eq__, __hash__)
 
 
 def keys(text: str) -> dict[str, str]:
-    """What a record is called in JSON, as its ``KEYS``: names of attributes, ``key=attribute`` where the two differ: ``"index=node.index name"``."""
+    """What a record is called in JSON, as its ``KEYS``: names of attributes,
+    ``key=attribute`` where the two differ: ``"index=node.index name"``."""
     pairs = (word.partition("=") for word in text.split())
     return {key: name or key for key, _, name in pairs}
 

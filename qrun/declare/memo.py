@@ -34,7 +34,8 @@ R = TypeVar("R", bound=Remembering)
 
 
 def remembered(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-    """A method whose results are kept in its owner's memo: each is made once for the same arguments, which are hashable."""
+    """A method whose results are kept in its owner's memo:
+    each is made once for the same arguments, which are hashable."""
 
     def found(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.memo.once((method.__name__, *args, *kwargs.items()), lambda: method(self, *args, **kwargs))

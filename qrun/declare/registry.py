@@ -41,8 +41,8 @@ class Registry(Mapping[K, T]):
         return len(self.declared)
 
     def _load(self, name: str) -> None:
-        """Import the modules that may declare `name`, all of them if it is empty. Other threads wait: none sees only the
-        first of two versions."""
+        """Import the modules that may declare `name`, all of them if it is empty. Other threads wait: none sees only
+        the first of two versions."""
         if name in self._asked or "" in self._asked:
             return
         with self._lock:

@@ -84,7 +84,8 @@ class RunNode(RanNode):
 class ProfileNode(RanNode):
     """A node of a profile, with statistics of its times.
 
-    inserted:   it stands for no node of the model: onnxruntime inserted it. ran_by: the kernel, or onnxruntime's operator.
+    inserted:   it stands for no node of the model: onnxruntime inserted it.
+                ran_by: the kernel, or onnxruntime's operator.
     sd_ms:      sample deviation; None for a single run.
     share:      of the median of the runs that the nodes' times are of.
     gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
@@ -149,9 +150,11 @@ class OperatorTimes:
 
 @frozen
 class GroupTimes:
-    """Nodes of the model that two runtimes ran as a whole, named after the heaviest, with both medians (None: nothing ran).
+    """Nodes of the model that two runtimes ran as a whole, named after the heaviest, with both medians (None:
+    nothing ran).
 
-    folded: neither ran anything for it. ratio: `other_ms` by `median_ms`. events, other_events: places in the nodes of both.
+    folded: neither ran anything for it. ratio: `other_ms` by `median_ms`.
+    events, other_events: places in the nodes of both.
     """
 
     nodes: tuple[int, ...]
@@ -170,7 +173,8 @@ class GroupTimes:
 
 @frozen
 class PairedTimes:
-    """The groups whose heaviest node is of one operator: how many, their nodes, and both medians. ratio: as of a group."""
+    """The groups whose heaviest node is of one operator: how many, their nodes, and both medians.
+    ratio: as of a group."""
 
     op: str
     groups: int
@@ -188,7 +192,8 @@ class TensorCodes:
 
     index, node: of the node that makes it or reads it first. kind: activation, weight or bias.
     scale, zero_point: the smallest and the largest. limits: of the type; used: of the values.
-    at_low, at_high: elements at the limits. bins: the other elements in parts of the range; bin_codes: codes of each part.
+    at_low, at_high: elements at the limits. bins: the other elements in parts of the range;
+    bin_codes: codes of each part.
     """
 
     name: str
@@ -246,8 +251,8 @@ class FedInput:
 class RunOutput:
     """An output of a run.
 
-    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows. values: nested lists; None
-    of large arrays. None also stands for what a saved run does not tell.
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows. values: nested
+    lists; None of large arrays. None also stands for what a saved run does not tell.
     """
 
     name: str

@@ -72,7 +72,8 @@ class NodeFacts:
 
 @frozen
 class StoredTensor:
-    """A tensor in the file. min, max, nan, inf: see `qrun.report.stats.Stats`; values: nested lists, None of large ones."""
+    """A tensor in the file. min, max, nan, inf: see `qrun.report.stats.Stats`;
+    values: nested lists, None of large ones."""
 
     name: str
     type: str
@@ -95,8 +96,8 @@ class Quantization:
 
 @frozen
 class Inspection:
-    """The JSON of ``qrun inspect``. macs: None, with the reason in `macs_unknown`, where they are not known; `assumed`: sizes that
-    they are counted with. obstacle: why qrun does not run the model."""
+    """The JSON of ``qrun inspect``. macs: None, with the reason in `macs_unknown`, where they are not known; `assumed`:
+    sizes that they are counted with. obstacle: why qrun does not run the model."""
 
     model: Mapping[str, Any]
     parameters: int

@@ -32,8 +32,8 @@ def unwritten(default: Any) -> Any:
 def encode(value: Any) -> Any:
     """A record, or anything that holds records, as what ``json.dumps`` takes; NaN and infinities as nan, inf, -inf.
 
-    A class with ``KEYS`` (`qrun.declare.frozen.keys`) has these keys, each an attribute, a property, or one of a part, such as ``node.index``, which is null
-    where the node is None. Paths are texts.
+    A class with ``KEYS`` (`qrun.declare.frozen.keys`) has these keys, each an attribute, a property, or one of a part,
+    such as ``node.index``, which is null where the node is None. Paths are texts.
     """
     if is_dataclass(value):
         names: Mapping[str, str] | None = getattr(type(value), "KEYS", None)

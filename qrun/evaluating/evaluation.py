@@ -70,7 +70,8 @@ class Evaluation:
 
 @frozen
 class Running:
-    """How far it is. total: None where nobody knows; left: seconds; headline: the score that is shown, if there is one."""
+    """How far it is. total: None where nobody knows; left: seconds;
+    headline: the score that is shown, if there is one."""
 
     done: int
     total: int | None
@@ -83,8 +84,8 @@ class Running:
 class Evaluator:
     """Takes what workers have done, in any order, and counts it in the order of the samples.
 
-    rows: the label, SHA-256 and output names of each model. to: for each the place of the one that it is held against as an
-    equal, or None.
+    rows: the label, SHA-256 and output names of each model. to: for each the place of the one that it is held against
+    as an equal, or None.
     """
 
     def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
@@ -150,8 +151,8 @@ def walk(
 ) -> Evaluation:
     """Run the models of a setup on samples.
 
-    folder: where finished chunks are kept, "" for nowhere. Raises CallError for what fits neither models nor metrics, and
-    what else workers raise; samples that fail are told in the result, unless the call wishes otherwise.
+    folder: where finished chunks are kept, "" for nowhere. Raises CallError for what fits neither models nor metrics,
+    and what else workers raise; samples that fail are told in the result, unless the call wishes otherwise.
     """
     axis = Axis.of(setup.models[0])
     batch = axis.size or (setup.job.batch if axis.size is None else 1)

@@ -1,4 +1,5 @@
-"""What the values inside say over all samples: what the rules find in their sums, and how the codes of each tensor are used.
+"""What the values inside say over all samples: what the rules find in their sums,
+and how the codes of each tensor are used.
 
 Everything is a count, so that it does not matter in which order, or where, the samples were run.
 """
@@ -30,7 +31,8 @@ class TensorHealth:
     """A quantized tensor over all samples.
 
     node:   that makes it, or reads it first. size: elements of all samples.
-    limits: the smallest and the largest code, used: of those that occurred; unused: codes between the limits that never did.
+    limits: the smallest and the largest code, used: of those that occurred;
+    unused: codes between the limits that never did.
     at_low, at_high: elements at the limits. scale: the smallest and the largest; None where it is not stored.
     range:  of the values seen, and holds: of those that the codes can stand for; None without one scale and zero point.
     """

@@ -1,7 +1,8 @@
 """What is measured of one sample: numbers by column, which are summed over all samples afterwards.
 
-Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k`` rows
-with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies); and one's own.
+Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k``
+rows with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies);
+and one's own.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def measured(
 
 
 def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
-    """Is the label the largest of the first output's classes, or among the five largest? Of equal ones the first counts."""
+    """Is the label the largest of the first output's classes,
+    or among the five largest? Of equal ones the first counts."""
     name, scores = next(iter(outputs.items()))
     row = scores.reshape(-1)
     if not scores.ndim or sum(size > 1 for size in scores.shape) > 1:

@@ -49,8 +49,8 @@ def _lost(chunk: Chunk) -> Done:
 def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
     """On a Dask cluster; ``local:4`` starts one of four processes here.
 
-    Raises UnsupportedError without the package ``distributed``, RunError when the scheduler is lost. What Dask logs meanwhile
-    of workers that come and go is no news to a user, and not shown.
+    Raises UnsupportedError without the package ``distributed``, RunError when the scheduler is lost. What Dask logs
+    meanwhile of workers that come and go is no news to a user, and not shown.
     """
     try:
         import distributed  # noqa: F401 - is it there?
@@ -124,7 +124,8 @@ _remote_worker: tuple[bytes, Worker] | None = None
 
 
 def _remote(job: bytes, chunk: bytes) -> Done:
-    """In a worker of the cluster, which keeps the models of the last job. Both are pickled, as Dask would take records apart."""
+    """In a worker of the cluster, which keeps the models of the last job.
+    Both are pickled, as Dask would take records apart."""
     global _remote_worker
     if _remote_worker is None or _remote_worker[0] != job:
         _remote_worker = job, Worker(pickle.loads(job), 1)

@@ -51,8 +51,8 @@ def renamed(model: Model, feed: Feed) -> Feed:
 class DataSet(Protocol):
     """Samples that can be read in any order.
 
-    source: where they are, for the report. identity: a digest that changes with them, as far as names, sizes and times of
-    files tell.
+    source: where they are, for the report. identity: a digest that changes with them, as far as names, sizes and times
+    of files tell.
     """
 
     source: str
@@ -86,8 +86,8 @@ class Axis:
 def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> DataSet:
     """The samples that ``--inputs`` names.
 
-    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` where there are several inputs.
-    Raises CallError for what does not fit the model's inputs.
+    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` where there are several
+    inputs. Raises CallError for what does not fit the model's inputs.
     """
     if not specs:
         raise CallError(

@@ -96,8 +96,8 @@ def _setup(
     order: Sequence[int] | None,
     labels: Array | None,
 ) -> Setup:
-    """The sides of a job: the models, then what they are held against. With labels, or metrics of one's own, a reference is
-    judged as the models are, and these are held against it; without one, against the first model."""
+    """The sides of a job: the models, then what they are held against. With labels, or metrics of one's own, a
+    reference is judged as the models are, and these are held against it; without one, against the first model."""
     judged = wishes.labels is not None or bool(wishes.metrics)
     sides = [RuntimeModel(_portable(model, data, bool(wishes.dask))) for model, data in zip(models, given, strict=True)]
     rows = [_row(model) for model in models]
@@ -203,8 +203,8 @@ def evaluate(
     """Judge models on samples, as ``qrun eval`` does.
 
     models:  one, or several: paths, bytes or onnx.ModelProto.
-    samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by input
-             name), or of pairs of either and a label.
+    samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
+             input name), or of pairs of either and a label.
     labels:  an integer for each sample, or their file. against: a model, ``ort`` or ``onnx-ref``.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples run at once, where the batch axis is free. jobs: processes; None: as many as pay.

@@ -1,9 +1,9 @@
 """Intervals: of shares, of means and ratios of samples, and of what differs between two models on the same samples.
 
-All intervals are of 95 %. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
-JASA 22 (1927); R. G. Newcombe, "Improved confidence intervals for the difference between binomial proportions based on
-paired data", Statistics in Medicine 17 (1998), method 10; Q. McNemar, Psychometrika 12 (1947); B. Efron, "Bootstrap
-methods", Annals of Statistics 7 (1979), percentiles.
+All intervals are of 95 %. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical
+inference", JASA 22 (1927); R. G. Newcombe, "Improved confidence intervals for the difference between binomial
+proportions based on paired data", Statistics in Medicine 17 (1998), method 10; Q. McNemar, Psychometrika 12 (1947); B.
+Efron, "Bootstrap methods", Annals of Statistics 7 (1979), percentiles.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Blocks:
         self._filled = 0
 
     def add(self, rows: Array) -> None:
-        """rows: float64 [samples, names], in the order of the samples, whatever parts they come in; NaN counts for nothing."""
+        """rows: float64 [samples, names], in the order of the samples, whatever parts they come in;
+        NaN counts for nothing."""
         for row in rows.tolist():
             if any(value != value for value in row):
                 continue

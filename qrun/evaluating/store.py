@@ -1,7 +1,8 @@
-"""Finished chunks in a folder: each a file that appears whole, is checked when it is read, and has the same bytes in every run.
+"""Finished chunks in a folder: each a file that appears whole, is checked when it is read,
+and has the same bytes in every run.
 
-``eval.json`` says what was evaluated, ``chunk-000012.npz`` has what became of one chunk: numbers and outputs as .npy files,
-failures as JSON, and as the archive's comment the SHA-256 of everything before it.
+``eval.json`` says what was evaluated, ``chunk-000012.npz`` has what became of one chunk: numbers and outputs as .npy
+files, failures as JSON, and as the archive's comment the SHA-256 of everything before it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ _OF_OUTPUTS = ("same", "mean_abs")
 class Score:
     """A metric of one model with the limits of its 95 % interval.
 
-    metric: ``top1``, ``top5``, ``argmax``, ``mean_abs``, ``max_abs`` (of all samples, without limits), ``cosine``, ``sqnr_db``
-            or one's own. output: its name, "" for a metric of the first, or of all.
+    metric: ``top1``, ``top5``, ``argmax``, ``mean_abs``, ``max_abs`` (of all samples, without limits), ``cosine``,
+            ``sqnr_db`` or one's own. output: its name, "" for a metric of the first, or of all.
     count:  samples that it is of.
     """
 
@@ -39,8 +39,9 @@ class Score:
 class PairedDifference:
     """A model against another on the same samples.
 
-    to: the other's place among the models. metric: ``top1``, or one's own; value: this one's minus the other's, with its
-    limits. won, lost: samples that only this one, or only the other, has right, and McNemar's p; None for other metrics.
+    to: the other's place among the models. metric: ``top1``, or one's own; value: this one's minus the other's, with
+    its limits. won, lost: samples that only this one, or only the other, has right, and McNemar's p;
+    None for other metrics.
     """
 
     to: int

@@ -1,4 +1,5 @@
-"""What a call asks for, and what is made of it: models and their references, samples, by whom, and when it is enough."""
+"""What a call asks for, and what is made of it: models and their references, samples, by whom,
+and when it is enough."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from qrun.ops import Arith
 class Wishes:
     """How a call wants its models evaluated; the fields are the options of ``qrun eval``.
 
-    labels: a file, or integers. jobs: None: as many as CPUs if that pays. against: a model, or one of RUNTIMES. shuffle: a seed. until_sure: the width of the first
-    share's interval at which it is enough, 0.01 for a point.
+    labels: a file, or integers. jobs: None: as many as CPUs if that pays. against: a model, or one of RUNTIMES.
+    shuffle: a seed. until_sure: the width of the first share's interval at which it is enough, 0.01 for a point.
     """
 
     labels: str | Array | None = None

@@ -65,7 +65,8 @@ class Chunk:
 
 @frozen
 class Failure:
-    """A sample that could not be read or run. side: the place of the model in the job, None where the sample is at fault."""
+    """A sample that could not be read or run. side: the place of the model in the job,
+    None where the sample is at fault."""
 
     place: int
     sample: str
@@ -80,7 +81,8 @@ class Done:
     """What became of a chunk.
 
     columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
-    outputs:  for each model the arrays of the samples that ran with all models, by output; of one shape they are joined.
+    outputs:  for each model the arrays of the samples that ran with all models, by output;
+              of one shape they are joined.
     health:   by place of the model.
     """
 

@@ -25,8 +25,8 @@ SHAPE = "--shape"
 
 @frozen
 class _Mismatch:
-    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model. got: what
-    came, where type and shape do not tell."""
+    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model.
+    got: what came, where type and shape do not tell."""
 
     expected: str
     want: Sequence[int | None] | None = None

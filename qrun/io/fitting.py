@@ -1,4 +1,5 @@
-"""What makes an array fit an input of a graph: other axes, other sizes, another element type; as numpy of an array x."""
+"""What makes an array fit an input of a graph: other axes, other sizes, another element type;
+as numpy of an array x."""
 
 from __future__ import annotations
 

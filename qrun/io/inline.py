@@ -78,7 +78,8 @@ class _Unfit(Exception):
 
 
 def to_value(model: Model, stated: TensorType, data: Any, text: str) -> Array:
-    """As `to_array`, also for a list of tensors, for objects as maps, and for null as an optional value that is none."""
+    """As `to_array`, also for a list of tensors, for objects as maps,
+    and for null as an optional value that is none."""
     held = stated.element and replace(stated.element, name=stated.name)
     if stated.kind == "optional" and held is not None:
         return absent() if data is None else to_value(model, held, data, text)

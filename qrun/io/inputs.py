@@ -1,8 +1,8 @@
 """``--inputs`` and ``--shape`` to feeds: which array goes to which graph input, and random data for the rest.
 
 A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits), REST being a file, ``-`` or JSON;
-otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one row
-of the leading axis, .pb (a TensorProto, next in order), a folder with ``input_*.pb``, or ``-``.
+otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one
+row of the leading axis, .pb (a TensorProto, next in order), a folder with ``input_*.pb``, or ``-``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Feeds:
 
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
-    symbols: sizes of dimensions that were given or assumed. assumed: those that were taken as 1, as nothing says how large they are.
+    symbols: sizes of dimensions that were given or assumed. assumed: those that were taken as 1,
+    as nothing says how large they are.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Arrays that stay in their files, of which rows are read when they are asked for: whatever the file's size, little memory.
+"""Arrays that stay in their files, of which rows are read when they are asked for:
+whatever the file's size, little memory.
 
 They are read, not mapped: a file that becomes shorter meanwhile is an error, where a mapped one ends the process.
 """

@@ -16,8 +16,9 @@ _ARRAYS = (".npy", ".pb")
 def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
     """The specs of each set, in order; all of them as one set where they are not several.
 
-    A folder of test_data_set_* folders is a set for each of them, a folder of .npz files one for each of these, and of a model
-    with one input so is a folder of .npy or .pb files. Several specs are a set each where each gives all inputs.
+    A folder of test_data_set_* folders is a set for each of them, a folder of .npz files one for each of these, and of
+    a model with one input so is a folder of .npy or .pb files.
+    Several specs are a set each where each gives all inputs.
     """
     parts = [part for spec in specs for part in _members(model, spec)]
     if len(parts) > 1 and all(_whole(model, part) for part in parts):

@@ -28,7 +28,8 @@ FREE = Sizes()
 
 
 def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
-    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol, or ``image[0]=4``) specs. Raises CallError."""
+    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol, or ``image[0]=4``) specs.
+    Raises CallError."""
     symbols: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     values = {v.name: v for v in (*model.inputs, *model.defaults)}

@@ -23,8 +23,8 @@ class Compound(np.ndarray):
 
     SEQUENCE: shape [n], `elements` are n tensors of one type, `element`, and of any shapes.
     OPTIONAL: a scalar: an optional value that is none; one that there is, is that tensor or sequence itself.
-    MAP:      `elements` are keys [k] and values; values [k] and a scalar for a map, values [n,k] and shape [n] for a sequence
-              of n maps with the same keys.
+    MAP:      `elements` are keys [k] and values; values [k] and a scalar for a map, values [n,k] and shape [n] for a
+              sequence of n maps with the same keys.
     """
 
     elements: tuple[Array, ...]
@@ -85,9 +85,9 @@ def unwrapped(value: Array) -> Any:
 
 
 def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors in values, by name: ``y[0]``, ``y[1]`` of a sequence, and of one without elements ``y[]``, of no elements;
-    ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none. A tensor keeps its own name: a part that
-    would have the same one has ``'`` behind it."""
+    """The tensors in values, by name: ``y[0]``, ``y[1]`` of a sequence, and of one without elements ``y[]``, of no
+    elements; ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none. A tensor keeps its own
+    name: a part that would have the same one has ``'`` behind it."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         for ending, part in _parts(value).items():
@@ -110,8 +110,8 @@ def _parts(value: Array) -> dict[str, Array]:
 
 
 def numbers(value: Array) -> Array:
-    """A tensor to compare in place of a value: of a sequence all elements' numbers, of maps their values, of an optional
-    value that is none no number."""
+    """A tensor to compare in place of a value: of a sequence all elements' numbers, of maps their values, of an
+    optional value that is none no number."""
     if not isinstance(value, Compound):
         return value
     if value.dtype == MAP:
@@ -121,8 +121,8 @@ def numbers(value: Array) -> Array:
 
 
 def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
-    """What besides their numbers tells two values apart of which one is no tensor, described: the kind, how many elements
-    there are, the type and shape of one, a key of a map. None if nothing does, and for tensors."""
+    """What besides their numbers tells two values apart of which one is no tensor, described: the kind, how many
+    elements there are, the type and shape of one, a key of a map. None if nothing does, and for tensors."""
     if not is_compound(a) and not is_compound(b):
         return None
     left, right, wholes = _parts(a), _parts(b), (describe(a), describe(b))
@@ -192,8 +192,8 @@ def _keys(stated: TensorType) -> np.dtype[Any] | None:
 def wrapped(value: Any, stated: TensorType) -> Array:
     """A value of Python's as one of this type: the inverse of `unwrapped`; what does not fit it is left an array.
 
-    Numbers, lists and tuples become arrays of the stated element type, unless that would change what they are: a text is no
-    number, and 1.5 no integer.
+    Numbers, lists and tuples become arrays of the stated element type, unless that would change what they are: a text
+    is no number, and 1.5 no integer.
     """
     if isinstance(value, Compound):
         return value
@@ -225,8 +225,8 @@ def _array(value: Any) -> Array:
 
 
 def _typed(values: Any, dtype: np.dtype[Any] | None) -> Array:
-    """These values as an array of this type, or of their own if it is None. Raises one of `_UNFIT` for texts in place of numbers,
-    anything but texts in place of these, nothing, and numbers that are no such integers."""
+    """These values as an array of this type, or of their own if it is None. Raises one of `_UNFIT` for texts in place
+    of numbers, anything but texts in place of these, nothing, and numbers that are no such integers."""
     own = np.asarray(values)
     if dtype is None:
         return own

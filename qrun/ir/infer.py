@@ -28,8 +28,9 @@ LONGEST = 60.0
 Expand = Callable[[str, str, int], tuple[str, Sequence[tuple[int, int | None]], int | None] | None]
 """Of a domain, an operator and its number of inputs: what it computes between DequantizeLinear and QuantizeLinear.
 
-That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the output's
-scale, which its zero point follows (None: the output is not quantized). None for operators that ONNX infers itself.
+That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the
+output's scale, which its zero point follows (None: the output is not quantized).
+None for operators that ONNX infers itself.
 """
 
 

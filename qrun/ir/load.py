@@ -54,8 +54,8 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifte
 
 
 def _given(proto: onnx.ModelProto, data: bytes, source: str) -> Model:
-    """The model of these bytes, which are in no file. What is made of small ones is not kept: it takes little, and programs that
-    make models make many."""
+    """The model of these bytes, which are in no file. What is made of small ones is not kept: it takes little, and
+    programs that make models make many."""
     digest = _digest(data)
     content = Content(digest.encode()) if len(data) >= _KEPT else None
     return _build(proto, None, source, len(data), digest, content=content)
@@ -68,7 +68,8 @@ def _digest(data: bytes) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a model file; CallError if there is none, ModelError if there are too many for a protobuf message."""
+    """The bytes of a model file; CallError if there is none,
+    ModelError if there are too many for a protobuf message."""
     try:
         with path.open("rb") as stream:
             data = _at_most(stream, LARGEST + 1)
@@ -82,7 +83,8 @@ def read_file(path: Path) -> bytes:
 
 
 def no_model(given: str, reason: str = "") -> CallError:
-    """No model can be read there: the error names what is there instead, or nearby. reason: of reading, if it was tried."""
+    """No model can be read there: the error names what is there instead, or nearby.
+    reason: of reading, if it was tried."""
     path = Path(given)
     why, fix = absent(given)
     reason = reason or why

@@ -17,7 +17,8 @@ _Calls = Mapping[_Key | None, Sequence[tuple[_Key, "onnx.NodeProto"]]]
 
 
 def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """The model without functions. label: what messages call it. Raises ModelError for functions that cannot be replaced."""
+    """The model without functions. label: what messages call it.
+    Raises ModelError for functions that cannot be replaced."""
     if not proto.functions:
         return proto
     functions: dict[_Key, onnx.FunctionProto] = {}

@@ -15,7 +15,8 @@ __all__ = ["AttributeProto", "ModelProto", "TensorProto"]
 
 
 def generated() -> ModuleType:
-    """The module that protobuf's compiler made for onnx, under a name that nobody else imports; onnx where that fails."""
+    """The module that protobuf's compiler made for onnx, under a name that nobody else imports;
+    onnx where that fails."""
     package = None if "onnx" in sys.modules else find_spec("onnx")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "onnx_ml_pb2.py")

@@ -149,8 +149,8 @@ class Model(InNotebook):
 
     @cached_property
     def content(self) -> Content | None:
-        """Of a model as a file has it: all bytes that it was made from, those of external data too. None of any other, such as
-        one that `replace` made."""
+        """Of a model as a file has it: all bytes that it was made from, those of external data too. None of any other,
+        such as one that `replace` made."""
         return None
 
     def with_content(self, content: Content | None) -> Model:
@@ -159,7 +159,8 @@ class Model(InNotebook):
         return self
 
     def settled(self, replaced: Collection[str] = ()) -> Model:
-        """The model that runs of which the feeds replace these defaults: they are inputs, and the other defaults constants."""
+        """The model that runs of which the feeds replace these defaults:
+        they are inputs, and the other defaults constants."""
         if not self.defaults:
             return self
         fed = tuple(value for value in self.defaults if value.name in replaced)
@@ -176,7 +177,8 @@ class Model(InNotebook):
                     yield inner, f"{node.label}/{name}/{path}"
 
     def filled(self, text: str) -> str:
-        """What to type, with the model's file, quoted for a shell, for the word MODEL; as it is if the model is no file."""
+        """What to type, with the model's file, quoted for a shell, for the word MODEL;
+        as it is if the model is no file."""
         from shlex import quote
 
         return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text

@@ -13,7 +13,8 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import BY_ONNX_NAME
 
 OPSETS = range(1, 29)
-"""Versions of ai.onnx that qrun reads; an operator of before opset 7 runs where its version lasted until opset 7 or later."""
+"""Versions of ai.onnx that qrun reads; an operator of before opset 7 runs where its version lasted until opset 7 or
+later."""
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
 ML_OPSETS = range(1, 6)
@@ -23,8 +24,8 @@ QONNX = "qonnx.custom_op.general"
 FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
 """Former names of a domain, which files still have."""
 ASSUMED = {MS: 1, QONNX: 1, **dict.fromkeys(FORMER, 1)}
-"""The version of a domain that a file uses and does not import. onnxruntime's quantizer writes such files where all nodes of
-com.microsoft are inside other nodes; the tools of QONNX take version 1 as well."""
+"""The version of a domain that a file uses and does not import. onnxruntime's quantizer writes such files where all
+nodes of com.microsoft are inside other nodes; the tools of QONNX take version 1 as well."""
 OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
 
@@ -128,7 +129,8 @@ def stored_schema(op_type: str, opset: int) -> Schema | None:
 
 
 def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """The since_versions that opsets select, oldest first; none for an operator that is in neither ai.onnx nor ai.onnx.ml."""
+    """The since_versions that opsets select, oldest first;
+    none for an operator that is in neither ai.onnx nor ai.onnx.ml."""
     if domain not in ("", ML):
         return ()
     opsets, name = (ML_OPSETS, f"{ML}::{op_type}") if domain else (OPSETS, op_type)

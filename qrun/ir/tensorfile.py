@@ -1,4 +1,5 @@
-"""Tensors, sequences, optional values and maps in .pb files (one message each), as in the test_data_set folders of ONNX."""
+"""Tensors, sequences, optional values and maps in .pb files (one message each),
+as in the test_data_set folders of ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _MAKERS = {"tensor": "array", "sequence": "list", "optional": "optional", "map":
 
 
 def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
-    """As `read_tensor`, of a file that holds a value of this type: a SequenceProto, OptionalProto, MapProto or TensorProto."""
+    """As `read_tensor`, of a file that holds a value of this type:
+    a SequenceProto, OptionalProto, MapProto or TensorProto."""
     if stated is None or stated.kind not in _PROTOS:
         return read_tensor(path)
     import onnx

@@ -62,7 +62,8 @@ SMALL = {
 
 
 def computable(array: np.ndarray) -> np.ndarray:
-    """The array; of element types that are ml_dtypes' the same numbers as int8, uint8 or float32, which numpy computes with."""
+    """The array; of element types that are ml_dtypes' the same numbers as int8, uint8 or float32,
+    which numpy computes with."""
     if not is_extension(array.dtype):
         return array
     name = type_name(array.dtype)
@@ -70,7 +71,8 @@ def computable(array: np.ndarray) -> np.ndarray:
 
 
 def is_extension(dtype: np.dtype) -> bool:
-    """Whether numpy has the type from ml_dtypes. A copy of a dtype, as unpickling makes it, is not `isbuiltin` any more."""
+    """Whether numpy has the type from ml_dtypes. A copy of a dtype, as unpickling makes it,
+    is not `isbuiltin` any more."""
     return dtype.isbuiltin == 2
 
 

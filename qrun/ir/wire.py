@@ -33,8 +33,8 @@ _AT_ONCE, _BETWEEN = 500, 1 << 16
 
 @frozen
 class Lifted:
-    """proto: the file's bytes with stand-ins. payloads: bytes by stand-in, read-only, each on a boundary of 64. size: of the
-    file. content: all its bytes, without what differs each time that the file is read."""
+    """proto: the file's bytes with stand-ins. payloads: bytes by stand-in, read-only, each on a boundary of 64. size:
+    of the file. content: all its bytes, without what differs each time that the file is read."""
 
     proto: bytes
     payloads: Mapping[bytes, memoryview]

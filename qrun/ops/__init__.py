@@ -1,7 +1,8 @@
-"""The operator registry: modules of this package declare operators with @op, and are imported when one of these is wanted.
+"""The operator registry: modules of this package declare operators with @op,
+and are imported when one of these is wanted.
 
-A declaration is the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one operator. May
-be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
+A declaration is the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one operator.
+May be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
 
 from qrun.ops._context import Arith, Body, Observation

@@ -49,7 +49,8 @@ _OPERATORS: dict[str, tuple[str, tuple[float | None, ...]]] = {
     "affine": ("", (None, None)),
     "scaledtanh": ("", (None, None)),
 }
-"""By name in small letters: the operator that it is, and defaults of its alpha and beta; None where it has no default."""
+"""By name in small letters: the operator that it is, and defaults of its alpha and beta;
+None where it has no default."""
 
 
 def activations(

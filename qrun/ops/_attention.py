@@ -1,4 +1,5 @@
-"""Shared by the operators of attention: heads, caches, masks as numbers that are added, and the steps from scores to output."""
+"""Shared by the operators of attention: heads, caches, masks as numbers that are added,
+and the steps from scores to output."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def check_bias(bias: Array | None, shape: Shape) -> None:
 
 @frozen
 class Attended:
-    """What `attend` makes. y: [B,N,S,Hv]. products: of Q and K. capped, biased: after those steps. shares: after Softmax.
+    """What `attend` makes. y: [B,N,S,Hv]. products: of Q and K. capped, biased: after those steps.
+    shares: after Softmax.
 
     The last four are [B,N,S,T].
     """

@@ -1,6 +1,7 @@
 """What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations.
 
-Also how it refuses inputs and attributes: the error, and the checks that many operators make, of scales and zero points too.
+Also how it refuses inputs and attributes: the error, and the checks that many operators make,
+of scales and zero points too.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Observation:
 
 @frozen
 class Turns:
-    """What runs of a body in a row made: how many there were, what goes around after the last one, and what each of them
-    made for scan outputs, along a first axis."""
+    """What runs of a body in a row made: how many there were, what goes around after the last one, and what each of
+    them made for scan outputs, along a first axis."""
 
     count: int
     carried: Sequence[Array]
@@ -54,8 +55,8 @@ class Turns:
 
 @frozen
 class Round:
-    """How runs of a body follow each other: what it makes first is what the next one takes in place of inputs that are not
-    scanned, in order; of those scanned each takes one element along the first axis.
+    """How runs of a body follow each other: what it makes first is what the next one takes in place of inputs that are
+    not scanned, in order; of those scanned each takes one element along the first axis.
 
     most:  how many there are at most, as many as scanned inputs have elements. room: bytes that scan outputs may take.
     until: whether the first thing that goes around is a condition, one bool, which ends them.

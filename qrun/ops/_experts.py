@@ -41,7 +41,8 @@ class ExpertAttributes(Attributes):
 
 @frozen
 class Routes:
-    """Of each token the experts [tokens,k], and the share of each, of the tokens' type; those of share 0 are left out."""
+    """Of each token the experts [tokens,k], and the share of each, of the tokens' type;
+    those of share 0 are left out."""
 
     experts: Array
     shares: Array
@@ -50,7 +51,8 @@ class Routes:
 def expert_macs(
     inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any], places: tuple[int, int]
 ) -> int:
-    """Multiply-adds of the chosen experts; places: of the weights of fc1 and fc3, whose first two axes count what is made."""
+    """Multiply-adds of the chosen experts; places: of the weights of fc1 and fc3,
+    whose first two axes count what is made."""
     fc1, fc3 = (inputs[place] if place < len(inputs) else () for place in places)
     tokens, width = int(np.prod(inputs[0][:-1], dtype=np.int64)), inputs[0][-1]
     fused = attributes.get("activation_type") == "swiglu" and attributes.get("swiglu_fusion")
@@ -95,7 +97,8 @@ def gated(attributes: ExpertAttributes, gate_given: bool) -> bool:
 
 
 def chosen(router_probs: Array, k: int) -> Array:
-    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last, NaN before all."""
+    """The experts with the k greatest numbers, int64 [tokens,k]: the greatest first, of equal ones the last,
+    NaN before all."""
     tokens, experts = router_probs.shape
     turned = np.asarray(router_probs, np.float64)[:, ::-1]
     order = np.argsort(np.where(np.isnan(turned), -np.inf, -turned), axis=1, kind="stable")
@@ -118,7 +121,8 @@ def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Rout
 def mixture(
     rows: Array, routes: Routes, project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
 ) -> Array:
-    """[tokens,width]: what the experts of each token make of it, times their shares, added as real numbers, rounded once.
+    """[tokens,width]: what the experts of each token make of it, times their shares, added as real numbers,
+    rounded once.
 
     An expert is fc2 of the activation of fc1, times fc3 where there is a gate.
     """

@@ -102,7 +102,8 @@ def swish(x: Array, alpha: float) -> Array:
 
 
 def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:
-    """1 / (scale * sum over k of terms[k] * exp(k * step)) rounded to nearest, ties to even. estimate: of it, near a tie."""
+    """1 / (scale * sum over k of terms[k] * exp(k * step)) rounded to nearest, ties to even.
+    estimate: of it, near a tie."""
     from fractions import Fraction
 
     below = round(estimate - 0.5)

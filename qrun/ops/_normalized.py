@@ -1,8 +1,8 @@
 """(x - mean) / sqrt(variance + epsilon) * scale + bias of float32 rows as real numbers, rounded once.
 
 float64 decides nearly all elements: those that its error, on either side, leaves one float32 number. For the others the
-real value is compared with the midpoints between such numbers, in integers and fractions: with A = (x - mean) * scale and
-V = variance + epsilon, A / sqrt(V) + bias is above m where A is above (m - bias) * sqrt(V), and squares tell that.
+real value is compared with the midpoints between such numbers, in integers and fractions: with A = (x - mean) * scale
+and V = variance + epsilon, A / sqrt(V) + bias is above m where A is above (m - bias) * sqrt(V), and squares tell that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The declaration of an operator: one Python function whose signature is the schema and whose body is the reference kernel."""
+"""The declaration of an operator: one Python function whose signature is the schema and whose body is the reference
+kernel."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ class OpDef:
     """A declared operator. Calling it runs the reference kernel: numpy arrays in, one array or a tuple out.
 
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
-    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. Zero points have
-           the type of their tensor, perhaps the output, and scales are float, unless they are named.
+    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. Zero
+           points have the type of their tensor, perhaps the output, and scales are float, unless they are named.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form (ops/_promises.py).
     compounds: see Compounds.
@@ -118,8 +119,8 @@ class OpDef:
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
         """What the reference kernel makes, with attributes as `bind` gives them.
 
-        Kernels with a `ctx` claim their memory once they know the output's shape. Of the others it is claimed here: they
-        make views, or something no larger than their first input, or work on a copy of it.
+        Kernels with a `ctx` claim their memory once they know the output's shape. Of the others it is claimed here:
+        they make views, or something no larger than their first input, or work on a copy of it.
         """
         if self._bounded and args and args[0] is not None:
             ctx.claim(args[0].shape, args[0].itemsize)
@@ -255,7 +256,8 @@ def op(
     keyword-only parameters are the attributes with their defaults, records of `Attributes` several of them, and ``ctx``
     receives the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
-    keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies.
+    keyword-only parameters are added. graphs: attributes that are graphs,
+    which the kernel finds in the Context's bodies.
     draws: whether it has a seed and draws random numbers.
     """
 

@@ -1,4 +1,5 @@
-"""What a declaration says of an operator besides its signature: how its results depend on its inputs, what it computes."""
+"""What a declaration says of an operator besides its signature:
+how its results depend on its inputs, what it computes."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ shape:     on none, only on the inputs' shapes.
 For nodes with one output, without training mode or blocks. An empty form promises nothing.
 """
 Compounds = Literal["", "passes", "makes"]
-"""What an operator has to do with values that are no tensors (qrun/ir/compound.py): it takes none; it passes on those that it
-is given; it makes or reads them."""
+"""What an operator has to do with values that are no tensors (qrun/ir/compound.py): it takes none; it passes on those
+that it is given; it makes or reads them."""
 Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
 """How many scales a quantized tensor may have.
 

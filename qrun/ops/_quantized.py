@@ -1,4 +1,5 @@
-"""What the declaration of a quantized operator implies: its quantized tensors, its bias, and what it computes with them.
+"""What the declaration of a quantized operator implies:
+its quantized tensors, its bias, and what it computes with them.
 
 Names tell which scale and zero point belong together: ``<tensor>_scale`` and ``<tensor>_zero_point`` are those of the
 input ``<tensor>``, in any case; those of no input are the output's. Inputs that repeat are tensor, scale, zero point.
@@ -123,7 +124,8 @@ def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[i
 
 
 def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
-    """Domain and type of the operators with scales or zero points (of these granularities), by name; imports none of them."""
+    """Domain and type of the operators with scales or zero points (of these granularities), by name;
+    imports none of them."""
     return tuple(key for key, own in _listed().items() if not forms or own.intersection(forms))
 
 
@@ -155,9 +157,11 @@ def quantized_index() -> str:
 
 
 def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:
-    """The real operator of one of com.microsoft, places of its operands and their scales, and that of the output's scale.
+    """The real operator of one of com.microsoft, places of its operands and their scales,
+    and that of the output's scale.
 
-    Operators of QONNX, whose tensors are floats, have the shape to which their first inputs broadcast. None for an operator that is not quantized, or that ONNX defines. inputs: how many the node has.
+    Operators of QONNX, whose tensors are floats, have the shape to which their first inputs broadcast. None for an
+    operator that is not quantized, or that ONNX defines. inputs: how many the node has.
     """
     if FORMER.get(domain, domain) == QONNX:
         return ("Sum", [(0, None), (1, None)], None) if find(domain, op_type, 1) else None
@@ -200,7 +204,8 @@ def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tup
 
 
 def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
-    """What the real operator takes, without its bias: tensors, with their scales and zero points if they are quantized."""
+    """What the real operator takes, without its bias: tensors,
+    with their scales and zero points if they are quantized."""
     known = facts(node.domain, node.op_type)
     found = {q.tensor.place: q for q in quantizers(node) if not q.is_output}
     places = known.operands if known else ()
@@ -209,7 +214,8 @@ def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
 
 
 def real_operator(node: Node) -> OpDef | None:
-    """The newest version, with the node's attributes, of the operator that a quantized node computes with real numbers."""
+    """The newest version, with the node's attributes, of the operator that a quantized node computes with real
+    numbers."""
     known = facts(node.domain, node.op_type)
     if known is None or known.real is None or not known.quantized:
         return None

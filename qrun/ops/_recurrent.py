@@ -1,8 +1,8 @@
 """What LSTM, GRU and RNN share: their inputs checked, activations by name, and the walk along sequences.
 
-Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a product of matrices with what is added
-to it is one real number, Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in float32, and
-results are rounded at the end; float64 stays float64.
+Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a product of matrices with what is
+added to it is one real number, Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in
+float32, and results are rounded at the end; float64 stays float64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Product = Callable[[Array, Array | None], Array]
 Share = Callable[[Array], Array]
 """Inputs [n, input] to what they give to the gates [n, columns]."""
 Step = Callable[[Array, Sequence[Array]], Sequence[Array]]
-"""What a step's inputs give to the gates [n, columns], and the states before it, to those after it; the first one is h."""
+"""What a step's inputs give to the gates [n, columns], and the states before it, to those after it;
+the first one is h."""
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 """How many directions an attribute of this value means."""
 
@@ -41,7 +42,8 @@ class RecurrentAttributes(Attributes):
     hidden_size: int | None = None
 
     def gates(self, names: Sequence[str] | None, defaults: Sequence[str]) -> Gates:
-        """The functions of these names, or the defaults, for all directions; refuses unknown names and what does not fit them."""
+        """The functions of these names, or the defaults, for all directions;
+        refuses unknown names and what does not fit them."""
         given = self.activation_alpha, self.activation_beta, self.clip
         return activations(names, defaults, DIRECTIONS[self.direction], *given)
 
@@ -50,7 +52,8 @@ class RecurrentAttributes(Attributes):
 class Sequences:
     """Checked inputs, batches not first.
 
-    x: [seq, batch, input]. lengths: of each sequence. states: initial ones, each [directions, batch, hidden], of `dtype`.
+    x: [seq, batch, input]. lengths: of each sequence. states: initial ones, each [directions, batch, hidden],
+    of `dtype`.
     backward: of each direction, whether it goes from the end. dtype: in which is computed; made: that of the results.
     """
 
@@ -209,7 +212,8 @@ def walk_lstm(
     coupled: bool,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """Y, Y_h and Y_c of an LSTM. products_of: of a direction, those with W and with R. tensors: B and P. coupled: f is 1 - i."""
+    """Y, Y_h and Y_c of an LSTM. products_of: of a direction, those with W and with R. tensors: B and P.
+    coupled: f is 1 - i."""
     b, peepholes = tensors
 
     def step_of(number: int) -> tuple[Share, Step]:

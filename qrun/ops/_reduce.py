@@ -1,4 +1,5 @@
-"""Sums, means and deviations from them in float64, and extremes, over axes: shared by reductions, pools and normalizations."""
+"""Sums, means and deviations from them in float64, and extremes, over axes: shared by reductions,
+pools and normalizations."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
 
 
 def sum_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The sum of floating-point numbers in float64, of the elements over `axes` as one row: the order of additions does not
-    depend on how the array lies. A sum of zeros is +0."""
+    """The sum of floating-point numbers in float64, of the elements over `axes` as one row: the order of additions does
+    not depend on how the array lies. A sum of zeros is +0."""
     if not axes:
         return widen(data)
     return folded(np.add, data, axes, keepdims) + 0.0
 
 
 def folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """numpy.add or numpy.multiply of floating-point numbers in float64, as `sum_over` takes them; over one axis or more."""
+    """numpy.add or numpy.multiply of floating-point numbers in float64, as `sum_over` takes them;
+    over one axis or more."""
     perm = [*(axis for axis in range(data.ndim) if axis not in axes), *sorted(axes)]
     count, length = (math.prod(data.shape[axis] for axis in part) for part in (perm[: -len(axes)], perm[-len(axes) :]))
     rows = np.ascontiguousarray(data.transpose(perm)).reshape(count, length)
@@ -35,7 +37,8 @@ def folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: boo
 
 
 def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
-    """The greatest or least element over `axes`, by numpy.maximum or numpy.minimum; NaN if there is one; -0 is less than +0.
+    """The greatest or least element over `axes`, by numpy.maximum or numpy.minimum; NaN if there is one;
+    -0 is less than +0.
 
     empty: an infinity of the sign of what no elements give: for integers their type's limit.
     """

@@ -76,7 +76,8 @@ def nearest(num: DoubleDouble, den: Floats) -> Floats:
 
 
 def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]]) -> Floats:
-    """The reals that `estimate` approximates with a relative error of at most _TOLERANCE, rounded to nearest, ties to even.
+    """The reals that `estimate` approximates with a relative error of at most _TOLERANCE, rounded to nearest,
+    ties to even.
 
     exact: numerator and denominator at the places it is given; asked only near ties.
 
@@ -95,7 +96,8 @@ def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]]) 
 def odd(number: DoubleDouble) -> Floats:
     """hi + lo rounded to odd: rounding the result again, to fewer than 52 bits, rounds the sum once.
 
-    Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums:
+    proved algorithms using rounding to odd".
     """
     hi = np.array(number.hi, np.float64, ndmin=1)
     lo = np.broadcast_to(np.asarray(number.lo), hi.shape)

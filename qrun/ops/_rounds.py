@@ -17,7 +17,8 @@ from qrun.ops._shape import checked
 AT_ONCE = 1 << 16
 """Most runs that are asked for at once."""
 _ROOM = 1 << 20
-"""Bytes that scan outputs may take before it is known that as many runs follow; then as many as they have taken by then."""
+"""Bytes that scan outputs may take before it is known that as many runs follow;
+then as many as they have taken by then."""
 _TRIES = 8
 
 
@@ -84,7 +85,8 @@ class Rounds:
         return left > 1 and (self._worked or number < _TRIES or not number & (number - 1))
 
     def alone(self, number: int, args: Sequence[Array]) -> Turns:
-        """Run `number`, counted from 0. What it makes for scan outputs is added. Raises TimeLimitError, which tells the number."""
+        """Run `number`, counted from 0. What it makes for scan outputs is added.
+        Raises TimeLimitError, which tells the number."""
         try:
             self._ctx.budget.in_time()
             made = self._body.run(args)

@@ -30,13 +30,15 @@ FLOATS = "float float16 bfloat16"
 
 
 class InputRecord:
-    """Base of records of inputs that several functions share: a parameter of such a type is its fields, the first inputs."""
+    """Base of records of inputs that several functions share:
+    a parameter of such a type is its fields, the first inputs."""
 
     __slots__ = ()
 
 
 class Attributes:
-    """Base of records of attributes that several operators share: a keyword-only parameter of such a type is its fields."""
+    """Base of records of attributes that several operators share:
+    a keyword-only parameter of such a type is its fields."""
 
     __slots__ = ()
 
@@ -96,8 +98,8 @@ def inputs_of(signature: inspect.Signature) -> tuple[Param, ...]:
 
 
 def formals_of(inputs: Sequence[Param], types: Types) -> tuple[Formal, ...]:
-    """The types of inputs, as declared. A zero point that is not named has those of its tensor, which may be the output; a scale
-    is float32."""
+    """The types of inputs, as declared. A zero point that is not named has those of its tensor, which may be the
+    output; a scale is float32."""
     named = {name: (variable, allowed) for variable, (allowed, names) in types.items() for name in names.split()}
     lower = {name.lower(): known for name, known in named.items()}
     found = []
@@ -139,7 +141,8 @@ def records_of(signature: inspect.Signature, base: type[T]) -> Mapping[str, type
 
 
 def flat(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the fields of records in their place; of records of attributes, all are then in the order of names."""
+    """The signature with the fields of records in their place;
+    of records of attributes, all are then in the order of names."""
     taken, records = records_of(signature, InputRecord), records_of(signature, Attributes)
     given = [p for p in signature.parameters.values() if p.name not in records]
     inputs: list[inspect.Parameter] = []

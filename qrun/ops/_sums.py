@@ -1,8 +1,8 @@
 """Sums of products of floats as real numbers, rounded once.
 
-float64 has no products of float32 numbers to round, only sums: what BLAS makes of them is within a reach of the real sum
-that Cauchy and Schwarz bound by the lengths of row and column. Where both ends of that round alike, the result is known;
-elsewhere the sum is made exactly.
+float64 has no products of float32 numbers to round, only sums: what BLAS makes of them is within a reach of the real
+sum that Cauchy and Schwarz bound by the lengths of row and column. Where both ends of that round alike, the result is
+known; elsewhere the sum is made exactly.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def rounded_products(
     """alpha * a @ b + addend, each element's real value rounded once to `dtype`, ties to even; a sum of 0 is +0.
 
     a [...,M,K], b [...,K,N] as numpy.matmul takes them, of one type of up to 32 bits. alpha: a float32 number. addend:
-    float64, of at most 48 bits each; it broadcasts to the result of operands of two axes or more. Infinities and NaN are
-    as in IEEE 754, but NaN has one bit pattern. float64 has no wider sums: it is computed as it is.
+    float64, of at most 48 bits each; it broadcasts to the result of operands of two axes or more. Infinities and NaN
+    are as in IEEE 754, but NaN has one bit pattern. float64 has no wider sums: it is computed as it is.
     """
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -58,7 +58,8 @@ def _spread(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats, made: Array) -> None:
-    """Fill `made`, a part at a time. operands: a and b, and the lengths of their rows [...,M,1] and columns [...,1,N]."""
+    """Fill `made`, a part at a time. operands: a and b,
+    and the lengths of their rows [...,M,1] and columns [...,1,N]."""
     if sums.size > _BLOCK and len(sums) > 1:
         flat = sums.ndim == 2
         step = max(1, _BLOCK * len(sums) // sums.size) if flat else 1
@@ -80,7 +81,8 @@ def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats
 
 
 def decided(total: Floats, reach: Floats, made: Array) -> Array:
-    """Fill `made` with these values rounded. Returns where that may be wrong: the real values lie within `reach` of these."""
+    """Fill `made` with these values rounded. Returns where that may be wrong:
+    the real values lie within `reach` of these."""
     total = total + 0.0
     low, high = narrow(total - reach, made.dtype), narrow(total + reach, made.dtype)
     made[...] = narrow(total, made.dtype)
@@ -104,7 +106,8 @@ def _settle(where: tuple[Array, ...], a: Array, b: Array, alpha: float, addend: 
 
 
 def exact_products(a: Array, b: Array, dtype: np.dtype[Any], alpha: float, addend: Array) -> Array:
-    """alpha * sum(a * b) + addend of rows a and b [count, K], finite ones, each rounded once. addend: float64 [count]."""
+    """alpha * sum(a * b) + addend of rows a and b [count, K], finite ones, each rounded once.
+    addend: float64 [count]."""
     factors = widen(a) * alpha
     hi, lo = two_product(factors, widen(b))
     terms = np.concatenate([hi, addend[:, None]] if alpha == 1 else [hi, lo, addend[:, None]], axis=1)

@@ -73,7 +73,8 @@ def _compared(modes: Array, value: Array, limit: Array) -> Array:
 
 
 def votes(forest: Forest, at: Array, targets: int, aggregate: str, base: Array, ctx: Context) -> Array:
-    """What the leaves [N,trees] add up to for each target, plus base: float64 [N,targets]; without votes that is base."""
+    """What the leaves [N,trees] add up to for each target, plus base: float64 [N,targets];
+    without votes that is base."""
     check_votes(forest, targets, base)
     ctx.claim((len(at), targets), 16)
     total, told = np.zeros((len(at), targets)), np.zeros((len(at), targets), bool)
@@ -98,8 +99,8 @@ def based(total: Array, trees: int, aggregate: str, base: Array) -> Array:
 
 
 def check_votes(forest: Forest, targets: int, base: Array) -> None:
-    """Raises OperatorError for fewer than one target, for votes for others, and for base_values that are not one for each of
-    them, one for all, or none."""
+    """Raises OperatorError for fewer than one target, for votes for others, and for base_values that are not one for
+    each of them, one for all, or none."""
     require("n_targets", targets >= 1, "1 or more", targets)
     if forest.targets.size and (forest.targets.min() < 0 or forest.targets.max() >= targets):
         bad = int(forest.targets.max() if forest.targets.max() >= targets else forest.targets.min())

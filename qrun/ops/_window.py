@@ -125,8 +125,8 @@ def window(
 
 
 def _places(n: int, extent: int, stride: int, begin: int, end: int, ceil_mode: bool) -> int:
-    """How many places a window has along an axis of n elements; with ceil_mode the last one may reach beyond the padding, but
-    starts before it."""
+    """How many places a window has along an axis of n elements; with ceil_mode the last one may reach beyond the
+    padding, but starts before it."""
     room = n + begin + end - extent
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
     if ceil_mode and (count - 1) * stride >= n + begin:

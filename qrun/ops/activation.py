@@ -1,4 +1,5 @@
-"""Elementwise functions of one tensor: Relu and its relatives, Clip, Sigmoid, Gelu, Swish, Softplus ..., Tanh, Exp, Sqrt."""
+"""Elementwise functions of one tensor: Relu and its relatives, Clip, Sigmoid, Gelu, Swish, Softplus ..., Tanh,
+Exp, Sqrt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Layer normalizations of com.microsoft: SkipLayerNormalization, SkipSimplifiedLayerNormalization, EmbedLayerNormalization, QEmbedLayerNormalization."""
+"""Layer normalizations of com.microsoft: SkipLayerNormalization, SkipSimplifiedLayerNormalization,
+EmbedLayerNormalization, QEmbedLayerNormalization."""
 
 from __future__ import annotations
 
@@ -104,14 +105,16 @@ def _lower_simplified(site: LoweringContext) -> NativeKernel:
 def _nodes(
     bias: Array | None, normalization: str, weights: Sequence[int], place: int, epsilon: float
 ) -> list[InnerNode]:
-    """The nodes for which the operator stands. weights: inputs of the normalization besides the sum; place: of the bias."""
+    """The nodes for which the operator stands. weights: inputs of the normalization besides the sum;
+    place: of the bias."""
     first = InnerNode("Add", (0, 1), {}, "sum" if bias is None else "skipped")
     then = [] if bias is None else [InnerNode("Add", ("skipped", place), {}, "sum")]
     return [first, *then, InnerNode(normalization, ("sum", *weights), {"epsilon": epsilon})]
 
 
 def _check(x: Array, skip: Array, **weights: Array | None) -> None:
-    """Refuse a scalar x, a skip that does not broadcast to x, and weights that are not one number for each element of a row."""
+    """Refuse a scalar x, a skip that does not broadcast to x,
+    and weights that are not one number for each element of a row."""
     if not x.ndim:
         raise misfit("the input is a scalar", "input", "rank 1 or more", x)
     if not broadcasts_to(skip.shape, x.shape):
@@ -144,12 +147,13 @@ def embed_layer_normalization(
     mask_index_type: int | None = None,
     ctx: Context,
 ) -> tuple[Array, Array, Array]:
-    """LayerNormalization of the sum of a word's, its position's and its segment's embeddings: output, mask_index, embedding_sum.
+    """LayerNormalization of the sum of a word's, its position's and its segment's embeddings:
+    output, mask_index, embedding_sum.
 
-    input_ids, segment_ids and mask int32 [B,S]; position_ids [B,S] or [1,S], 0 to S-1 where they are left out; embeddings
-    [rows,n], gamma and beta [n]. mask_index int32 [B]: how many elements of each line of the mask are 1, 0 without a mask.
-    As the nodes of ai.onnx: Gather, Add of the position's, Add of the segment's, each rounded, which is embedding_sum, then
-    LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.
+    input_ids, segment_ids and mask int32 [B,S]; position_ids [B,S] or [1,S], 0 to S-1 where they are left out;
+    embeddings [rows,n], gamma and beta [n]. mask_index int32 [B]: how many elements of each line of the mask are 1, 0
+    without a mask. As the nodes of ai.onnx: Gather, Add of the position's, Add of the segment's, each rounded, which is
+    embedding_sum, then LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.
     """
     tables = (word_embedding, position_embedding, segment_embedding)
     check_tables(tables, gamma, beta)
@@ -194,7 +198,8 @@ class QEmbedInputs(InputRecord):
     },
 )
 def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILON, ctx: Context) -> tuple[Array, Array]:
-    """EmbedLayerNormalization whose embeddings, gamma and beta are codes: layernorm_out [B,S,n], mask_index_out int32 [B].
+    """EmbedLayerNormalization whose embeddings, gamma and beta are codes:
+    layernorm_out [B,S,n], mask_index_out int32 [B].
 
         number = (code - zero_point) * scale            float32, as DequantizeLinear
 

@@ -21,7 +21,8 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     """The elements of `input` as ONNX element type number `to`; any shape. The same array if it has that type.
 
     float to float:     rounded once to nearest, ties to even; overflow to infinity in float16, bfloat16 and wider.
-    float8:             out of range as the tables say, by `saturate`. float4, float6: saturate; NaN becomes the largest.
+    float8:             out of range as the tables say, by `saturate`.
+                        float4, float6: saturate; NaN becomes the largest.
     float8e8m0:         a power of two by `round_mode`, `saturate` at both ends; negative numbers become NaN.
     float to integer:   toward zero. Out of range and NaN are undefined; here as x86 converts: the smallest int32
                         (int64 for int64), whose low bits are kept for narrower types, and 0 for unsigned types

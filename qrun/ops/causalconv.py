@@ -31,9 +31,9 @@ def causal_conv_with_state(
 ) -> tuple[Array, Array]:
     """A depthwise convolution of past_state and input, and what of these the next call takes for past_state.
 
-    input [B,C,L]; weight [C,1,k]; bias [C]; past_state [B,C,(k-1)*dilation], zeros if left out. With channels_last input and
-    states are [B,L,...], C elements each. As the nodes Concat, Conv, Slice, and Swish for silu and swish, each rounded to
-    input's type.
+    input [B,C,L]; weight [C,1,k]; bias [C]; past_state [B,C,(k-1)*dilation], zeros if left out. With channels_last
+    input and states are [B,L,...], C elements each. As the nodes Concat, Conv, Slice, and Swish for silu and swish,
+    each rounded to input's type.
     Limits: ndim 1 and state_window 0.
     Raises OperatorError for shapes and attributes that do not fit.
     """

@@ -14,7 +14,8 @@ from qrun.ops.lowering.float32 import function
 
 @op("Hardmax", since=1)
 def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
-    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13. Source: ONNX operators, Hardmax-11."""
+    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13.
+    Source: ONNX operators, Hardmax-11."""
     first = axis_in(axis, input.ndim)
     matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
     return _hardmax(matrix, 1, ctx).reshape(input.shape)

@@ -20,8 +20,8 @@ _FORWARD, _REVERSE = 0, 1
 def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
     """What then_branch makes where cond is true, else what else_branch makes. The other one is not run.
 
-    cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as many
-    outputs as the node has. Raises OperatorError for a cond of more elements.
+    cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as
+    many outputs as the node has. Raises OperatorError for a cond of more elements.
     """
     name = "then_branch" if _truth(cond, "cond", "cond") else "else_branch"
     return tuple(_body(ctx, name, 0, ctx.outputs).run(()))
@@ -50,10 +50,10 @@ def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
 def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context) -> Sequence[Array]:
     """Run body until it has run M times, or its condition is false; without both, for ever.
 
-    M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and the
-    values that go around, v_initial at first; it makes the condition, those values, whose shapes may change, and elements
-    of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along a first axis.
-    Without iterations these have the shapes that the body states, 0 for sizes that it does not.
+    M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and
+    the values that go around, v_initial at first; it makes the condition, those values, whose shapes may change, and
+    elements of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along
+    a first axis. Without iterations these have the shapes that the body states, 0 for sizes that it does not.
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
     """
     state = _given(v_initial, "v_initial")
@@ -98,7 +98,8 @@ def scan_8(
     directions: tuple[int, ...] | None = None,
     ctx: Context,
 ) -> Sequence[Array]:
-    """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs; axis 1 of scan inputs is scanned.
+    """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs;
+    axis 1 of scan inputs is scanned.
 
     sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
@@ -167,9 +168,9 @@ def scan(
 ) -> Sequence[Array]:
     """Run body for each element of the scan inputs along their axes, which are the last num_scan_inputs inputs.
 
-    The body takes states, the other inputs at first, and an element of each scan input; it makes the states and an element
-    of each scan output. The outputs are the last states, and the scan outputs, stacked along scan_output_axes. A direction
-    of 1 goes from the end. Axes and directions are 0 where they are not given.
+    The body takes states, the other inputs at first, and an element of each scan input; it makes the states and an
+    element of each scan output. The outputs are the last states, and the scan outputs, stacked along scan_output_axes.
+    A direction of 1 goes from the end. Axes and directions are 0 where they are not given.
     Raises OperatorError for shapes and attributes that do not fit.
     """
     inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")

@@ -139,11 +139,12 @@ def deform_conv(
     strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
-    """Conv of X [N,C,spatial...] and W [M,C/group,kernel...], whose samples lie at offsets from their places, times mask.
+    """Conv of X [N,C,spatial...] and W [M,C/group,kernel...], whose samples lie at offsets from their places,
+    times mask.
 
-    offset [N,offset_group*K*r,out...]: for each group of channels and each of the K taps how far to go along the r spatial
-    axes; mask [N,offset_group*K,out...], 1 if left out; B [M]. A sample between elements is that of straight lines
-    between them; elements outside X are 0. In float64 and rounded once; the order of additions is not fixed.
+    offset [N,offset_group*K*r,out...]: for each group of channels and each of the K taps how far to go along the r
+    spatial axes; mask [N,offset_group*K,out...], 1 if left out; B [M]. A sample between elements is that of straight
+    lines between them; elements outside X are 0. In float64 and rounded once; the order of additions is not fixed.
     Raises OperatorError for shapes that do not fit, and offsets that are no numbers.
     """
     geometry = ConvGeometry(dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides)

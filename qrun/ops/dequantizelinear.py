@@ -72,7 +72,8 @@ def ms_dequantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed."""
+    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime;
+    this is observed."""
     attributes = DequantizeAttributes(assumed_axis(axis, x_scale, "x_scale", ctx))
     return _dequantize(x, x_scale, x_zero_point, attributes, ctx)
 

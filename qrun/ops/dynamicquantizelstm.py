@@ -57,13 +57,13 @@ def dynamic_quantize_lstm(
         x = (DynamicQuantizeLinear(X) - zero) * scale @ (W - W_zero_point) * W_scale + (Wb + Rb)
         g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x
 
-    All else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the order i, o, f,
-    c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as in LSTM.
+    All else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the order i,
+    o, f, c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as in LSTM.
 
-    Exact: codes as DynamicQuantizeLinear-11 says, in float32 steps; the sums of each line are int32, and its real value is
-    rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``: float32(sum) * float32(scale * W_scale) + x, each step
-    rounded to float32. onnxruntime quantizes H of the sequences that one thread takes.
-    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    Exact: codes as DynamicQuantizeLinear-11 says, in float32 steps; the sums of each line are int32, and its real value
+    is rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``:
+    float32(sum) * float32(scale * W_scale) + x, each step rounded to float32. onnxruntime quantizes H of the sequences
+    that one thread takes. Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     sequences = _check(given, attributes, ctx)

@@ -42,9 +42,10 @@ def dft(
     """y[k] = sum over n of exp(-2 pi j k n / N) x[n] along an axis; inverse: with +, divided by N.
 
     input [...,1] real or [...,2] real and imaginary parts, floating point. dft_length: N; shorter signals are continued
-    with 0, longer ones cut. onesided: k up to N / 2 only, of a real signal; inverse and onesided: those k are given, and
-    the result is real [...,1]. In float64 and rounded once: within 4 log2(N) + 8 units of 2**-53 of the largest |y| before
-    that. Raises OperatorError for another last axis, an axis that does not exist, and a complex signal that is onesided.
+    with 0, longer ones cut. onesided: k up to N / 2 only, of a real signal; inverse and onesided: those k are given,
+    and the result is real [...,1]. In float64 and rounded once: within 4 log2(N) + 8 units of 2**-53 of the largest |y|
+    before that. Raises OperatorError for another last axis, an axis that does not exist,
+    and a complex signal that is onesided.
     """
     place = -2 if axis is None else int(scalar(axis, "axis"))
     return _dft(input, dft_length, place, bool(inverse), bool(onesided), ctx)

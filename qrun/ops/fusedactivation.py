@@ -46,8 +46,8 @@ def fused_gemm(
 ) -> Array:
     """activation(alpha * A' @ B' + beta * C), as Gemm of ai.onnx and then the operator of that name, each rounded once.
 
-    activation: Relu, LeakyRelu, Sigmoid, Tanh, Elu, Celu, Selu, HardSigmoid, Softplus, Softsign, ThresholdedRelu, or none;
-    activation_alpha, _beta and _gamma are its attributes, with its own defaults. Integers know Relu only.
+    activation: Relu, LeakyRelu, Sigmoid, Tanh, Elu, Celu, Selu, HardSigmoid, Softplus, Softsign, ThresholdedRelu, or
+    none; activation_alpha, _beta and _gamma are its attributes, with its own defaults. Integers know Relu only.
     Raises OperatorError for what Gemm refuses, and for other activations.
     """
     values = dict(zip(_NAMES, (activation_alpha, activation_beta, activation_gamma), strict=True))
@@ -89,8 +89,8 @@ def fused_conv(
 ) -> Array:
     """activation(Conv(X, W, B) + Z), as Conv of ai.onnx, Add, and the operator of that name, each rounded once.
 
-    Z has the result's shape. activation: Relu, LeakyRelu, Sigmoid, Tanh, HardSigmoid, Clip, or none; activation_params are
-    alpha of LeakyRelu, alpha and beta of HardSigmoid, min and max of Clip, which all need them.
+    Z has the result's shape. activation: Relu, LeakyRelu, Sigmoid, Tanh, HardSigmoid, Clip, or none; activation_params
+    are alpha of LeakyRelu, alpha and beta of HardSigmoid, min and max of Clip, which all need them.
     Raises OperatorError for what Conv refuses, another shape of Z, other activations and numbers of parameters.
     """
     nodes = _conv_nodes(geometry, activation, activation_params, (X, W, Z))

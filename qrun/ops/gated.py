@@ -1,4 +1,5 @@
-"""Chains of gates that onnxruntime's optimizer makes one node of: ScaledSiLU, GatedAdd and GatedRMSNorm of com.microsoft."""
+"""Chains of gates that onnxruntime's optimizer makes one node of:
+ScaledSiLU, GatedAdd and GatedRMSNorm of com.microsoft."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _ACTIVATIONS = ("silu", "swish", "sigmoid")
 
 @contrib_op("ScaledSiLU", types={"T": (FLOATS, "X"), "M": (FLOATS, "scale")})
 def scaled_silu(X: Array, scale: Array | None = None, *, alpha: float = 1.0, ctx: Context) -> Array:
-    """Z * Sigmoid(Z) with Z = scale * X, or alpha * X without a scale: Z, its Sigmoid and the product, each rounded to X's type.
+    """Z * Sigmoid(Z) with Z = scale * X, or alpha * X without a scale:
+    Z, its Sigmoid and the product, each rounded to X's type.
 
     scale: a scalar or [1], of any floating-point type. Raises OperatorError for a scale of another shape.
     """
@@ -52,10 +54,12 @@ def _check_gate(x: Array, y: Array, gate: Array) -> None:
 def gated_rms_norm(
     X: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5, ctx: Context
 ) -> Array:
-    """RMSNormalization(X) * Swish(gate), or * Sigmoid(gate), of each group of C elements: X and gate [...,H*C], scale [C].
+    """RMSNormalization(X) * Swish(gate), or * Sigmoid(gate), of each group of C elements:
+    X and gate [...,H*C], scale [C].
 
-    activation: silu, swish (the same) or sigmoid. As the nodes RMSNormalization, Swish or Sigmoid, and Mul, each rounded to
-    float32; the result is then rounded to X's type. Raises OperatorError for shapes and attributes that do not fit.
+    activation: silu, swish (the same) or sigmoid. As the nodes RMSNormalization, Swish or Sigmoid, and Mul, each
+    rounded to float32; the result is then rounded to X's type.
+    Raises OperatorError for shapes and attributes that do not fit.
     """
     width = _check_norm(X, scale, gate, activation)
     ctx.claim(X.shape, 24)

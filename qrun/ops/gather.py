@@ -138,7 +138,8 @@ def non_zero(X: Array, *, ctx: Context) -> Array:
 
 @op("Compress", since=9, form="moves")
 def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context) -> Array:
-    """The slices of input along `axis` for which condition is true; without an axis the elements of the flattened input.
+    """The slices of input along `axis` for which condition is true;
+    without an axis the elements of the flattened input.
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
     Raises OperatorError for a condition of another shape or type, and an axis that does not exist.

@@ -1,4 +1,5 @@
-"""What onnxruntime's optimizer makes of Gelu and its approximations: Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft."""
+"""What onnxruntime's optimizer makes of Gelu and its approximations:
+Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
 
 
 def _gelu_of_sum(site: LoweringContext, name: str, bias: str, reference: Callable[[Array], Array]) -> NativeKernel:
-    """The kernel of Add, then a function; name: of native/emit/functions.py; bias: how the operator names the second input."""
+    """The kernel of Add, then a function; name: of native/emit/functions.py;
+    bias: how the operator names the second input."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 

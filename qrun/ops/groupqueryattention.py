@@ -45,14 +45,15 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
 def group_query_attention(
     given: GroupQueryInputs, *, attributes: GroupQueryAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], present_key, present_value, output_qk.
+    """Attention of N heads of queries to M of keys, with a cache:
+    output [B,S,N*H], present_key, present_value, output_qk.
 
-    query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H]; of
-    sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the greatest of
-    those, is S, no past is used. The presents have C rows, or as many as total_sequence_length if that is more: the places
-    in order, then 0. With sliding_window_cache they have C rows of the last places, as the operator's page says.
-    Queries and keys turn with do_rotary (RotaryEmbedding, cos_cache and sin_cache [places,dim/2]), by their place or
-    position_ids int64 [B,S] (of a first prompt the first of them, from which on places count).
+    query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H];
+    of sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the
+    greatest of those, is S, no past is used. The presents have C rows, or as many as total_sequence_length if that is
+    more: the places in order, then 0. With sliding_window_cache they have C rows of the last places, as the operator's
+    page says. Queries and keys turn with do_rotary (RotaryEmbedding, cos_cache and sin_cache [places,dim/2]), by their
+    place or position_ids int64 [B,S] (of a first prompt the first of them, from which on places count).
     A query sees keys up to its own place, all with causal = 0, with local_window_size the last so many. attention_bias
     [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, counts in the sums of Softmax. q_norm_weight and
     k_norm_weight [H]: RMSNormalization before turning. output_qk [B,N,S,T]: scores before (1) or after (2) Softmax.
@@ -175,8 +176,8 @@ def _attended(
     attributes: GroupQueryAttributes,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """The results of one sequence with the keys and values `used`, and its scores or shares, as qk_output asks. Hidden scores
-    are 0."""
+    """The results of one sequence with the keys and values `used`, and its scores or shares, as qk_output asks. Hidden
+    scores are 0."""
     mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
     scale = default_scale(attributes.scale, q.shape[3])
     found = attend(q, used[0], used[1], [bias, mask], ctx, scale=scale, softcap=attributes.softcap, sink=sink)
@@ -228,8 +229,8 @@ def _extended(past: Array | None, new: Array, own: slice, step: Places) -> Array
 
 
 def _longer(x: Given, count: int, axis: int) -> Given:
-    """x with zeros behind it along the axis, up to `count`: scores of all sequences then have one length, and their sums are
-    made in one order."""
+    """x with zeros behind it along the axis, up to `count`: scores of all sequences then have one length, and their
+    sums are made in one order."""
     if x is None or x.shape[axis] == count:
         return x
     behind = [(0, count - n if place == axis else 0) for place, n in enumerate(x.shape)]

@@ -33,11 +33,12 @@ def layer_normalization(
     stash_type: int = 1,
     ctx: Context,
 ) -> State:
-    """Y = (X - Mean) * InvStdDev * Scale + B, Mean and InvStdDev = 1 / sqrt(var + epsilon) over all axes from `axis` on.
+    """Y = (X - Mean) * InvStdDev * Scale + B, Mean and InvStdDev = 1 / sqrt(var + epsilon) over all axes from `axis`
+    on.
 
     X of rank 1 or more; Scale and B broadcast to X. Mean and InvStdDev have 1 in place of those axes, and stash_type.
-    float32 is the real value of Y, rounded once; other types are computed in float64 and rounded once, which is at least as
-    precise as every stash_type; float64 stays float64.
+    float32 is the real value of Y, rounded once; other types are computed in float64 and rounded once, which is at
+    least as precise as every stash_type; float64 stays float64.
     Raises OperatorError for an axis outside [-r, r-1], for shapes that do not broadcast to X, and for a stash_type
     that is not floating point.
     """

@@ -32,16 +32,17 @@ def linear_attention(
 ) -> tuple[Array, Array]:
     """What queries find in a state that each token changes: output [B,T,H*dv] and present_state [B,Hk,dk,dv].
 
-    query [B,T,Hq*dk], key [B,T,Hk*dk], value [B,T,Hk*dv], past_state as present_state, zeros if left out. H is the larger of Hq
-    and Hk, which the smaller one divides: neighbouring heads share. For each token, where update_rule names them:
+    query [B,T,Hq*dk], key [B,T,Hk*dk], value [B,T,Hk*dv], past_state as present_state, zeros if left out. H is the
+    larger of Hq and Hk, which the smaller one divides: neighbouring heads share.
+    For each token, where update_rule names them:
 
         S = exp(decay) * S                      gated: decay [B,T,Hk] or [B,T,Hk*dk], one for each row of S
         v = beta * (value - S' key)             delta: beta [B,T,Hk] or [B,T,1]; else v = value
         S = S + key v'
         output = scale * S' query               scale 0 stands for 1 / sqrt(dk)
 
-    In float64 for all tokens; output is then rounded once to its type, present_state to past_state's (query's, if left out).
-    chunk_size changes nothing.
+    In float64 for all tokens; output is then rounded once to its type, present_state to past_state's (query's, if left
+    out). chunk_size changes nothing.
     Limits: state_window 0.
     Raises OperatorError for shapes and attributes that do not fit.
     """
@@ -67,14 +68,16 @@ def linear_attention(
 
 
 def _check_rule(name: str, given: Array | None, rule: str, *shapes: tuple[int, ...]) -> None:
-    """Refuse an input that is missing, or has none of these shapes, where a rule takes it; rule: "" for one that does not."""
+    """Refuse an input that is missing, or has none of these shapes, where a rule takes it;
+    rule: "" for one that does not."""
     if rule and given is None:
         raise refuse(f"{name} is missing", name, f"{name}, for update_rule {rule}", "nothing", code="QR205")
     with_shape(given if rule else None, name, *shapes)
 
 
 def _attended(q: Array, k: Array, v: Array, state: Array, fades: Array | None, rates: Array | None) -> Array:
-    """Of each token [B,T,H,dv] what it finds in the state [B,Hk,dk,dv], which is changed in place; all float64, heads apart.
+    """Of each token [B,T,H,dv] what it finds in the state [B,Hk,dk,dv], which is changed in place;
+    all float64, heads apart.
 
     fades: factors of the state's rows, [B,T,Hk,dk] or [B,T,Hk,1]; rates: beta."""
     heads, stored = max(q.shape[2], k.shape[2]), k.shape[2]

@@ -42,15 +42,18 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; zeros where an index does not exist.
+    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis;
+    zeros where an index does not exist.
 
-    data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the low
-    bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4 other axes
-    may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; 0, or 2**(bits-1) of uint8.
+    data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
+    low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
+    other axes may have 1, and a block_size of 0 is the whole axis.
+    zero_points are packed as data; 0, or 2**(bits-1) of uint8.
 
         y = (code - zero_point) * scale
 
-    In float32 steps, then of scales' type. Indices -s to s-1. Raises OperatorError for shapes and attributes that do not fit.
+    In float32 steps, then of scales' type. Indices -s to s-1.
+    Raises OperatorError for shapes and attributes that do not fit.
     """
     packed = data.dtype == np.uint8
     floating = data.dtype in FLOAT8 or data.dtype in SMALL
@@ -82,7 +85,8 @@ def gather_block_quantized(
 
 
 def _spread(places: Array, along: int, rows: Array, blocks_along: int, x: Array) -> Array:
-    """A parameter of each block, for each code at these places of an axis; rows: the block of each code along the other."""
+    """A parameter of each block, for each code at these places of an axis;
+    rows: the block of each code along the other."""
     if blocks_along == along:
         return np.take(x, rows[places], axis=along).astype(np.float32)
     x = x if x.shape[along] == 1 else np.take(x, places, axis=along)
@@ -142,9 +146,9 @@ def matmul_bnb4(
 
         W = table[code] * absmax                    float32, then of A's type
 
-    quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows, has one
-    absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W. The product's
-    real value is rounded once. training_mode changes nothing.
+    quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows,
+    has one absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W.
+    The product's real value is rounded once. training_mode changes nothing.
     Raises OperatorError for shapes and attributes that do not fit.
     """
     require("K", K > 0, "a positive number", K)

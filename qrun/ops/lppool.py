@@ -80,8 +80,8 @@ def max_unpool(
 ) -> Array:
     """Zeros with X at the places I of the whole flat result, as MaxPool gives them: X and I [N,C,spatial...], int64.
 
-    Each spatial axis is (n - 1) * stride + kernel - pads, and places count in that; output_shape (all axes) adds zeros at
-    the ends. Of places named twice the last element stays. Exact.
+    Each spatial axis is (n - 1) * stride + kernel - pads, and places count in that; output_shape (all axes) adds zeros
+    at the ends. Of places named twice the last element stays. Exact.
     Raises OperatorError for shapes that do not fit and places beyond the result.
     """
     rank = X.ndim - 2
@@ -115,10 +115,11 @@ def max_roi_pool(
 ) -> Array:
     """The largest element of each bin of each region: [regions,C,*pooled_shape] of X [N,C,H,W].
 
-    rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements, halves
-    away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L goes from
-    floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X gives 0, NaN in
-    it NaN; -0 is less than +0. Exact. Raises OperatorError for shapes, images and attributes that do not fit.
+    rois [regions,5]: number of the image, x1, y1, x2, y2; coordinates times spatial_scale are rounded to elements,
+    halves away from 0, and x2 and y2 belong to the region, which is 1 wide at least. Bin i of n of a region of length L
+    goes from floor(i L / n) to before ceil((i + 1) L / n): bins may share elements. A bin without elements inside X
+    gives 0, NaN in it NaN; -0 is less than +0. Exact. Raises OperatorError for shapes,
+    images and attributes that do not fit.
     """
     if X.ndim != 4:
         raise misfit("X is no image", "X", "[N,C,H,W]", X)

@@ -48,8 +48,8 @@ def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttribut
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
     All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
-    Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
-    Raises OperatorError for shapes that do not fit.
+    Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times
+    NaN is NaN. Raises OperatorError for shapes that do not fit.
     """
     left, right = _checked(A, B, C, attributes, ctx)
     alpha, beta = single(attributes.alpha), single(attributes.beta)

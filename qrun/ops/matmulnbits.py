@@ -48,18 +48,18 @@ def matmul_n_bits(
 ) -> Array:
     """Product of A [...,K] with weights of 2, 4 or 8 bits, which have a scale for each block along K; Y [...,N].
 
-    With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low bits
-    up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
-    [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale and
-    zero point each row of the weights has, instead of its own. bias [N].
+    With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low
+    bits up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
+    [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale
+    and zero point each row of the weights has, instead of its own. bias [N].
 
         w[k,n] = (code - zero_point) * scale              as DequantizeLinear: in float32 steps, then of A's type
         Y = A @ w + bias                                  as MatMul: the real value, rounded once
 
     accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
-    onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in float32
-    steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must be 0: other layouts are those of one device.
-    Raises OperatorError for shapes, types and attributes that do not fit.
+    onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in
+    float32 steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must
+    be 0: other layouts are those of one device. Raises OperatorError for shapes, types and attributes that do not fit.
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     note_scale(ctx, scales, "scales", signed=True)  # negative ones are what quantizers write, so that -8 is used too
@@ -90,7 +90,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: Array | None) -> NativeKernel:
-    """The kernel of a product with these constant weights, of A's type float32, each with the scale of its own block."""
+    """The kernel of a product with these constant weights, of A's type float32,
+    each with the scale of its own block."""
     from qrun.native.kernels.coded import CodedMatmul, CodedWeights
 
     whole = weights.scales.shape[1] * weights.block

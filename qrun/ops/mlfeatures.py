@@ -1,4 +1,5 @@
-"""Features of ai.onnx.ml: Binarizer, Imputer, LabelEncoder, CategoryMapper, OneHotEncoder, ArrayFeatureExtractor, FeatureVectorizer."""
+"""Features of ai.onnx.ml: Binarizer, Imputer, LabelEncoder, CategoryMapper, OneHotEncoder,
+ArrayFeatureExtractor, FeatureVectorizer."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def imputer(
     replaced_value_int64: int = 0,
     ctx: Context,
 ) -> Array:
-    """X with other values in place of those that equal replaced_value (NaN: of NaN): one, or one for each place along the
-    last axis. Floats take those of floats, integers those of integers; exact.
+    """X with other values in place of those that equal replaced_value (NaN: of NaN): one, or one for each place along
+    the last axis. Floats take those of floats, integers those of integers; exact.
 
     Raises OperatorError where they are missing, or other in number.
     """
@@ -198,8 +199,8 @@ def one_hot_encoder(
 ) -> Array:
     """A new last axis, as long as the categories: 1 at that of the element, else 0, float32; exact.
 
-    Numbers are cut to integers first. Raises OperatorError for no categories or both lists, strings where X has none, and,
-    unless `zeros`, an element that is no category.
+    Numbers are cut to integers first. Raises OperatorError for no categories or both lists, strings where X has none,
+    and, unless `zeros`, an element that is no category.
     """
     text = X.dtype == np.dtype(object)
     if bool(cats_int64s) == bool(cats_strings) or text != bool(cats_strings):

@@ -31,7 +31,8 @@ def linear_regressor(
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
     The sums of a float32 X are real values rounded once, as those of Gemm, others are added in float64 and rounded;
-    post_transform is made of these in float64 and rounded once. Raises OperatorError for numbers of coefficients and intercepts that do not fit.
+    post_transform is made of these in float64 and rounded once. Raises OperatorError for numbers of coefficients and
+    intercepts that do not fit.
     """
     return single_results(transformed(_scores(X, coefficients, intercepts, targets, ctx), post_transform), ctx)
 
@@ -56,9 +57,9 @@ def linear_classifier(
 ) -> tuple[Array, Array]:
     """The class with the greatest score, its label [N], and all scores, float32 [N,classes].
 
-    Scores as in LinearRegressor, one row of coefficients for each class; of equal ones the first class. Two labels may have
-    one row: the second class wins where its score s is above 0, and the scores are 1 - s and s, with LOGISTIC those of
-    logistic(s); no other post_transform is done then. multi_class changes nothing.
+    Scores as in LinearRegressor, one row of coefficients for each class; of equal ones the first class. Two labels may
+    have one row: the second class wins where its score s is above 0, and the scores are 1 - s and s, with LOGISTIC
+    those of logistic(s); no other post_transform is done then. multi_class changes nothing.
     Raises OperatorError for labels and numbers that do not fit.
     """
     labels = labels_of(classlabels_strings, classlabels_ints, ctx.memo)

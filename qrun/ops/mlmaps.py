@@ -27,8 +27,8 @@ def zip_map(
 ) -> Array:
     """A sequence of maps, one for each row of X [N,C] or [C]: from the C labels to the row's numbers.
 
-    Exactly one list of labels is given. Raises OperatorError for another number of them, for labels that come twice and for
-    another rank.
+    Exactly one list of labels is given. Raises OperatorError for another number of them, for labels that come twice and
+    for another rank.
     """
     names = "classlabels_int64s", "classlabels_strings"
     keys = ctx.memo.once("keys", lambda: _keys(classlabels_int64s, classlabels_strings, names))
@@ -58,7 +58,8 @@ def dict_vectorizer(
     string_vocabulary: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> Array:
-    """The numbers, or texts, of the map X in the order of the vocabulary: [1,n] of the values' type, as onnxruntime shapes it.
+    """The numbers, or texts, of the map X in the order of the vocabulary:
+    [1,n] of the values' type, as onnxruntime shapes it.
 
     0, or an empty text, where X has no such key; keys that the vocabulary lacks are left out.
     Exactly one vocabulary is given, of the keys' type. Raises OperatorError where it is not.
@@ -81,7 +82,8 @@ def cast_map(X: Array, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", ma
 
     With map_form SPARSE [1,max_map], each value in the place that its key names, and 0 or an empty text between them.
     Texts are read as numbers, floats become integers towards 0, and texts of six decimals. Keys are int64.
-    Raises OperatorError for other keys and attributes, a key outside 0 to max_map - 1, and a text that is no such number.
+    Raises OperatorError for other keys and attributes, a key outside 0 to max_map - 1,
+    and a text that is no such number.
     """
     keys, values = _map(X)
     targets: dict[str, np.dtype[Any]] = {

@@ -46,7 +46,8 @@ def _lower_scaler(site: LoweringContext) -> NativeKernel:
 
 @op("Normalizer", since=1, domain=ML, types={"T": (NUMBERS, "X")})
 def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
-    """Rows [N,C] or [C] divided by their greatest element (MAX), the sum of |x| (L1) or sqrt of the sum of x**2 (L2), float32.
+    """Rows [N,C] or [C] divided by their greatest element (MAX),
+    the sum of |x| (L1) or sqrt of the sum of x**2 (L2), float32.
 
     A row whose divisor is 0 stays. In float64 and rounded once. Raises OperatorError for another rank and norm.
     """

@@ -30,11 +30,12 @@ def svm_regressor(
     support_vectors: Floats | None = None,
     ctx: Context,
 ) -> Array:
-    """sum over j of coefficients[j] * k(x, support_vectors[j]) + rho[0]: float32 [N,1]; with one_class 1 above 0, else -1.
+    """sum over j of coefficients[j] * k(x, support_vectors[j]) + rho[0]: float32 [N,1];
+    with one_class 1 above 0, else -1.
 
-    X [N,F]; support_vectors [n_supports,F], in order; with none it is x @ coefficients + rho[0]. kernel_params gamma, coef0
-    and degree; k: LINEAR x.v, POLY (gamma x.v + coef0)**degree, RBF exp(-gamma |x - v|**2), SIGMOID tanh(gamma x.v + coef0).
-    In float64 and rounded once. Raises OperatorError for lists that do not fit.
+    X [N,F]; support_vectors [n_supports,F], in order; with none it is x @ coefficients + rho[0]. kernel_params gamma,
+    coef0 and degree; k: LINEAR x.v, POLY (gamma x.v + coef0)**degree, RBF exp(-gamma |x - v|**2), SIGMOID tanh(gamma
+    x.v + coef0). In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """
     table, memo = rows_of(X), ctx.memo
     weights, added = kept_singles("coefficients", coefficients, memo), kept_singles("rho", rho, memo)
@@ -68,12 +69,12 @@ def svm_classifier(
 ) -> tuple[Array, Array]:
     """The class that most pairs of classes vote for, its label [N], and scores, float32, after post_transform.
 
-    X [N,F]; S support vectors [S,F], vectors_per_class of them for each of the C classes, in order; coefficients [C-1,S].
-    The score of classes i < j adds rho of the pair, coefficients[j-1] * k(x, v) over the vectors v of i and
+    X [N,F]; S support vectors [S,F], vectors_per_class of them for each of the C classes, in order; coefficients
+    [C-1,S]. The score of classes i < j adds rho of the pair, coefficients[j-1] * k(x, v) over the vectors v of i and
     coefficients[i] * k(x, v) over those of j, with the k of SVMRegressor: above 0 it votes for i, else for j; of equal
-    votes the first class wins. Scores are those of the pairs 01, 02, ..., 12, ... [N,C(C-1)/2]; of two classes -s and s.
-    With prob_a and prob_b, numbers of the pairs, scores are probabilities [N,C]: those of pairs, 1 / (1 + exp(a s + b)) but
-    at least 1e-7 from 0 and 1, coupled by the iteration of libsvm until no error is above 0.005 / C.
+    votes the first class wins. Scores are those of the pairs 01, 02, ..., 12, ... [N,C(C-1)/2]; of two classes -s and
+    s. With prob_a and prob_b, numbers of the pairs, scores are probabilities [N,C]: those of pairs, 1 / (1 + exp(a s +
+    b)) but at least 1e-7 from 0 and 1, coupled by the iteration of libsvm until no error is above 0.005 / C.
     Without vectors the scores are x @ coefficients' + rho[0], coefficients [C,F], and the greatest wins.
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """

@@ -49,17 +49,18 @@ def moe(
 ) -> Array:
     """What k of E experts make of each token, in shares: input and output [tokens,H] or [batch,length,H].
 
-    router_probs [tokens,E]: the k greatest choose the experts, of equal ones the last; shares are Softmax of all E, by their
-    sum with normalize_routing_weights. fc1_experts_weights [E,I,H], or [E,2I,H] of swiglu with swiglu_fusion: gate and linear
-    part in turns (1), or one after the other (2); fc2_experts_weights [E,H,I]; fc3_experts_weights [E,I,H], the linear part.
+    router_probs [tokens,E]: the k greatest choose the experts, of equal ones the last; shares are Softmax of all E, by
+    their sum with normalize_routing_weights. fc1_experts_weights [E,I,H], or [E,2I,H] of swiglu with swiglu_fusion:
+    gate and linear part in turns (1), or one after the other (2); fc2_experts_weights [E,H,I];
+    fc3_experts_weights [E,I,H], the linear part.
 
         a = activation(x @ fc1' + bias)    relu, gelu (tanh), silu, identity; times (x @ fc3' + bias) if there is fc3
         a = G * sigmoid(alpha * G) * (L + beta)              swiglu: G <= swiglu_limit, |L| <= swiglu_limit
         y = sum of share * (a @ fc2' + bias)                 the real value, rounded once
 
-    Products, with bias, are rounded once, as are the nodes Softmax, ReduceSum, Div, Relu, Gelu, Swish, Clip, Add and Mul of
-    ai.onnx. Experts of share 0 are left out, so that their infinities do not count. ``ort`` also leaves out NaN shares.
-    Raises OperatorError for shapes and attributes that do not fit, and for use_sparse_mixer.
+    Products, with bias, are rounded once, as are the nodes Softmax, ReduceSum, Div, Relu, Gelu, Swish, Clip, Add and
+    Mul of ai.onnx. Experts of share 0 are left out, so that their infinities do not count. ``ort`` also leaves out NaN
+    shares. Raises OperatorError for shapes and attributes that do not fit, and for use_sparse_mixer.
     """
     if fc1_experts_weights.ndim != 3:
         raise bad_shape("fc1_experts_weights", "[experts,made,width]", fc1_experts_weights)

@@ -37,8 +37,8 @@ def max_pool(
     """The largest element of each window: Y, and optionally Indices, int64.
 
     X [N,C,spatial...], floating point; int8 and uint8 since version 12. Padding never counts: a window that holds
-    nothing else gives -inf or the type's smallest value. A NaN in the window gives NaN; of zeros of both signs the first
-    one counts.
+    nothing else gives -inf or the type's smallest value. A NaN in the window gives NaN; of zeros of both signs the
+    first one counts.
     Indices: place of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
     column-major (1); -1 where the window holds only padding.
     Exact. Raises OperatorError for geometry that the page forbids.
@@ -224,7 +224,8 @@ def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State
 
 
 def _larger(a: State, b: State) -> State:
-    """The larger value, the first of zeros; numpy's choice among these differs from type to type, and between processors."""
+    """The larger value, the first of zeros; numpy's choice among these differs from type to type,
+    and between processors."""
     larger = np.maximum(a[0], b[0])
     if not _float.is_integer(larger.dtype):
         np.copyto(larger, a[0], where=a[0] == b[0])

@@ -196,7 +196,8 @@ def qlinear_global_average_pool(given: GlobalPoolInputs, *, channels_last: int =
 
 
 def _check_image(given: GlobalPoolInputs, channels_last: int, ctx: Context) -> tuple[Pair, Pair, tuple[int, ...], int]:
-    """Refuse what does not fit, and observe scales; scales and zero points, the spatial axes and how many positions they have."""
+    """Refuse what does not fit, and observe scales; scales and zero points,
+    the spatial axes and how many positions they have."""
     axes = channel_layout(given.X, bool(channels_last), _GLOBAL)
     (xs, ys), (xz, yz) = parameters(_GLOBAL, given, ctx)
     return (xs, ys), (xz, yz), axes, math.prod(given.X.shape[a] for a in axes)

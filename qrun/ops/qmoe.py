@@ -93,16 +93,16 @@ def qmoe(
 ) -> Array:
     """MoE with weights of 2, 4 or 8 bits: fc1, fc2 and fc3_experts_weights uint8, codes packed along the last axis.
 
-    The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which divides the
-    width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them 2**(bits - 1);
-    the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
+    The first code is in the low bits. fc1_scales [E,made], or [E,made,width / block_size] with block_size, which
+    divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
+    2**(bits - 1); the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
 
         w[n,k] = (code - zero_point) * scale              in float32 steps, then of the input's type: as MatMulNBits
 
-    Shares are Softmax of the k greatest of router_probs; or router_weights [tokens,E] of these experts, by their sum with
-    normalize_routing_weights unless it is 0. The rest is as in MoE. accuracy_level allows a runtime to round activations;
-    exact arithmetic does not. ``ort`` multiplies int8 where onnxruntime does: with block_size, of 8 bits, of 4 with
-    accuracy_level 4, of 2 in blocks of 32, 64 and 128; and leaves out shares up to 1e-8, and NaN.
+    Shares are Softmax of the k greatest of router_probs; or router_weights [tokens,E] of these experts, by their sum
+    with normalize_routing_weights unless it is 0. The rest is as in MoE. accuracy_level allows a runtime to round
+    activations; exact arithmetic does not. ``ort`` multiplies int8 where onnxruntime does: with block_size, of 8 bits,
+    of 4 with accuracy_level 4, of 2 in blocks of 32, 64 and 128; and leaves out shares up to 1e-8, and NaN.
     Raises OperatorError for shapes and attributes that do not fit, for quant_type but int and for prepacked weights.
     """
     _check_kind(given, quant_type, weights_prepacked, block_size)
@@ -139,7 +139,8 @@ def _shares(given: CodedExperts, experts: Array, attributes: ExpertAttributes, c
 def _weights_of(
     given: CodedExperts, rows: Array, attributes: ExpertAttributes, bits: Sequence[int], block_size: int
 ) -> list[BlockWeights | None]:
-    """The projections of all experts, checked; None for fc3 where there is none. Without block_size the width is one block."""
+    """The projections of all experts, checked; None for fc3 where there is none.
+    Without block_size the width is one block."""
     for number, width in enumerate(bits, 1):
         one_of(f"fc{number}_expert_weight_bits", width, _BITS)
     codes = given.fc2_experts_weights
@@ -162,7 +163,8 @@ def _weights_of(
 def _projection(
     name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int], dtype: np.dtype[Any]
 ) -> BlockWeights:
-    """The weights of a projection, checked. parts: codes, scales, zero points. form: experts, made, width, bits, block_size."""
+    """The weights of a projection, checked. parts: codes, scales, zero points.
+    form: experts, made, width, bits, block_size."""
     codes, scales, zeros = parts
     experts, made, depth, bits, block_size = form
     assert codes is not None

@@ -158,8 +158,8 @@ def trunc_1(
         v = round to even(X / scale + zeropt) / 2**(in_bitwidth - out_bitwidth)
         Y = (round(v) - zeropt) * scale
 
-    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no positive
-    integers and other modes.
+    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no
+    positive integers and other modes.
     """
     names = ("X", "scale", "zeropt", "in_bitwidth", "out_bitwidth")
     broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_bitwidth), names)
@@ -197,8 +197,8 @@ def trunc(
         v = min(max(round to even(X / scale + zeropt) / s, low), high)     low, high: as in IntQuant, of out_bitwidth
         Y = (round(v) - zeropt / s) * out_scale
 
-    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no positive
-    integers and other modes.
+    rounding_mode: as in IntQuant. Raises OperatorError for shapes that do not broadcast, bit widths that are no
+    positive integers and other modes.
     """
     names = ("X", "scale", "zeropt", "in_bitwidth", "out_scale", "out_bitwidth")
     shape = broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_scale, out_bitwidth), names)
@@ -212,7 +212,8 @@ def trunc(
 
 
 def _nearest_power(ratio: Array) -> Array:
-    """2 to the nearest integer to log2(ratio), float32; no float32 number lies in the middle, as the root of 1/2 is irrational."""
+    """2 to the nearest integer to log2(ratio), float32; no float32 number lies in the middle,
+    as the root of 1/2 is irrational."""
     fraction, exponent = np.frexp(np.asarray(ratio, np.float64))
     power = np.ldexp(1.0, exponent - (fraction * fraction < 0.5))
     return np.where(ratio > 0, np.where(np.isfinite(ratio), power, ratio), np.where(ratio == 0, 0, np.nan)).astype(

@@ -81,7 +81,8 @@ def ms_quantize_linear(
     axis: int | None = None,
     ctx: Context,
 ) -> Array:
-    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed."""
+    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime;
+    this is observed."""
     attributes = QuantizeAttributes(assumed_axis(axis, y_scale, "y_scale", ctx))
     return _quantize(x, y_scale, y_zero_point, attributes, ctx, contrib=True)
 

@@ -30,9 +30,10 @@ def random_normal(
 ) -> Array:
     """mean + scale * z for numbers z of the normal distribution: float64, rounded once to dtype, a floating-point type.
 
-    The page leaves the generator open; this is numpy's MT19937, its ``randn``, from the whole part of `seed` modulo 2**32,
-    or without one from the CRC-32 of the node's name, as qrun shows it, so that every run, and every time the node runs, gives the same numbers.
-    Raises OperatorError for a shape with negative numbers, another dtype, and a seed that is not finite.
+    The page leaves the generator open; this is numpy's MT19937, its ``randn``, from the whole part of `seed` modulo
+    2**32, or without one from the CRC-32 of the node's name, as qrun shows it, so that every run, and every time the
+    node runs, gives the same numbers. Raises OperatorError for a shape with negative numbers, another dtype,
+    and a seed that is not finite.
     """
     return _normal(_shape(shape), _float_type(dtype), mean, scale, seed, ctx)
 

@@ -56,8 +56,8 @@ def col2im(
 ) -> Array:
     """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
 
-    L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and rounded
-    once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool.
+    L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and
+    rounded once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool.
     """
     image, block = ints(image_shape, "image_shape"), ints(block_shape, "block_shape")
     rank = len(image)
@@ -97,8 +97,8 @@ def reverse_sequence(
 ) -> Array:
     """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
 
-    sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are not
-    0 and 1.
+    sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are
+    not 0 and 1.
     """
     if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
         got = f"time {time_axis}, batch {batch_axis}"
@@ -130,8 +130,8 @@ def tensor_scatter(
 ) -> Array:
     """The cache with `update` [B,...,rows,...] in place of its rows from write_indices[b] on; exact.
 
-    past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are left
-    out. mode circular: after the last row comes the first.
+    past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are
+    left out. mode circular: after the last row comes the first.
     Raises OperatorError for shapes, rows and modes that do not fit.
     """
     place = axis_in(axis, past_cache.ndim)

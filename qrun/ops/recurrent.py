@@ -81,15 +81,16 @@ def lstm(
         o = f(g + P * C')
         H' = o * h(C')
 
-    X [seq,batch,input], W [dirs,4*hidden,input], R [dirs,4*hidden,hidden], B [dirs,8*hidden], sequence_lens int32 [batch],
-    initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h and Y_c
-    [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
+    X [seq,batch,input], W [dirs,4*hidden,input], R [dirs,4*hidden,hidden], B [dirs,8*hidden], sequence_lens int32
+    [batch], initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h
+    and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
 
-    Each line is a step of ai.onnx's operators, and rounded as they are: products with what is added to them once, as Gemm;
+    Each line is a step of ai.onnx's operators, and rounded as they are:
+    products with what is added to them once, as Gemm;
     * and +, 1 - i and the activations each once. float16 and bfloat16 are computed in float32, and the results rounded.
-    clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0; the last states are those at its end,
-    the initial ones for length 0. Activations have alpha and beta in the order in which those that need one are named;
-    Affine and ScaledTanh have no defaults.
+    clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0;
+    the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in
+    which those that need one are named; Affine and ScaledTanh have no defaults.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 4, attributes, layout, ctx)
@@ -129,8 +130,8 @@ def gru(
         h = g(r * (H @ R^T + Rb) + x)              with linear_before_reset; x = X @ W^T + Wb
         H' = (1 - z) * h + z * H
 
-    X [seq,batch,input], W [dirs,3*hidden,input], R [dirs,3*hidden,hidden], B [dirs,6*hidden], sequence_lens int32 [batch],
-    initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM.
+    X [seq,batch,input], W [dirs,3*hidden,input], R [dirs,3*hidden,hidden], B [dirs,6*hidden], sequence_lens int32
+    [batch], initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM.
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     """
     sequences = _sequences(given, 3, attributes, layout, ctx)

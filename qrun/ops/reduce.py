@@ -101,7 +101,8 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 @reduction("ReduceMax", native="greatest")
 def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The largest element over `axes`, exact; +0 before -0; NaN if there is one; -inf or the type's smallest value over no elements.
+    """The largest element over `axes`, exact; +0 before -0; NaN if there is one;
+    -inf or the type's smallest value over no elements.
 
     8-bit integers since version 12, bool since version 20.
     """
@@ -110,7 +111,8 @@ def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 @reduction("ReduceMin", native="least")
 def reduce_min(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The smallest element over `axes`, exact; -0 before +0; NaN if there is one; inf or the type's largest value over no elements.
+    """The smallest element over `axes`, exact; -0 before +0; NaN if there is one;
+    inf or the type's largest value over no elements.
 
     8-bit integers since version 12, bool since version 20.
     """

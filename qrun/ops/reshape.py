@@ -1,4 +1,5 @@
-"""Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity: another view of the same elements; Expand and Tile repeat them."""
+"""Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity: another view of the same elements;
+Expand and Tile repeat them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def rotary_embedding(
     X [B,N,S,H], or [B,S,N*H] with num_heads. The first rotary_embedding_dim elements of a head turn, all if that is 0:
     element i of the first half with element i of the second, or interleaved neighbours. cos_cache and sin_cache
     [positions,dim/2] with position_ids int64 [B,S], or [B,S,dim/2] without. All floating point of one type.
-    As the nodes Mul, Mul, Sub and Mul, Mul, Add, each rounded. Raises OperatorError for shapes and positions that do not fit.
+    As the nodes Mul, Mul, Sub and Mul, Mul, Add, each rounded.
+    Raises OperatorError for shapes and positions that do not fit.
     """
     if X.ndim == 3 and num_heads is None:
         raise refuse("num_heads is left out", "num_heads", "num_heads, as X has three axes", "nothing", code="QR204")
@@ -59,7 +60,8 @@ def rotary_embedding_1(
     scale: float = 1.0,
     ctx: Context,
 ) -> Array:
-    """RotaryEmbedding of ai.onnx, with position_ids [B,S], or [1] for the position of the first element of all sequences.
+    """RotaryEmbedding of ai.onnx, with position_ids [B,S],
+    or [1] for the position of the first element of all sequences.
 
     input [B,N,S,H] or [B,S,N*H]; without num_heads the width of a head of three axes is twice that of the caches.
     cos_cache and sin_cache [positions,H/2], or [positions,rotary_embedding_dim/2]. is_packed_batching and scale change

@@ -29,7 +29,8 @@ def grid_sample_16(
     padding_mode: str = "zeros",
     ctx: Context,
 ) -> Array:
-    """GridSample-20 of two spatial axes, whose modes are bilinear, nearest and bicubic. Source: ONNX operators, GridSample-16."""
+    """GridSample-20 of two spatial axes, whose modes are bilinear, nearest and bicubic.
+    Source: ONNX operators, GridSample-16."""
     one_of("mode", mode, (*_MODES, "nearest"))
     return _grid_sample(X, grid, align_corners, _MODES.get(mode, mode), padding_mode, ctx)
 
@@ -47,7 +48,8 @@ def grid_sample(
     """Y[n,c,out...] = X[n,c] at grid[n,out...], between its elements: X [N,C,spatial...], grid [N,out...,r].
 
     A place in the grid has the last spatial axis first, and goes from -1 to 1: over the centres of the corner elements
-    with align_corners, else over their outer edges. mode: linear, nearest (halves to even) or cubic (a = -0.75, two axes).
+    with align_corners, else over their outer edges. mode: linear, nearest (halves to even) or cubic (a = -0.75,
+    two axes).
     padding_mode: beyond X are zeros, the border's elements, or X reflected (at the
     border's centres with align_corners, else at its edges).
     In float64 and rounded once; integers toward 0; nearest moves elements of any type.
@@ -180,11 +182,12 @@ def roi_align(
 ) -> Array:
     """Means (avg) or maxima of samples of each bin of each region: [regions,C,output_height,output_width].
 
-    X [N,C,H,W]; rois [regions,4], x1, y1, x2, y2, times spatial_scale; batch_indices int64 [regions]. half_pixel takes 0.5 from coordinates; output_half_pixel does not, and regions are 1 wide at least.
-    A bin has sampling_ratio samples along each axis, or as many as the region's width over the output's, rounded up. A
-    sample lies between four elements, in straight lines; more than 1 beyond X it is 0. max: of the four weighted elements
-    of all samples; -0 is less than +0. In float64 and rounded once.
-    Raises OperatorError for shapes, indices and attributes that do not fit. Source: version 10 has output_half_pixel only.
+    X [N,C,H,W]; rois [regions,4], x1, y1, x2, y2, times spatial_scale; batch_indices int64 [regions]. half_pixel takes
+    0.5 from coordinates; output_half_pixel does not, and regions are 1 wide at least. A bin has sampling_ratio samples
+    along each axis, or as many as the region's width over the output's, rounded up. A sample lies between four
+    elements, in straight lines; more than 1 beyond X it is 0. max: of the four weighted elements of all samples; -0 is
+    less than +0. In float64 and rounded once. Raises OperatorError for shapes, indices and attributes that do not fit.
+    Source: version 10 has output_half_pixel only.
     """
     sizes = (output_height, output_width, sampling_ratio)
     words = ("output_half_pixel" if ctx.version < 16 else coordinate_transformation_mode, mode)

@@ -95,7 +95,8 @@ def _lower_scatter_nd(site: LoweringContext) -> NativeKernel:
 
 
 def _native_reduction(site: LoweringContext, fits: bool) -> str:
-    """The reduction. Declined for what the reference kernel refuses, which it does after having looked at the indices."""
+    """The reduction. Declined for what the reference kernel refuses,
+    which it does after having looked at the indices."""
     how = str(site.attributes.get("reduction", "none"))
     if not fits or how not in _known_reductions(site.ctx):
         raise declined("its updates do not fit")

@@ -56,14 +56,14 @@ def attention_1(
     """Self-attention whose queries, keys and values are one product: output [B,S,Dv], present [2,B,N,T,H].
 
     input [B,S,Di], weights [Di,D+D+Dv] and bias of that width, each part of num_heads heads. mask_index int32: [B,T] or
-    [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then the
-    first of them; [3*B+2], of which the first B count. attention_bias [B or 1,N or 1,S,T] is added. past [2,B,N,P,H], with
-    past_present_share_buffer [2,B,N,M,H], of which past_sequence_length [1] are filled. What is not seen is lowered by
-    mask_filter_value; places after the own one, where unidirectional, by the type's largest number.
+    [B,S,T], 1 where a key is seen; [B,1,M,M] with such a line for each place; [B] the number of keys; [2*B] that, then
+    the first of them; [3*B+2], of which the first B count. attention_bias [B or 1,N or 1,S,T] is added. past
+    [2,B,N,P,H], with past_present_share_buffer [2,B,N,M,H], of which past_sequence_length [1] are filled. What is not
+    seen is lowered by mask_filter_value; places after the own one, where unidirectional, by the type's largest number.
 
-    As Gemm with the bias, then, for each head, MatMul, Mul by scale, Add of attention_bias, Add of the mask, Softmax and
-    MatMul of ai.onnx, each rounded to the type. do_rotary is refused: the operator's page does not say which angles.
-    Raises OperatorError for shapes and attributes that do not fit.
+    As Gemm with the bias, then, for each head, MatMul, Mul by scale, Add of attention_bias, Add of the mask, Softmax
+    and MatMul of ai.onnx, each rounded to the type. do_rotary is refused: the operator's page does not say which
+    angles. Raises OperatorError for shapes and attributes that do not fit.
     """
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     with_shape(bias, "bias", weights.shape[1:])
@@ -103,16 +103,17 @@ def q_attention(
     unidirectional: int = 0,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """Attention of com.microsoft whose input [B,S,Di] and weight [Di,3*D] are codes: output [B,S,D], present [2,B,N,T,H].
+    """Attention of com.microsoft whose input [B,S,Di] and weight [Di,3*D] are codes:
+    output [B,S,D], present [2,B,N,T,H].
 
     The queries, keys and values are one product, whose real value is rounded once, as in MatMulIntegerToFloat:
 
         acc = sum over k of (input - input_zero_point) * (weight - weight_zero_point)            int32, wrapping
         QKV = acc * input_scale * weight_scale + bias
 
-    bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars, those of the weight scalars or [3*D]. All else as in Attention.
-    Raises OperatorError for shapes and attributes that do not fit, and for past_present_share_buffer, as there is no
-    input that says how much of the past is filled.
+    bias [3*D], float32 or float16 as scales and results. input_scale and input_zero_point are scalars, those of the
+    weight scalars or [3*D]. All else as in Attention. Raises OperatorError for shapes and attributes that do not fit,
+    and for past_present_share_buffer, as there is no input that says how much of the past is filled.
     """
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
     with_shape(bias, "bias", weight.shape[1:])
@@ -218,11 +219,12 @@ def multi_head_attention(
 ) -> tuple[Array, Array, Array, Array]:
     """Attention of queries, keys and values: output [B,S,Dv], present_key and present_value [B,N,T,H], qk [B,N,S,T].
 
-    query [B,S,D] with key [B,L,D] and value [B,L,Dv], or key [B,L,N,2,H] with the values in it, or query [B,L,N,3,H] with
-    both; or key and value [B,N,L,H], which take no bias. bias [D+D+Dv] is added to each. past_key and past_value [B,N,P,H]
-    go before; with past_sequence_length [1] so many of them are filled, and the present has their shape. Masks, scale
-    and steps are those of Attention of com.microsoft; qk has the scores before Softmax.
-    Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection: beams are not searched here.
+    query [B,S,D] with key [B,L,D] and value [B,L,Dv], or key [B,L,N,2,H] with the values in it, or query [B,L,N,3,H]
+    with both; or key and value [B,N,L,H], which take no bias. bias [D+D+Dv] is added to each. past_key and past_value
+    [B,N,P,H] go before; with past_sequence_length [1] so many of them are filled, and the present has their shape.
+    Masks, scale and steps are those of Attention of com.microsoft; qk has the scores before Softmax.
+    Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection:
+    beams are not searched here.
     """
     if cache_indirection is not None:
         raise refuse("keys are taken from other beams", "cache_indirection", "no cache_indirection", cache_indirection)

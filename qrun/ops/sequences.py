@@ -1,4 +1,5 @@
-"""Sequences of tensors, and optional values: SequenceConstruct, SequenceAt, ..., SequenceMap, Optional, OptionalGetElement."""
+"""Sequences of tensors, and optional values: SequenceConstruct, SequenceAt, ..., SequenceMap,
+Optional, OptionalGetElement."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def sequence_insert(input_sequence: Array, tensor: Array, position: Array | None
 
 @op("SequenceErase", since=11, compounds="makes")
 def sequence_erase(input_sequence: Array, position: Array | None = None) -> Array:
-    """The sequence without the element at position, a scalar from -n to n - 1; without the last one where it is left out.
+    """The sequence without the element at position, a scalar from -n to n - 1;
+    without the last one where it is left out.
 
     Raises OperatorError outside.
     """
@@ -106,8 +108,9 @@ def concat_from_sequence(input_sequence: Array, *, axis: int, new_axis: int = 0,
 def split_to_sequence(
     input: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1, ctx: Context
 ) -> Array:
-    """Views of the input along `axis`: of split elements each and the last one of what is left, where split is a scalar;
-    of split[i] elements where it is a list; of one element where it is left out, then without that axis if keepdims is 0.
+    """Views of the input along `axis`: of split elements each and the last one of what is left, where split is a
+    scalar; of split[i] elements where it is a list; of one element where it is left out,
+    then without that axis if keepdims is 0.
 
     Raises OperatorError for lengths that are negative or do not add up, and for a scalar below 1.
     """
@@ -143,8 +146,8 @@ def _lengths(split: Array | None, size: int) -> Sequence[int]:
 def sequence_map(input_sequence: Array, *additional_inputs: Array | None, ctx: Context) -> tuple[Array, ...]:
     """Run body for each element, and make a sequence of each of its outputs.
 
-    Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are the
-    same each time. Raises OperatorError for other lengths, and where the body does not fit.
+    Further inputs that are sequences have as many elements, of which body gets the one at the same place; tensors are
+    the same each time. Raises OperatorError for other lengths, and where the body does not fit.
     """
     first, body = _sequence(input_sequence), ctx.bodies["body"]
     inputs = (first, *(_present(value, f"additional_inputs[{n}]") for n, value in enumerate(additional_inputs)))

@@ -104,8 +104,8 @@ def negative_log_likelihood_loss(
 ) -> Array:
     """-weight[c] * input[n,c,...] with c = target[n,...], 0 where c is ignore_index; reduced.
 
-    input [N,C,...], target [N,...] integers 0 to C-1, weight [C]. reduction: none, sum, or mean, which divides by the sum
-    of the weights of targets that are not ignored. In float64 and rounded once.
+    input [N,C,...], target [N,...] integers 0 to C-1, weight [C]. reduction: none, sum, or mean, which divides by the
+    sum of the weights of targets that are not ignored. In float64 and rounded once.
     Raises OperatorError for shapes, targets and reductions that do not fit.
     """
     _check(input, target, weight, ignore_index, reduction, ("input", "target", "weight"))

@@ -80,9 +80,9 @@ def _lowered(site: LoweringContext, k: int, name: str, largest: bool) -> NativeK
 def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) -> tuple[Array, Array, Array, Array]:
     """The elements of X, or its parts along an axis, each once: Y, indices, inverse_indices, counts.
 
-    In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices int64:
-    those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0; each NaN is
-    an element of its own, after all numbers. Exact.
+    In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices
+    int64: those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0;
+    each NaN is an element of its own, after all numbers. Exact.
     Raises OperatorError for an axis that does not exist.
     """
     one_of("sorted", sorted, (0, 1))
@@ -147,7 +147,8 @@ def non_max_suppression(
     boxes [batches,n,4] float32: [y1,x1,y2,x2], any two opposite corners, or with center_point_box = 1
     [x_center,y_center,width,height]. scores [batches,classes,n] float32. Scalars: max_output_boxes_per_class (int64; 0,
     also where it is left out, or less selects nothing), iou_threshold (0 to 1, else 0), score_threshold (only boxes
-    with a score above it; else all). Returns int64 [selected,3]: batch, class, box, in that order of batches and classes.
+    with a score above it; else all). Returns int64 [selected,3]:
+    batch, class, box, in that order of batches and classes.
 
     Exact: intersection and union are real numbers, compared with iou_threshold as it is in float32. Of equal scores the
     first box comes first; NaN counts as less than every number. A box with an infinite or NaN coordinate overlaps none.

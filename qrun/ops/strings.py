@@ -1,4 +1,5 @@
-"""Text: StringConcat, StringSplit, RegexFullMatch, StringNormalizer; and TfIdfVectorizer, which counts known n-grams."""
+"""Text: StringConcat, StringSplit, RegexFullMatch, StringNormalizer;
+and TfIdfVectorizer, which counts known n-grams."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ def string_concat(X: Array, Y: Array, *, ctx: Context) -> Array:
 def string_split(
     X: Array, *, delimiter: str | None = None, maxsplit: int | None = None, ctx: Context
 ) -> tuple[Array, Array]:
-    """The parts of each string along a new last axis, "" after the last of them, and how many there are, int64 of X's shape.
+    """The parts of each string along a new last axis, "" after the last of them, and how many there are,
+    int64 of X's shape.
 
-    delimiter: between parts; "" or left out: any run of blanks, none at the ends. maxsplit: at most so many cuts, from the
-    left. Raises OperatorError for a negative maxsplit.
+    delimiter: between parts; "" or left out: any run of blanks, none at the ends. maxsplit: at most so many cuts, from
+    the left. Raises OperatorError for a negative maxsplit.
     """
     require("maxsplit", maxsplit is None or maxsplit >= 0, "0 or more", maxsplit)
     cuts = -1 if maxsplit is None else maxsplit
@@ -118,7 +120,8 @@ def tf_idf_vectorizer(
 
     X [N,C] or [C], strings or integers. The pool holds the n-grams of length 1, those of length 2, ..., which begin at
     ngram_counts. N-gram i is counted at ngram_indexes[i], where those of several are added, if its length is
-    min_gram_length to max_gram_length. The tokens of an occurrence are equally far apart, 1 to max_skip_count + 1 places.
+    min_gram_length to max_gram_length. The tokens of an occurrence are equally far apart,
+    1 to max_skip_count + 1 places.
     mode: TF counts; IDF weights[i] where the count is not 0; TFIDF counts times weights[i]. Weights left out are 1.
     In float64 and rounded once. Raises OperatorError for lists that do not fit.
     """

@@ -54,10 +54,11 @@ def tree_ensemble_regressor(
 ) -> Array:
     """What the leaves that a row reaches say for each target, aggregated, plus base_values: float32 [N,n_targets].
 
-    X [N,F]. A node compares the row's feature with its value (BRANCH_LEQ, _LT, _GTE, _GT, _EQ, _NEQ) and goes to the true or
-    the false node; NaN goes to the false one, or the true one where nodes_missing_value_tracks_true is 1. aggregate_function
-    SUM, AVERAGE (over trees), MIN, MAX; base_values: one for each target, or one for all. In float64, tree by tree, and
-    rounded once, after post_transform. Raises OperatorError for lists that do not fit and trees with circles.
+    X [N,F]. A node compares the row's feature with its value (BRANCH_LEQ, _LT, _GTE, _GT, _EQ, _NEQ) and goes to the
+    true or the false node; NaN goes to the false one, or the true one where nodes_missing_value_tracks_true is 1.
+    aggregate_function SUM, AVERAGE (over trees), MIN, MAX; base_values: one for each target, or one for all. In
+    float64, tree by tree, and rounded once, after post_transform.
+    Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleRegressor-3.
     """
     one_of("aggregate_function", aggregate_function, AGGREGATES)
@@ -84,12 +85,13 @@ def tree_ensemble_classifier(
     classlabels_strings: tuple[str, ...] | None = None,
     ctx: Context,
 ) -> tuple[Array, Array]:
-    """The class with the greatest sum of the leaves that a row reaches, its label [N], and all scores, float32 [N,classes].
+    """The class with the greatest sum of the leaves that a row reaches, its label [N], and all scores,
+    float32 [N,classes].
 
-    Trees as in TreeEnsembleRegressor, whose sums are the scores; of equal ones the first class. Of two classes where the
-    leaves vote for one only, s is their sum: if no weight is negative the scores are 1 - s and s, with LOGISTIC those of
-    logistic(s), and the second class wins above 0.5; else -s and s, with LOGISTIC of each, and it wins above 0.
-    In float64 and rounded once. Raises OperatorError for lists that do not fit and trees with circles.
+    Trees as in TreeEnsembleRegressor, whose sums are the scores; of equal ones the first class. Of two classes where
+    the leaves vote for one only, s is their sum: if no weight is negative the scores are 1 - s and s, with LOGISTIC
+    those of logistic(s), and the second class wins above 0.5; else -s and s, with LOGISTIC of each, and it wins above
+    0. In float64 and rounded once. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleClassifier-3.
     """
     labels = labels_of(classlabels_strings, classlabels_int64s, ctx.memo)
@@ -142,7 +144,8 @@ def _winners_kernel(site: LoweringContext, forest: Forest, labels: Array, base: 
 
 
 def _classes(labels: Array, scores: Array, positive: bool, post_transform: str, ctx: Context) -> tuple[Array, Array]:
-    """Labels and scores; scores: [N,classes], or [N] of one of two classes; positive: whether no vote of these is negative."""
+    """Labels and scores; scores: [N,classes], or [N] of one of two classes;
+    positive: whether no vote of these is negative."""
     if scores.ndim == 1:
         places, scores = _one_of_two(scores, positive, post_transform)
     else:
@@ -172,9 +175,9 @@ def tree_ensemble(
 ) -> Array:
     """As TreeEnsembleRegressor, of X's type, with leaves that are told apart from nodes: [N,n_targets].
 
-    Modes by number, 6 being BRANCH_MEMBER: whether the feature is one of the node's membership_values, which NaN separates.
-    aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3 SOFTMAX_ZERO,
-    4 PROBIT. In float64 and rounded once.
+    Modes by number, 6 being BRANCH_MEMBER: whether the feature is one of the node's membership_values, which NaN
+    separates. aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3
+    SOFTMAX_ZERO, 4 PROBIT. In float64 and rounded once.
     """
     aggregate, post = _modes(aggregate_function, post_transform)
     forest = ctx.memo.once("forest", lambda: nodes.forest)

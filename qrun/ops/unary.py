@@ -54,7 +54,8 @@ def log(input: Array) -> Array:
 
 @op("Erf", since=9, form="pointwise", native=function("erf"))
 def erf(input: Array) -> Array:
-    """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15, rounded once.
+    """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15,
+    rounded once.
 
     float64 stays float64. Integers, in version 9 only: toward zero, so 0.
     """

@@ -101,15 +101,15 @@ _FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})
 _CODES = _Pass("multiply_codes", _multiplies_codes)
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
 Functions = Literal["tables", "literal", "fused"]
-"""What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators
-where there are any, as in onnxruntime, with other results."""
+"""What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer
+operators where there are any, as in onnxruntime, with other results."""
 _THEN: Mapping[Functions, tuple[_Pass, ...]] = {
     "tables": (_TABULATE, _TABULATE, _CODES, _FLOATS),
     "literal": (_CODES, _FLOATS),
     "fused": (_CODES, _FLOATS),
 }
-"""Weights of 2 or 4 bits stay codes where a product reads them; others are folded to float last, when it is known who still
-reads them so. The second tables join the first."""
+"""Weights of 2 or 4 bits stay codes where a product reads them; others are folded to float last, when it is known who
+still reads them so. The second tables join the first."""
 
 
 @frozen
@@ -211,7 +211,8 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
 
 
 def _fused(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
-    """The model, its nodes numbered by their places, with integer operators. functions: also for functions of one tensor."""
+    """The model, its nodes numbered by their places, with integer operators.
+    functions: also for functions of one tensor."""
     start = _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
     first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
     fuse = _FUSE_ALL if functions else _FUSE
@@ -219,8 +220,8 @@ def _fused(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, me
 
 
 def makes_tables(model: Model, arith: Arith) -> bool:
-    """Whether `optimize` makes tables in place of operators where only the graph's outputs are kept: less work than making
-    them all."""
+    """Whether `optimize` makes tables in place of operators where only the graph's outputs are kept: less work than
+    making them all."""
     memo = _memo(model)
 
     def found() -> bool:
@@ -247,7 +248,8 @@ def has_tables(model: Model) -> bool:
 
 
 def _named(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
-    """The nodes, each named after the node of its group that does the work, with that one's index or, if taken, a new one."""
+    """The nodes, each named after the node of its group that does the work, with that one's index or, if taken,
+    a new one."""
     free = max((node.index for node in model.nodes), default=0) + 1
     taken: set[int] = set()
     for node, group in zip(nodes, groups, strict=True):

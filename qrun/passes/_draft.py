@@ -33,7 +33,8 @@ class Refused(Exception):
 class Rewritten:
     """What a pass returns.
 
-    origins: for each node, the nodes of the model it was given, by index, that this one stands for; none if it is that model.
+    origins: for each node, the nodes of the model it was given, by index, that this one stands for;
+    none if it is that model.
     refused: why a node of that model stays as it is, by index.
     """
 
@@ -148,7 +149,8 @@ class Draft:
         self._types[name] = TensorType(name, dtype, known.shape if known else None)
 
     def put(self, index: int, *nodes: tuple[Node, Iterable[int]]) -> None:
-        """Fill a slot: nodes and what each stands for. Their inputs are made before, in earlier slots or in this one."""
+        """Fill a slot: nodes and what each stands for. Their inputs are made before,
+        in earlier slots or in this one."""
         self._slots[index] = tuple((node, tuple(sorted(set(origins)))) for node, origins in nodes)
 
     def alias(self, name: str, same: str, index: int) -> None:

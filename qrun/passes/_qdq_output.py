@@ -77,7 +77,8 @@ def _first(node: Node) -> str:
 
 
 def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tuple[int, int] | None:
-    """The codes of what the clamps make of -infinity and infinity; all others lie between, as every step is monotonic."""
+    """The codes of what the clamps make of -infinity and infinity;
+    all others lie between, as every step is monotonic."""
     values: Array = np.array([-np.inf, np.inf], np.float32)
     for node in (*clamps, side.node):
         if node is side.node and draft.arith == "exact":

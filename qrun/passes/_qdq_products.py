@@ -27,7 +27,8 @@ _CENTRED = 255
 
 @frozen
 class _Bias:
-    """An int32 bias, whose scale is the product of the operands' scales; `name` is "" if there is none, then it is 0."""
+    """An int32 bias, whose scale is the product of the operands' scales;
+    `name` is "" if there is none, then it is 0."""
 
     name: str = ""
     value: Array = field(default_factory=lambda: np.zeros(1, np.int32))
@@ -154,9 +155,9 @@ def _all_equal(a: Array, b: Array) -> bool:
 def _fitting(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
     """The name of a bias with which all sums fit int32; rows: of weights, one for each output channel.
 
-    That is the bias itself, or one that differs where a sum might not fit, but all sums of the channel give one code and go
-    on giving it. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to nothing. Refused
-    if there is none.
+    That is the bias itself, or one that differs where a sum might not fit, but all sums of the channel give one code
+    and go on giving it. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to
+    nothing. Refused if there is none.
     """
     value = bias.value.astype(np.int64).reshape(-1)
     if rows.shape[1] * _CENTRED**2 + int(np.abs(value).max(initial=0)) <= _MOST:

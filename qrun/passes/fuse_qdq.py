@@ -15,12 +15,13 @@ integer operators do in exact arithmetic:
 
 So a code differs from the literal graph's by at most 1, and only where the real quotient lies within the error of the
 float32 steps (some 2**-22 of the largest term) of a tie: the fused graph is then the one that is right. Averages of few
-elements often are ties. Where a step of the literal graph overflows float32, it computes with infinity, and may give NaN.
+elements often are ties. Where a step of the literal graph overflows float32, it computes with infinity,
+and may give NaN.
 
 Bias. Its scale in the graph is float32(x_scale * w_scale). The integer operators take it in units of the real product,
 which differs by at most one part in 2**24, and so may the bias. A bias with another scale is refused, as is a float
-constant that is not float32(n * float32(x_scale * w_scale)) for integers n. Where a sum might leave int32, but all sums of
-its channel give one code, another bias stands there with which none leaves it, and the code is the same.
+constant that is not float32(n * float32(x_scale * w_scale)) for integers n. Where a sum might leave int32, but all sums
+of its channel give one code, another bias stands there with which none leaves it, and the code is the same.
 
 Relu and Clip before QuantizeLinear limit its codes, in real numbers as in float32, because rounding keeps order: they
 vanish where the type's own range is as narrow (Relu, where the zero point is the smallest code), else become a table.
@@ -33,8 +34,8 @@ onnx.reference for QLinearConv and QLinearMatMul.
 
 Refused, with the reason: a result that is read in float, or asked for; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that
-might not fit int32; and what the integer operators do not take: different types in Add, Mul, Softmax and pools, dilated average
-pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and QuantizeLinear stays in float.
+might not fit int32; and what the integer operators do not take: different types in Add, Mul, Softmax and pools, dilated
+average pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and QuantizeLinear stays in float.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _FORMS = {
     "GlobalAveragePool": "_qdq_others.global_average_pool",
     "Softmax": "_qdq_others.softmax",
 }
-"""For each float operator the function that makes an integer one of it; its module is imported for the first such node."""
+"""For each float operator the function that makes an integer one of it;
+its module is imported for the first such node."""
 _ELEMENTWISE = ("Add", "Mul")
 
 

@@ -1,9 +1,10 @@
-"""DequantizeLinear of narrow weights and the product that reads them: together one MatMulNBits, whose weights stay codes.
+"""DequantizeLinear of narrow weights and the product that reads them:
+together one MatMulNBits, whose weights stay codes.
 
 Its results are those of the two nodes: a weight is (code - zero point) * scale in float32 steps, and an element of the
-product is the real value rounded once. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or one per
-column, float32, positive and finite, which nothing else reads in float. MatMul takes them on the right; Gemm too, with
-alpha = beta = 1, A as it is and C constant, one for each column, or left out.
+product is the real value rounded once. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or
+one per column, float32, positive and finite, which nothing else reads in float. MatMul takes them on the right; Gemm
+too, with alpha = beta = 1, A as it is and C constant, one for each column, or left out.
 """
 
 from __future__ import annotations

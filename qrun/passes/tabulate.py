@@ -2,16 +2,17 @@
 
 From an 8-bit tensor x, follow the nodes whose results depend, element by element, on x alone and on constants:
 operators of form `pointwise` or `broadcast`, whether their results are integers or float. Where such a node makes an
-8-bit tensor again, all of them together are a function of 256 codes, or of 256 codes for each place along one axis where
-a constant has one value per channel. The reference kernels compute it for all codes, in the session's arithmetic, and a
-Table node of qrun's own domain looks the results up: they are those of the literal graph, bit for bit, by construction.
+8-bit tensor again, all of them together are a function of 256 codes, or of 256 codes for each place along one axis
+where a constant has one value per channel. The reference kernels compute it for all codes, in the session's arithmetic,
+and a Table node of qrun's own domain looks the results up:
+they are those of the literal graph, bit for bit, by construction.
 
 A table that changes nothing, such as DequantizeLinear and QuantizeLinear with equal parameters make, disappears; a
 single node stays what it is unless it has a constant per channel. A table of a table is one table.
 
-Not followed: constants that vary along two axes; for operators that broadcast, constants along an axis that is not known
-to have that length (they might repeat x), or where the rank of x is not known; blocked quantization; training; nodes
-that have something to report for some code, such as NaN or an odd scale. A table reports no saturation.
+Not followed: constants that vary along two axes; for operators that broadcast, constants along an axis that is not
+known to have that length (they might repeat x), or where the rank of x is not known; blocked quantization; training;
+nodes that have something to report for some code, such as NaN or an odd scale. A table reports no saturation.
 """
 
 from __future__ import annotations

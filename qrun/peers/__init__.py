@@ -1,7 +1,7 @@
 """Other runtimes on the same model and feeds, each in a process of its own: onnxruntime and onnx.reference.
 
-May be imported by `comparing` and everything above it; nothing below it knows that other runtimes exist. Knows no rule, and
-qrun's own results only to map other profiles onto the file's nodes.
+May be imported by `comparing` and everything above it; nothing below it knows that other runtimes exist. Knows no rule,
+and qrun's own results only to map other profiles onto the file's nodes.
 """
 
 from qrun.peers._common import proto_of, runtime_label

@@ -113,7 +113,8 @@ class Loaded:
 
 
 def loading(limit: int | None, model: Model, threads: int | None = None) -> int | None:
-    """What loading may take if runs may take `limit`: the weights in several forms, and the stacks of threads, on top."""
+    """What loading may take if runs may take `limit`: the weights in several forms, and the stacks of threads,
+    on top."""
     if limit is None:
         return None
     weights = sum(array.nbytes for array in model.constants.values())

@@ -39,8 +39,8 @@ class OptimizedNode:
 def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the index of the node that makes it in each tensor's name, and in each node's own.
 
-    In a model with subgraphs, which may read any tensor, tensors keep their names. Functions of the model are replaced by
-    their bodies, as in the loaded model.
+    In a model with subgraphs, which may read any tensor, tensors keep their names. Functions of the model are replaced
+    by their bodies, as in the loaded model.
     """
     proto = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
     graph, names = proto.graph, dict[str, str]()
@@ -66,11 +66,11 @@ def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
 def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[OptimizedNode, ...]:
     """What each node of the optimized, marked model stands for; `optimized` is in an order of execution.
 
-    A node claims those that its name tells, then those that its outputs tell, if no name does (see `_claims`). The nodes
-    that nobody claims have vanished in a fusion. One that claims no operator like its own goes back to the first that is.
-    What is left goes with the node that makes what it reads, if that makes no tensor of the model and so must end behind
-    it, else with those that read it. A DequantizeLinear goes with each of its readers, a QuantizeLinear with what it
-    quantizes. Nodes that only depend on constants are folded and may be in none.
+    A node claims those that its name tells, then those that its outputs tell, if no name does (see `_claims`). The
+    nodes that nobody claims have vanished in a fusion. One that claims no operator like its own goes back to the first
+    that is. What is left goes with the node that makes what it reads, if that makes no tensor of the model and so must
+    end behind it, else with those that read it. A DequantizeLinear goes with each of its readers, a QuantizeLinear with
+    what it quantizes. Nodes that only depend on constants are folded and may be in none.
     """
     claims = _claims(model, optimized)
     members = [set(claim) for claim in claims]
@@ -103,8 +103,8 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
     """What nodes are by their names, or, where no name tells, by their outputs.
 
     One that only changes the layout of what another kind of node made is nothing; and of several that are named after
-    one, the others are nothing if one is like it. A node of the body of an operator that onnxruntime takes apart is what
-    those are that read it.
+    one, the others are nothing if one is like it. A node of the body of an operator that onnxruntime takes apart is
+    what those are that read it.
     """
     claims = [{int(mark) for mark in _MARK.findall(node.name)} for node in optimized]
     named = set[int]().union(*claims)
@@ -154,7 +154,8 @@ def tensors_of(model: Model, name: str) -> Iterator[str]:
 def _back(
     model: Model, group: set[int], owner: Mapping[int, int], kept: set[str], like: onnx.NodeProto | None = None
 ) -> set[int]:
-    """The nodes before a group that nobody owns, up to the quantizer of what they dequantize and to tensors that remain.
+    """The nodes before a group that nobody owns, up to the quantizer of what they dequantize and to tensors that
+    remain.
 
     like: only the way to the first whose operator is like this one's; nothing if there is none.
     """

@@ -83,7 +83,8 @@ class Profiler:
         return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
 
     def finish(self, plain: Profile, watched: Profile, macs: Mapping[int, int]) -> Profile:
-        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it, if it has them all.
+        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it,
+        if it has them all.
 
         macs: multiply-adds by node of the model, as far as they are known.
         """

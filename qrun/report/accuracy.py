@@ -142,7 +142,8 @@ def ranked(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def least(found: Accuracy) -> float:
-    """The SQNR of the worst output; -inf if one is of codes that nothing tells the scale of, or has NaN in one model only."""
+    """The SQNR of the worst output; -inf if one is of codes that nothing tells the scale of,
+    or has NaN in one model only."""
     if any(output.codes for output in found.outputs):
         return float("-inf")
     values = [output.noise.sqnr for output in found.outputs]

@@ -1,4 +1,5 @@
-"""Every code that a finding can have, rule or not, in one form; and which of them ``--select`` and ``--ignore`` choose."""
+"""Every code that a finding can have, rule or not, in one form;
+and which of them ``--select`` and ``--ignore`` choose."""
 
 from __future__ import annotations
 

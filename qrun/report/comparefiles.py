@@ -56,7 +56,8 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
 
 
 _ENTRY = keys("name node op type shape sha256 min=low max=high mean nan inf saturated histogram quantiles sample ties")
-"""What this document calls the facts of a tensor, which has all of them: record.json leaves out what there is nothing of."""
+"""What this document calls the facts of a tensor, which has all of them:
+record.json leaves out what there is nothing of."""
 
 
 def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -> Sheet:

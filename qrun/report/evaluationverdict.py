@@ -53,5 +53,6 @@ def share(score: Score) -> str:
 
 
 def names_of(found: Evaluation) -> list[str]:
-    """The models' paths without the folders that they need not be told apart by; last, so, what they are held against."""
+    """The models' paths without the folders that they need not be told apart by;
+    last, so, what they are held against."""
     return short_names([*(model.label for model in found.models), found.against])

@@ -181,7 +181,8 @@ def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Itera
 
 
 def _drawn(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
-    """The lines of the header, then those of each row. between: what stands left of a line, between cells, and right of it."""
+    """The lines of the header, then those of each row. between: what stands left of a line, between cells,
+    and right of it."""
     left, gap, end = between
     style = "dim" if end else ""
     below = grid.below or [()] * (len(grid.rows) + 1)

@@ -221,7 +221,8 @@ def _stored(name: str, array: Array) -> StoredTensor:
 
 
 def inspection(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Array] | None) -> Inspection:
-    """What ``qrun inspect --json`` answers. with_nodes: the nodes too; tensors: the stored ones that were asked for, if any were."""
+    """What ``qrun inspect --json`` answers. with_nodes: the nodes too;
+    tensors: the stored ones that were asked for, if any were."""
     model = facts.model
     inputs, outputs = _values(model)
     return Inspection(

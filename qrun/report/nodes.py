@@ -115,7 +115,8 @@ def common_prefix(names: Sequence[str]) -> str:
 
 
 def fold_prefix(screen: Screen, grid: Grid) -> Grid:
-    """The grid with the common path of its node names, which are its second column, in the header, if it is too wide for the screen without that."""
+    """The grid with the common path of its node names, which are its second column, in the header,
+    if it is too wide for the screen without that."""
     if screen.fits(grid):
         return grid
     prefix = common_prefix([row[1] for row in grid.rows])

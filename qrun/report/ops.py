@@ -1,4 +1,5 @@
-"""The report of ``qrun ops``: operators, their versions and types, as text and as JSON; and of one, for ``qrun explain``."""
+"""The report of ``qrun ops``: operators, their versions and types, as text and as JSON;
+and of one, for ``qrun explain``."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Supported:
 
     @property
     def text(self) -> str:
-        """What the declaration says, and where that comes from: the operator's own page, before others that it names."""
+        """What the declaration says, and where that comes from:
+        the operator's own page, before others that it names."""
         told = inspect.cleandoc(self.definition.__doc__ or "")
         if self.op_type in told.partition("Source: ")[2]:
             return told
@@ -138,7 +140,8 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
 
 
 def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str = "") -> None:
-    """The table, without the rules where there is little room, then how many of how many. name: what begins so is first."""
+    """The table, without the rules where there is little room, then how many of how many.
+    name: what begins so is first."""
     wide, limited = screen.width is None or screen.width >= WIDE, any(s.limits for s in shown)
     columns = [
         Column("operator", wrap=True, cell=lambda s: s.op),
@@ -204,7 +207,8 @@ def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
 
 
 def print_operators(screen: Screen, found: Sequence[Supported]) -> None:
-    """All that is known of operators, one below the other, as of several domains: versions, text, inputs, attributes, rules."""
+    """All that is known of operators, one below the other, as of several domains:
+    versions, text, inputs, attributes, rules."""
     for number, s in enumerate(found):
         if number:
             screen.line()

@@ -146,7 +146,8 @@ def _beside(report: ProfileReport) -> Iterator[str]:
 
 
 def roof_text(machine: Machine) -> str:
-    """``roof: share of 83.5 GMAC/s (vpmaddwd ymm, 1 thread) or of 24 to 201 GB/s (memory to cache), whichever bounds``."""
+    """``roof: share of
+    83.5 GMAC/s (vpmaddwd ymm, 1 thread) or of 24 to 201 GB/s (memory to cache), whichever bounds``."""
     threads = plural(machine.threads, "thread")
     slow, fast = machine.memory[-1][1] / 1e9, machine.memory[0][1] / 1e9
     return (

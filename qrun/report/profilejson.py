@@ -1,5 +1,5 @@
-"""A profile as one JSON document, whose schema is qrun/schemas/profile-1.0.json, and as CSV; and what its reader should know
-about the numbers."""
+"""A profile as one JSON document, whose schema is qrun/schemas/profile-1.0.json, and as CSV; and what its reader should
+know about the numbers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as they are, true and false as words, nothing as an empty field, texts as no spreadsheet computes them."""
+    """Numbers as they are, true and false as words, nothing as an empty field,
+    texts as no spreadsheet computes them."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -199,7 +200,8 @@ def _spread(profile: Profile) -> Iterator[str]:
 
 
 def _held(profile: Profile) -> Iterator[str]:
-    """What of a run neither the nodes' medians nor the time between them account for: in each run others were held up."""
+    """What of a run neither the nodes' medians nor the time between them account for:
+    in each run others were held up."""
     median = _median(profile)
     missing = median - profile.between_ns - float(profile.medians.sum())
     if profile.node_ns.size and missing > HELD * median:

@@ -149,8 +149,8 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
 
 
 def bytes_moved(event: NodeEvent) -> int:
-    """Bytes of a node's inputs, each once and weights among them, and of its outputs. A node that only moves elements, as Gather
-    takes rows of a table, reads no more of its first input than it writes."""
+    """Bytes of a node's inputs, each once and weights among them, and of its outputs. A node that only moves elements,
+    as Gather takes rows of a table, reads no more of its first input than it writes."""
     tensors = {tensor.name or str(at): tensor for at, tensor in enumerate((*event.inputs, *event.outputs))}
     node, unread = event.node, 0
     definition = find(node.domain, node.op_type, node.version) if node is not None else None
@@ -166,8 +166,8 @@ def _speed(macs: int, median: float) -> float | None:
 def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Machine | None:
     """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more.
 
-    threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because they
-    wait for each other. cache: keep what is measured beside the compiled kernels.
+    threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because
+    they wait for each other. cache: keep what is measured beside the compiled kernels.
     """
     from qrun.running.cpus import usable_cpus
     from qrun.running.machine import this_machine
@@ -186,7 +186,8 @@ def above_roof(rows: Iterable[ProfileNode], times: float = 1.0) -> list[ProfileN
 
 
 def run_ns(profile: Profile) -> float:
-    """The median of the runs that the nodes' times are of, ns; at least what the nodes and the time between add up to."""
+    """The median of the runs that the nodes' times are of, ns;
+    at least what the nodes and the time between add up to."""
     known = float(profile.medians.sum()) + profile.between_ns
     return max(float(np.median(profile.watched_ns or profile.run_ns)), known)
 

@@ -1,4 +1,5 @@
-"""One line on stderr for long work: what, how far, time left. Only on a terminal, gone before anything else is written."""
+"""One line on stderr for long work: what, how far, time left.
+Only on a terminal, gone before anything else is written."""
 
 from __future__ import annotations
 
@@ -119,7 +120,8 @@ class _Clearing:
 
 
 class Progress:
-    """What part of a command's work tells its line: ``with Progress(out, "profile") as progress: ... progress(done, total, left)``."""
+    """What part of a command's work tells its line:
+    ``with Progress(out, "profile") as progress: ... progress(done, total, left)``."""
 
     def __init__(self, out: Out, what: str, unit: str = "runs") -> None:
         self.line, self.what, self.unit = out.progress, what, unit

@@ -86,7 +86,8 @@ def print_run(out: Out, report: RunReport) -> None:
 
 
 def _label(report: RunReport) -> str:
-    """The runtime, or how qrun computed: ``arith ort, 6 groups fused``; a QDQ model without fused groups ran as written."""
+    """The runtime, or how qrun computed: ``arith ort, 6 groups fused``;
+    a QDQ model without fused groups ran as written."""
     from qrun.report.modelfacts import ModelFacts
 
     if report.label:

@@ -223,7 +223,8 @@ def _color(terminal: bool, choice: str) -> bool:
 
 
 class LongWork(Protocol):
-    """What a command is at. state: how much is done, of how much if that is known, and the seconds left; None before all that."""
+    """What a command is at. state: how much is done, of how much if that is known, and the seconds left;
+    None before all that."""
 
     what: str
     unit: str
@@ -232,7 +233,8 @@ class LongWork(Protocol):
 
 @changeable
 class Out:
-    """The two streams of a command: the result, and messages beside it. progress: the line about long work, if there is one."""
+    """The two streams of a command: the result, and messages beside it.
+    progress: the line about long work, if there is one."""
 
     result: Screen
     messages: Screen

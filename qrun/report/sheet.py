@@ -44,8 +44,8 @@ class Sheet:
     """A report.
 
     models:  headlines of the models looked at; about: what was done to them, a line each.
-    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN. title: of Markdown, where there
-    are no models.
+    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN. title: of Markdown, where
+    there are no models.
     """
 
     blocks: Sequence[Block] = ()

@@ -27,7 +27,8 @@ class Stats:
     """Of the elements that are not NaN; mean of the finite ones; None where there are none.
 
     argmax: index of the first maximum, axes of size 1 left out.
-    rows:   of arrays that are [N,C] without axes of size 1 the index of each row's first maximum, None for a row of NaN.
+    rows:   of arrays that are [N,C] without axes of size 1 the index of each row's first maximum,
+            None for a row of NaN.
     """
 
     low: float | int | None = None
@@ -105,7 +106,8 @@ def element(value: Any) -> str:
 
 
 def listed(array: Array, limit: int) -> list[Any] | None:
-    """The elements as nested Python lists, or None if there are more than `limit`, or more lists: [2**40,0] has no elements."""
+    """The elements as nested Python lists, or None if there are more than `limit`, or more lists:
+    [2**40,0] has no elements."""
     lists = math.prod(takewhile(bool, array.shape))
     if max(array.size, lists) > limit:
         return None
@@ -151,7 +153,8 @@ def _argmax(s: Stats) -> str:
 
 
 def print_values(screen: Screen, arrays: Mapping[str, Array]) -> None:
-    """A paragraph for each array, ``logits  [-2.947, -3.368, … 0.8421, 15.37]``: its name, shortened to a third of the width, and its values."""
+    """A paragraph for each array, ``logits  [-2.947, -3.368, … 0.8421, 15.37]``: its name,
+    shortened to a third of the width, and its values."""
     names = [screen.clean(name) for name in arrays]
     if screen.width is not None:
         names = shorten_all(names, screen.width // 3, screen.ellipsis)

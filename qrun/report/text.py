@@ -142,7 +142,8 @@ def _upto(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces, and inside a word that is longer than a line, after a sign."""
+    """Lines of at most `width` columns, broken at spaces, and inside a word that is longer than a line,
+    after a sign."""
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word

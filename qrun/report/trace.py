@@ -16,7 +16,8 @@ Event = dict[str, Any]
 
 
 def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0, backend: str = "") -> str:
-    """The JSON text: a bare list of events, each with ``cat``, times in whole microseconds. Of a profile it is the last run.
+    """The JSON text: a bare list of events, each with ``cat``, times in whole microseconds.
+    Of a profile it is the last run.
 
     The nodes are on the track of the thread that led the run; each thread that helped has a track of its own with the
     times it worked on them, of category ``Thread``, which scripts that add up nodes leave out.

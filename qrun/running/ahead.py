@@ -1,4 +1,5 @@
-"""Native kernels of a plan's steps, made before the first one runs: a thread compiles them while the next ones are planned."""
+"""Native kernels of a plan's steps, made before the first one runs:
+a thread compiles them while the next ones are planned."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from qrun.running.steps import reference
 from qrun.running.typecheck import check_types
 
 LARGE = 1 << 26
-"""Bytes of a value whose readers are not bound ahead: what binding takes grows with it, and only a run counts what it takes."""
+"""Bytes of a value whose readers are not bound ahead: what binding takes grows with it,
+and only a run counts what it takes."""
 
 
 def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:

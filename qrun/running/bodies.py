@@ -1,4 +1,5 @@
-"""Native programs of a graph inside a node: made when it has run a few times with the same shapes, used from then on."""
+"""Native programs of a graph inside a node: made when it has run a few times with the same shapes,
+used from then on."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from qrun.native.plan.turns import Turning
 
 OFTEN, AGAIN = 3, 64
-"""Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many later
-it is made again, if it was dropped or could not be made."""
+"""Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many
+later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
 PATIENT = 8
 """How often turns in one call may take too long, as also where the system gives the processor to others meanwhile."""
@@ -42,7 +43,8 @@ class BodyPrograms:
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
-        """What the graph makes; None where it is to run step by step. given: what it is fed with, and takes from around it."""
+        """What the graph makes; None where it is to run step by step.
+        given: what it is fed with, and takes from around it."""
         again = self._known(plan, given)
         if again is None:
             return None
@@ -132,7 +134,8 @@ class BodyPrograms:
 
 
 def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-    """What the graph makes, without an account of every array; None where there must be one, or it takes more than that."""
+    """What the graph makes, without an account of every array;
+    None where there must be one, or it takes more than that."""
     if again.compiled.direct is None or budget.deadline is not None:
         return None
     try:

@@ -32,8 +32,10 @@ class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
     events: of its steps, as they will be in each run but for the times.
-    natives: the native kernels; of a program that another process made, only those of graphs inside nodes, None without such.
-    flat: the plan, if branches stand in place of Ifs in it: then `timed` tells of the steps of the plan that it was made of.
+    natives: the native kernels; of a program that another process made, only those of graphs inside nodes,
+    None without such.
+    flat: the plan, if branches stand in place of Ifs in it:
+    then `timed` tells of the steps of the plan that it was made of.
     """
 
     plan: Plan
@@ -53,7 +55,8 @@ class Compiled:
         return None if self._needs else Direct.of(self.program, self.plan.keep)
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-        """What `direct` makes of checked feeds; None where that is not for it. budget: counts what steps make, and claim.
+        """What `direct` makes of checked feeds; None where that is not for it.
+        budget: counts what steps make, and claim.
 
         Raises whatever the kernels that run elsewhere raise; then the steps must run one by one."""
         this_run = ProgramRun(budget, UNTIMED, None, "", {})
@@ -75,11 +78,11 @@ class Compiled:
         timed: bool = True,
         path: str = "",
     ) -> StampedResult:
-        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is to tell
-        how long things took. path: of the plan's graph, as a Run has it.
+        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is
+        to tell how long things took. path: of the plan's graph, as a Run has it.
 
-        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
-        Raises TimeLimitError.
+        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by
+        one. Raises TimeLimitError.
         """
         this_run = ProgramRun(budget, inside, observer, path, {})
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @frozen
 class Compiler:
-    """Makes the programs of a model's plans. calls: whether they call what has no native kernel themselves, rather than end there
-    (running/foreignsteps.py)."""
+    """Makes the programs of a model's plans. calls: whether they call what has no native kernel themselves, rather than
+    end there (running/foreignsteps.py)."""
 
     natives: NativeKernels
     arith: Arith
@@ -43,7 +43,8 @@ class Compiler:
     ) -> Compiled | None:
         """The program of a plan; None if an operation refuses it.
 
-        events: of its steps. infos: of all tensors. fed: names of what it is fed with. shapes: values that follow from shapes.
+        events: of its steps. infos: of all tensors. fed: names of what it is fed with.
+        shapes: values that follow from shapes.
         bounds: what runs each step. loose: what may have any shape. flat: what the plan is that of, if it is flat.
         """
         from qrun.native.errors import Declined
@@ -112,7 +113,8 @@ def _given(
 
 
 def _stages(step: Step, kernel: NativeKernel) -> Item:
-    """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
+    """The kernel's stages on the node's values; those between them, and outputs without a name,
+    have keys of their own."""
     from qrun.native.plan.items import Task, item_of
 
     node = step.node

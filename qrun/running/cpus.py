@@ -10,7 +10,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cpus(cgroup: Path = CGROUP) -> int:
-    """The number of CPUs that this process may use: those it may be scheduled on, limited by its control group's quota."""
+    """The number of CPUs that this process may use: those it may be scheduled on,
+    limited by its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(count, _quota(cgroup))))
 

@@ -27,8 +27,8 @@ def crewed(
 ) -> Iterator[Result]:
     """The results of tasks, in the order in which they are ready. What a killed process had in work is done again.
 
-    start: called in each process with the threads that it may use; returns what does a task. Like tasks and results it is
-           pickled.
+    start: called in each process with the threads that it may use; returns what does a task. Like tasks and results it
+           is pickled.
     lost:  the result of a task that, alone in work, ended its process three times.
     """
     crew = _Crew(start, jobs)

@@ -1,4 +1,5 @@
-"""Values that follow from the shapes of a model's inputs: lengths, the shapes computed from them, and scales of a resize.
+"""Values that follow from the shapes of a model's inputs:
+lengths, the shapes computed from them, and scales of a resize.
 
 Exporters write them as nodes that read no data: Shape, Gather, Unsqueeze, Concat, and so on to a Reshape. For inputs of
 known shapes they are constants, and what reads them can be planned.
@@ -32,7 +33,8 @@ class TensorLike(Protocol):
 
 
 def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
-    """Names of the tensors made by nodes that read constants only, or such tensors, or (with `shapes`) see shapes only."""
+    """Names of the tensors made by nodes that read constants only, or such tensors,
+    or (with `shapes`) see shapes only."""
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 VARIANTS = 32
-"""How many kernels a node keeps, for different shapes; then the oldest goes. They share what does not depend on shapes."""
+"""How many kernels a node keeps, for different shapes; then the oldest goes.
+They share what does not depend on shapes."""
 
 How = Literal["", "constant", "value"]
 """Whether an input of a node is the same in each run; ``value``: it follows from shapes, so that kernels are kept for
@@ -51,7 +52,8 @@ class KernelBinding:
 
     @cached_property
     def shaped(self) -> tuple[Array, ...]:
-        """Arrays of the shapes and types that the kernel makes, which take no memory; none if its stages do not tell."""
+        """Arrays of the shapes and types that the kernel makes, which take no memory;
+        none if its stages do not tell."""
         stages = self.kernel.stages if self.kernel else ()
         found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
         if found.keys() != set(range(len(found))):
@@ -66,8 +68,8 @@ class KernelBinding:
 
 
 class Bodies(Protocol):
-    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run: of running/steps.py, events: of
-    running/events.py."""
+    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run: of running/steps.py,
+    events: of running/events.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
 
@@ -83,9 +85,11 @@ class NativeKernels:
 
     literal: why nodes, by index, were left in float by the passes that look for integer operators.
     derived: the tensors that follow from shapes, where that is known.
-    lenders: of nodes, by index, those of another graph that has the node too, and its step there: kernels are made once.
+    lenders: of nodes, by index, those of another graph that has the node too, and its step there:
+    kernels are made once.
 
-    bodies: of the kernels of a graph inside a node, its programs; of_bodies: makes these of kernels. None: it runs step by step.
+    bodies: of the kernels of a graph inside a node, its programs; of_bodies: makes these of kernels.
+    None: it runs step by step.
     """
 
     def __init__(
@@ -176,8 +180,8 @@ class NativeKernels:
     def _shared(
         self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
     ) -> KernelBinding:
-        """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new one. Values
-        of constants do not count where the lowering looks at shapes only (`OfShapes`)."""
+        """The binding of an earlier node with the same attributes, constants and shapes, if there is one; else a new
+        one. Values of constants do not count where the lowering looks at shapes only (`OfShapes`)."""
         node = step.node
         of_shapes = isinstance(step.definition.lowering, OfShapes)
         given = [
@@ -213,7 +217,8 @@ class NativeKernels:
         return made
 
     def _kind(self, step: Step) -> int | None:
-        """A number that nodes share which differ in their inputs only; None for one with an attribute that is an array."""
+        """A number that nodes share which differ in their inputs only;
+        None for one with an attribute that is an array."""
         attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in step.node.attributes.items()
@@ -251,7 +256,8 @@ class NativeKernels:
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _reason(self, step: Step, reason: str) -> str:
-        """Why the reference kernel runs: what is the same in each run needs no kernel, as programs have it as a constant."""
+        """Why the reference kernel runs: what is the same in each run needs no kernel,
+        as programs have it as a constant."""
         made = {name for name in step.node.outputs if name}
         if not made or not made <= self.derived:
             return reason
@@ -268,7 +274,8 @@ class NativeKernels:
         return derived_tensors(self.model, shapes=False)
 
     def _memo_of(self, node: Node) -> Memo:
-        """What the node's kernels share: nothing if an input follows from shapes, as each kernel then has other constants."""
+        """What the node's kernels share: nothing if an input follows from shapes,
+        as each kernel then has other constants."""
         if any(name in self.derived for name in node.inputs):
             return Memo()
         return self._memos.setdefault(node.index, Memo())

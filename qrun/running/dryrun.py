@@ -24,8 +24,8 @@ from qrun.running.times import Clock
 
 
 class DryEvents(LaterEvents):
-    """What would happen at each step, without times, and without what is observed in results of native kernels; made when
-    somebody looks at it."""
+    """What would happen at each step, without times, and without what is observed in results of native kernels; made
+    when somebody looks at it."""
 
     def __init__(self, steps: Sequence[DryStep], run: Run) -> None:
         self._steps, self._infos, self._groups = steps, run.infos, run.groups
@@ -42,8 +42,8 @@ class DryRun:
     """What a run would tell.
 
     bounds: what runs each step. infos: of all tensors, by name.
-    peak_bytes: held at most, but for what looking at results takes; held_bytes: while each step runs. Of a run that does not
-                observe nothing is counted: all values are those of its program.
+    peak_bytes: held at most, but for what looking at results takes; held_bytes: while each step runs. Of a run that
+                does not observe nothing is counted: all values are those of its program.
     """
 
     events: Sequence[NodeEvent]

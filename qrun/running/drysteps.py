@@ -29,8 +29,8 @@ class DryStep:
 
 
 class DryValues:
-    """held: arrays that take the memory that values take, or none where that is not counted, by name; known: those that have
-    their elements too."""
+    """held: arrays that take the memory that values take, or none where that is not counted, by name; known: those that
+    have their elements too."""
 
     def __init__(self, known: dict[str, Array]) -> None:
         self.held, self.known = known, set(known)

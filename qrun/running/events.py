@@ -36,7 +36,8 @@ class NodeEvent:
               that of the one it is named after).
     backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
     sections: the parts of a native kernel.
-    step:     the indices of all nodes that ran as one step of a native program with this one, where the time is that of all.
+    step:     the indices of all nodes that ran as one step of a native program with this one,
+              where the time is that of all.
     helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
     """
 

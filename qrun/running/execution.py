@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 @frozen
 class RunResult:
-    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
+    """Outputs by name, in the order asked for; one event per node; ns of the whole run;
+    peak bytes of live tensors and claimed scratch.
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
     reference kernels observe what native ones cannot; aside_ns: how long it did.
@@ -76,8 +77,8 @@ class RunLimits:
 
 @frozen
 class RunRequest:
-    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe, and to
-    tell events. budget: counts its memory and time."""
+    """A run that is asked for. values: checked feeds. keep: names of outputs. observe, timed: whether it is to observe,
+    and to tell events. budget: counts its memory and time."""
 
     values: Mapping[str, Array]
     keep: tuple[str, ...]
@@ -95,9 +96,10 @@ class RunsLeft:
 
 @frozen
 class Repeatable:
-    """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these forms are
-    known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct: what runs it with
-    little Python, if that can be; nbytes: what such a run holds at most, without what steps elsewhere make."""
+    """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these
+    forms are known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct:
+    what runs it with little Python, if that can be; nbytes: what such a run holds at most,
+    without what steps elsewhere make."""
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -113,7 +115,8 @@ class Repeatable:
         return cls(compiled, forms, awaited, direct, nbytes)
 
     def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
-        """The outputs as a caller gets them; None where it does not take these feeds, or they take a run that can tell more."""
+        """The outputs as a caller gets them; None where it does not take these feeds,
+        or they take a run that can tell more."""
         if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes):
             return None
         values = self.taken(feeds)
@@ -139,8 +142,9 @@ class Repeatable:
         return True
 
     def taken(self, feeds: object) -> dict[str, Array] | None:
-        """The feeds, if they are plain arrays of the same names, shapes and types; not of objects, which may be anything. In a
-        dict of its own: another thread may put others into the caller's, and kernels read what was looked at."""
+        """The feeds, if they are plain arrays of the same names, shapes and types; not of objects, which may be
+        anything. In a dict of its own: another thread may put others into the caller's,
+        and kernels read what was looked at."""
         if type(feeds) is not dict or len(feeds) != len(self.forms):
             return None
         taken: dict[str, Array] = {}

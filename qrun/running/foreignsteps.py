@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def foreign_item(
     engine: Engine, plan: Plan, item: int, infos: Mapping[str, TensorInfo], arith: Arith
 ) -> Task | Chain | None:
-    """The step of this number as what calls its reference kernel; None where it must run elsewhere: it has graphs inside, or
-    values that are no arrays of numbers. infos: of all tensors.
+    """The step of this number as what calls its reference kernel; None where it must run elsewhere: it has graphs
+    inside, or values that are no arrays of numbers. infos: of all tensors.
     """
     from qrun.native.errors import Declined
     from qrun.native.kernels.foreign import Foreign
@@ -48,8 +48,8 @@ def foreign_item(
 class _Called:
     """What the reference kernel of a step makes.
 
-    It may claim some memory beyond what it reads and makes; where it claims more, the run's own account must tell: step by
-    step.
+    It may claim some memory beyond what it reads and makes; where it claims more, the run's own account must tell: step
+    by step.
     """
 
     def __init__(self, plan: Plan, item: int, arith: Arith, nbytes: int) -> None:

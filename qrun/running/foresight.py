@@ -1,4 +1,5 @@
-"""What a run will need: the sizes of the tensors that are still to be made, as far as shapes tell, against the limit."""
+"""What a run will need: the sizes of the tensors that are still to be made, as far as shapes tell,
+against the limit."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], li
     """MemoryLimitError, at the node where it will be, if the steps that are left will need more bytes than allowed.
 
     values: what is there, by name, of which tensors that were made or fed take `live` bytes.
-    Never raises for a run that the limit allows: what cannot be told counts nothing, and neither does what may be a view.
+    Never raises for a run that the limit allows: what cannot be told counts nothing,
+    and neither does what may be a view.
     """
     worst, first = live, None
     for need in _needs(model, steps, values, live):
@@ -41,7 +43,8 @@ def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], li
 def _needs(
     model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
-    """For each output of the steps: the bytes held once it is made, its node, name, shape and own bytes (0 if unknown)."""
+    """For each output of the steps: the bytes held once it is made, its node, name,
+    shape and own bytes (0 if unknown)."""
     told = _Told(model, values)
     sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
     for step in steps:

@@ -20,8 +20,9 @@ Shape = tuple[int, ...]
 class Loose:
     """What of a plan is not bound to shapes.
 
-    tensors: may have any shape, or other values where values follow from shapes; only loose steps read them. steps: numbers of
-    those that read or make such tensors. All else that they make has the shapes that were planned, which each run checks.
+    tensors: may have any shape, or other values where values follow from shapes; only loose steps read them. steps:
+    numbers of those that read or make such tensors. All else that they make has the shapes that were planned,
+    which each run checks.
     """
 
     tensors: frozenset[str]

@@ -7,11 +7,11 @@ A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / ba
 bounds it. Its share of the roof is that time by the time it took, which equals its multiply-adds per second by
 min(peak, intensity * bandwidth).
 
-The peak is that of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles where the
-CPU has them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and again which is as
-large as what the node moves, so that tensors which fit in a cache are held to the speed of that cache; it is measured for
-five sizes, and the next larger one counts. That is the most favourable case: what a node reads was written by the node
-before it and may have left the cache since.
+The peak is that of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles where
+the CPU has them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and
+again which is as large as what the node moves, so that tensors which fit in a cache are held to the speed of that
+cache; it is measured for five sizes, and the next larger one counts. That is the most favourable case: what a node
+reads was written by the node before it and may have left the cache since.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Machine:
 
     cpu:           the processor's name; instruction: of the peak for 8-bit integers.
     int8, float32: multiply-adds per second.
-    memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for a
-                   larger one.
+    memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for
+                   a larger one.
     """
 
     cpu: str
@@ -143,7 +143,8 @@ def _measured(isa: Isa, threads: int) -> Machine:
 
 
 def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The speeds (bytes, bytes per second), none below that of a larger buffer, as a smaller buffer is at least as near."""
+    """The speeds (bytes, bytes per second), none below that of a larger buffer,
+    as a smaller buffer is at least as near."""
     speeds: list[float] = []
     for _, speed in reversed(memory):
         speeds.append(max(speed, speeds[-1] if speeds else 0.0))

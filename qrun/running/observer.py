@@ -18,7 +18,8 @@ from qrun.running.times import Clock
 
 
 def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) -> RunResult:
-    """Run the program on checked feeds, and observe what a run step by step would have. Raises what `run_program` does."""
+    """Run the program on checked feeds, and observe what a run step by step would have.
+    Raises what `run_program` does."""
     observer = Observer(kept, budget)
     budget.claim((kept.peak,), 1, "run")
     ran = run_program(kept.compiled, feeds, budget, True, observer)
@@ -30,8 +31,8 @@ def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) 
 
 
 class Observer:
-    """Observes one run. items: the steps that it looks at; found: what it saw, by step; peak: bytes that a run step by step
-    would have held at most."""
+    """Observes one run. items: the steps that it looks at; found: what it saw, by step; peak: bytes that a run step by
+    step would have held at most."""
 
     def __init__(self, kept: KeptProgram, budget: Budget) -> None:
         self.items: Sequence[int] = sorted(kept.checks)

@@ -41,7 +41,8 @@ class Step:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of what it reads, "" for what is left out: the node's inputs, then what its bodies take from outside."""
+        """Names of what it reads, "" for what is left out:
+        the node's inputs, then what its bodies take from outside."""
         captured = (name for body in self.bodies.values() for name in body.model.captured)
         return (*self.node.inputs, *captured) if self.bodies else self.node.inputs
 
@@ -105,8 +106,8 @@ def step_of(model: Model, node: Node) -> Step:
 
 
 def _body(model: Model, node: Node, name: str) -> Plan:
-    """The plan of a graph inside a node; constants that it takes from outside are its own. Of its inputs those that have
-    initializers are constants, as nothing feeds them."""
+    """The plan of a graph inside a node; constants that it takes from outside are its own. Of its inputs those that
+    have initializers are constants, as nothing feeds them."""
     given = node.attributes[name]
     assert isinstance(given, Model)
     graph = given.settled()
@@ -174,8 +175,8 @@ def _refuse_unsupported(model: Model) -> None:
 
 
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
-    """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at which
-    qrun runs them, or another runtime if that knows them all."""
+    """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at
+    which qrun runs them, or another runtime if that knows them all."""
     from qrun.ops._without import instead
 
     nodes = list(nodes)

@@ -30,8 +30,8 @@ else:
     flattened, flat_turns = Later("qrun.running.flat.flattened"), Later("qrun.running.flat.turns")
 
 KEPT, KEPT_BYTES = 32, 256 << 20
-"""Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
-used last stay."""
+"""Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that
+were used last stay."""
 
 KEPT_AHEAD = 4
 """How many programs that were made ahead are kept for inputs that came once. Where none of so many came again, as in a
@@ -45,11 +45,11 @@ Key = tuple[tuple[str, ...], Forms]
 class Programs:
     """The programs of one model. Safe to use from several threads.
 
-    Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is made of
-    them, may have any shape in programs that are made from then on: their steps run in Python.
+    Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is
+    made of them, may have any shape in programs that are made from then on: their steps run in Python.
 
-    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py); repeats:
-    whether they make turns of loops themselves, whose number only a run tells (running/flat/repeats.py).
+    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py);
+    repeats: whether they make turns of loops themselves, whose number only a run tells (running/flat/repeats.py).
     foretold: whether shapes tell all that a run takes, as far as that was tried.
     """
 
@@ -66,7 +66,8 @@ class Programs:
         self._lock = threading.Lock()
 
     def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
-        """Remember the events that inputs of these shapes lead to, and drop a program that was made for such inputs before."""
+        """Remember the events that inputs of these shapes lead to,
+        and drop a program that was made for such inputs before."""
         with self._lock:
             key = _key(plan, feeds)
             self._seen.pop(key, None)
@@ -122,9 +123,9 @@ class Programs:
         return made
 
     def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
-        """The program for inputs of which some had other shapes in each of the last runs, where most steps do not depend on
-        these; made now if two such runs were seen. None for shapes that it ran with lately: those that come again are to have
-        a program of their own."""
+        """The program for inputs of which some had other shapes in each of the last runs, where most steps do not
+        depend on these; made now if two such runs were seen. None for shapes that it ran with lately: those that come
+        again are to have a program of their own."""
         key = _key(plan, feeds)
         with self._lock:
             if key in self._met:
@@ -167,7 +168,8 @@ class Programs:
             return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
 
     def returning(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it; or these did."""
+        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it;
+        or these did."""
         return (bool(self._made) and len(self._ahead) < KEPT_AHEAD) or self.returned(plan, feeds)
 
     def returned(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
@@ -222,8 +224,8 @@ def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
 
 
 def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
-    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last. most:
-    how many stay, KEPT for 0."""
+    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last.
+    most: how many stay, KEPT for 0."""
     keys, left, room = list(sizes), len(sizes), sum(sizes.values())
     while left > 1 and (left > (most or KEPT) or room > KEPT_BYTES):
         room -= sizes[keys[-left]]

@@ -19,7 +19,8 @@ from qrun.running.typecheck import check_types
 
 
 class Observing(Protocol):
-    """Who looks at what a program makes (native/plan/instance.py), and gets what the steps that run elsewhere observe."""
+    """Who looks at what a program makes (native/plan/instance.py),
+    and gets what the steps that run elsewhere observe."""
 
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]
@@ -31,8 +32,8 @@ class Observing(Protocol):
 
 @changeable
 class ProgramRun:
-    """What the steps of one run share. inside: gets what happens in graphs inside nodes. path: of the plan's graph, as a Run
-    has it. told: what happened at steps where that is not the same in each run, by item.
+    """What the steps of one run share. inside: gets what happens in graphs inside nodes. path: of the plan's graph, as
+    a Run has it. told: what happened at steps where that is not the same in each run, by item.
     """
 
     budget: Budget
@@ -104,8 +105,8 @@ class BoundStep:
 
 
 class LooseStep(BoundStep):
-    """A step that is bound to no shapes: they follow from values, or differ from run to run. It is bound to those that it meets
-    in a run, unless that takes longer than the reference kernel does.
+    """A step that is bound to no shapes: they follow from values, or differ from run to run. It is bound to those that
+    it meets in a run, unless that takes longer than the reference kernel does.
 
     before: what happened when it ran step by step.
     """

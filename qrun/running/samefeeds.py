@@ -1,8 +1,9 @@
-"""Inputs that are fed the same values run after run, as weights that no initializer has: constants of runs of their own.
+"""Inputs that are fed the same values run after run, as weights that no initializer has:
+constants of runs of their own.
 
-Kernels of many nodes want their parameters constant, which they prepare once. Where a program has a node without a kernel,
-and the same values come for its parameters again, these are copied and taken for constants. Each run compares what it is fed
-with the copies, byte by byte, and is one of any others where they differ.
+Kernels of many nodes want their parameters constant, which they prepare once. Where a program has a node without a
+kernel, and the same values come for its parameters again, these are copied and taken for constants. Each run compares
+what it is fed with the copies, byte by byte, and is one of any others where they differ.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class SameFeeds:
 
 
 def parameters(runs: Runs) -> list[str]:
-    """The inputs that one step reads, of those whose kernels might take it if it were constant, and not as its first input."""
+    """The inputs that one step reads, of those whose kernels might take it if it were constant,
+    and not as its first input."""
     model, counts = runs.model, Counter(v.name for v in runs.model.outputs)
     for node, _ in model.everywhere():
         counts.update(node.inputs)

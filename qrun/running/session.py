@@ -42,19 +42,20 @@ class Session:
     """A model ready to run.
 
     model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
-    backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
-                the nodes that have one (the others run on the reference kernels; the events tell). None: native
+    backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results,
+                for the nodes that have one (the others run on the reference kernels; the events tell). None: native
                 where it can run, else reference; then `fallback` says why.
-    arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    arith:      ``exact`` (the correctly rounded real value),
+                ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
                 tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
                 reference backend is asked for.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
-    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its results;
-                not the weights, which the model holds. None: 80 % of what is free. A run that would need more is
-                refused with MemoryLimitError, before it takes much if shapes tell.
-    max_time:   seconds that a run may take, kernels that it has to have compiled among them; None: any time. One that takes
-                longer ends with TimeLimitError, after the node or the turn of a loop that it is at.
+    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its
+                results; not the weights, which the model holds. None: 80 % of what is free. A run that would need more
+                is refused with MemoryLimitError, before it takes much if shapes tell.
+    max_time:   seconds that a run may take, kernels that it has to have compiled among them; None: any time. One that
+                takes longer ends with TimeLimitError, after the node or the turn of a loop that it is at.
     cache:      where compiled native kernels are kept: True for the folder in the environment variable
                 QRUN_CACHE_DIR, or the user's private cache folder, False for nowhere, or a directory. It must be this
                 user's alone.
@@ -148,8 +149,8 @@ class Session:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Run once and return arrays by name.
 
-        feeds:   an array of the exact type and shape for each input; a list of arrays for a sequence, None for an optional
-                 value that is none, a dict for a map, here and in what is returned.
+        feeds:   an array of the exact type and shape for each input; a list of arrays for a sequence, None for an
+                 optional value that is none, a dict for a map, here and in what is returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         repeated = self._same.repeated(feeds) if outputs is None else None
@@ -179,8 +180,8 @@ class Session:
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
 
-        There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than two
-        seconds it is only made to be kept for later processes.
+        There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than
+        two seconds it is only made to be kept for later processes.
         """
         return self._of(feeds, outputs).measured(feeds, outputs)
 
@@ -195,7 +196,8 @@ class Session:
         return self._of(feeds).watch(feeds, see, tensors)
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model, or made of it in an earlier process; name: of what they are."""
+        """The plain values that `make` makes of the model, or made of it in an earlier process;
+        name: of what they are."""
         images = self._runs.images
         return images.values(name, make) if images else make()
 
@@ -233,8 +235,8 @@ class Session:
     ) -> Profile:
         """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000.
 
-        The native backend makes its kernels in the first run and its program in the second: these are not timed, and not
-        counted as warm-up.
+        The native backend makes its kernels in the first run and its program in the second: these are not timed, and
+        not counted as warm-up.
         """
         from qrun.running.profiling import measure
 

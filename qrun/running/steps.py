@@ -154,7 +154,8 @@ def event_of(
 
 
 def bodies_of(model: Model, node: Node, around: Mapping[str, Array], budget: Budget) -> dict[str, Body]:
-    """The graphs inside a node of a model, for the reference kernels, where these values and the constants are around them."""
+    """The graphs inside a node of a model, for the reference kernels,
+    where these values and the constants are around them."""
     step = step_of(model, node)
     run = Run("exact", budget, False, None, Clock(), {})
     return run.bodies(step, {**model.constants, **around})

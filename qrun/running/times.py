@@ -40,8 +40,8 @@ class _Aside:
 class InsideEvent:
     """What happened at a node of a graph inside another one, in all of its runs: how many, and how long they took (ns).
 
-    path: where it is, ``If_3/then_branch/Conv_7``: the node around it, the attribute, and the node. op: its operator, with
-    the domain unless that is ai.onnx. backend, why: as of a NodeEvent, of the last run.
+    path: where it is, ``If_3/then_branch/Conv_7``: the node around it, the attribute, and the node. op: its operator,
+    with the domain unless that is ai.onnx. backend, why: as of a NodeEvent, of the last run.
     """
 
     path: str

@@ -1,4 +1,5 @@
-"""Nodes that differ in constants only: where one of them is lowered for new shapes, the others take their sizes from it."""
+"""Nodes that differ in constants only: where one of them is lowered for new shapes,
+the others take their sizes from it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Key = tuple[Part, ...]
 
 @frozen
 class _Twin:
-    """The first kernel of a node. leader: the first node of its kind. key: what the kernel was made for. observations: what
-    lowering it observed in the constants."""
+    """The first kernel of a node. leader: the first node of its kind. key: what the kernel was made for. observations:
+    what lowering it observed in the constants."""
 
     leader: int
     key: Key
@@ -42,8 +43,8 @@ class Twins:
     def learn(
         self, index: int, kind: Hashable, key: Key, kernel: NativeKernel, observations: tuple[Observation, ...]
     ) -> None:
-        """Remember a node's first kernel, and what was observed in its constants. kind: what is the same of nodes that differ in
-        the values of constants only."""
+        """Remember a node's first kernel, and what was observed in its constants. kind: what is the same of nodes that
+        differ in the values of constants only."""
         self._known[index] = _Twin(self._leaders.setdefault((kind, key), index), key, kernel, observations)
 
     def leader(self, index: int, key: Key) -> int | None:
@@ -58,14 +59,16 @@ class Twins:
         return twin.leader if fits else None
 
     def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
-        """The node's first kernel with the sizes of its leader's kernel, None if it must be lowered, and what is observed. What
-        the leader's lowering checked of shapes is the same here; constants were checked when the first kernel was made."""
+        """The node's first kernel with the sizes of its leader's kernel, None if it must be lowered, and what is
+        observed. What the leader's lowering checked of shapes is the same here;
+        constants were checked when the first kernel was made."""
         twin = self._known[index]
         return sized_as(twin.kernel, other), twin.observations
 
 
 def _of_other_sizes(first: Key, other: Key) -> bool:
-    """Whether inputs have the same types and ranks, and the same sizes of 0 and 1: these broadcast, or leave nothing to do."""
+    """Whether inputs have the same types and ranks, and the same sizes of 0 and 1:
+    these broadcast, or leave nothing to do."""
     for a, b in zip(first, other, strict=True):
         if a is None or b is None:
             if a is not b:

@@ -33,7 +33,8 @@ needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxrun
 
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
-    """tie.onnx: a product whose results are ties, zero point 1; onnx.reference rounds half of them to the other side."""
+    """tie.onnx: a product whose results are ties, zero point 1;
+    onnx.reference rounds half of them to the other side."""
     inputs = [np.arange(8, dtype=u8).reshape(8, 1), f32(0.5), u8(0), np.array([[1]], u8), f32(1), u8(0), f32(1), u8(1)]
     model, feeds = node_model("QLinearMatMul", inputs, opset=10, outputs=(u8,), constants=range(1, 8))
     save(model, folder / "tie.onnx")
@@ -415,7 +416,8 @@ def test_onnxruntime_as_users_run_it_is_compared_inside(form: str) -> None:
 
 
 def test_refusals_are_no_differences() -> None:
-    """onnx.reference has no DequantizeLinear of opset 17: the other nodes are compared, and the fix is a newer opset."""
+    """onnx.reference has no DequantizeLinear of opset 17:
+    the other nodes are compared, and the fix is a newer opset."""
     lines, last = words(*digits("qdq"), "--against", "onnx-ref")
     assert last.startswith(
         "not compared in full: onnx-ref refuses 20 of 39 tensors, first at node 0; the other 19 are equal"

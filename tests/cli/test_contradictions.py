@@ -1,4 +1,5 @@
-"""Options that do not go together, values that an option does not take, arguments too many: each is refused, none is ignored."""
+"""Options that do not go together, values that an option does not take, arguments too many:
+each is refused, none is ignored."""
 
 from __future__ import annotations
 

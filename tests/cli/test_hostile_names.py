@@ -1,4 +1,5 @@
-"""Names that are commands to the runner of a CI job, formulas to a spreadsheet, or that turn text round: none gets through."""
+"""Names that are commands to the runner of a CI job, formulas to a spreadsheet, or that turn text round:
+none gets through."""
 
 from __future__ import annotations
 

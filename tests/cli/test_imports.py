@@ -67,7 +67,8 @@ def test_a_look_up_imports_little(call: str, most: int, without: tuple[str, ...]
 def test_a_run_imports_what_its_model_needs(inputs: tuple[str, ...], tmp_path: Path) -> None:
     """The second run, for which all kernels are in the cache.
 
-    Instruction sets with tiles, or with products of 16 bits only, have more products, planned with their emitters' sizes.
+    Instruction sets with tiles, or with products of 16 bits only, have more products,
+    planned with their emitters' sizes.
     """
     more = choose().tiles or choose().widens
     imported(tmp_path, MODEL, *inputs)

@@ -1,5 +1,6 @@
 """The table "What people see today" of the design study: each mistake that onnxruntime, onnx.checker or onnx.reference
-accept or blur gets exactly one finding of ``qrun check``, or one error of ``qrun run``, that says all that is needed."""
+accept or blur gets exactly one finding of ``qrun check``, or one error of ``qrun run``,
+that says all that is needed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_screen_is_its_picture(name: str, width: int, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also its colours, where rich is the version that made the picture. ``cd tests; python -m helpers.pictures`` makes them."""
+    """Also its colours, where rich is the version that made the picture.
+    ``cd tests; python -m helpers.pictures`` makes them."""
     monkeypatch.chdir(filled)
     kept = (FOLDER / f"{name}-{width}.svg").read_text("utf-8")
     made = picture(name, width)

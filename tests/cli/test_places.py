@@ -1,4 +1,5 @@
-"""Where files go and come from, with odd names: links in circles, folders, pipes, full disks, names a .npz cannot hold."""
+"""Where files go and come from, with odd names: links in circles, folders, pipes, full disks,
+names a .npz cannot hold."""
 
 from __future__ import annotations
 

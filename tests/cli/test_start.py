@@ -47,7 +47,8 @@ LAST = 600
 
 
 def interrupted(folder: Path, entry: str, at: int, *words: str, again: int = 0) -> tuple[int, str, str]:
-    """``qrun WORDS``, with SIGINT at the import of this number since the first line of qrun; -1: after the last line."""
+    """``qrun WORDS``, with SIGINT at the import of this number since the first line of qrun;
+    -1: after the last line."""
     (folder / "sitecustomize.py").write_text(HOOK)
     (folder / "qrun-script").write_text(SCRIPT)
     command = [folder / "qrun-script"] if entry == "script" else ["-m", "qrun"]

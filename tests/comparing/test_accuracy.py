@@ -265,7 +265,8 @@ def test_operators_that_move_codes_cost_nothing(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["qoperator", "qdq", "dynamic"])
 def test_groups_together_are_the_quantized_model(form: str) -> None:
-    """All groups in place of the float model's nodes: the outputs are as accurate as those of the quantized model's run."""
+    """All groups in place of the float model's nodes: the outputs are as accurate as those of the quantized model's
+    run."""
     found = compared(digits("float"), digits(form), batches(3))
     assert found.suggestion is not None
     assert found.suggestion.tried[0] == (0, pytest.approx(found.outputs[0].noise.sqnr, abs=0.05))

@@ -122,7 +122,8 @@ def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: f
 
 @pytest.mark.parametrize("reach", [0.02, 50.0])
 def test_the_scale_of_an_input_is_called_so(reach: float) -> None:
-    """x is read as it is by Add, and by MatMul behind a quantizer of its own whose scale is far too small or too large."""
+    """x is read as it is by Add, and by MatMul behind a quantizer of its own whose scale is far too small or too
+    large."""
     rng = np.random.default_rng(8)
     x, weights = rng.normal(size=(50, 16)).astype(np.float32), {"w": rng.normal(size=(16, 16)).astype(np.float32)}
     made = [helper.make_node("MatMul", ["x", "w"], ["p"], "product"), helper.make_node("Add", ["p", "x"], ["y"], "sum")]

@@ -1,4 +1,5 @@
-"""Lists of nodes to keep in float: what they are steered by, what all nodes of one operator cost, and too little time."""
+"""Lists of nodes to keep in float: what they are steered by, what all nodes of one operator cost,
+and too little time."""
 
 from __future__ import annotations
 

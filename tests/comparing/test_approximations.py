@@ -1,4 +1,5 @@
-"""Causes of differences in float operators: formulas recomputed by loops here, and every operator live in onnxruntime."""
+"""Causes of differences in float operators: formulas recomputed by loops here,
+and every operator live in onnxruntime."""
 
 from __future__ import annotations
 

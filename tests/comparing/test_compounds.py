@@ -1,4 +1,5 @@
-"""Values that are no tensors on two sides: a sequence is its elements, each with its type and shape; a map its keys and values."""
+"""Values that are no tensors on two sides: a sequence is its elements, each with its type and shape;
+a map its keys and values."""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ def test_outputs_with_other_names_pair_by_place() -> None:
 
 
 def conv_relu(seed: int, normalized: bool, folded: bool, product: str = "Gemm") -> onnx.ModelProto:
-    """Conv, BatchNormalization (in the weights if `folded`), Relu, Dropout, Flatten, a dense layer of one or two nodes."""
+    """Conv, BatchNormalization (in the weights if `folded`), Relu, Dropout, Flatten,
+    a dense layer of one or two nodes."""
     rng = np.random.default_rng(seed)
     weights, bias = rng.normal(size=(6, 3, 3, 3)), rng.normal(size=6)
     gain, shift, mean, variance = rng.uniform(0.5, 2, 6), rng.normal(size=6), rng.normal(size=6), rng.uniform(0.5, 2, 6)
@@ -120,7 +121,8 @@ def conv_relu(seed: int, normalized: bool, folded: bool, product: str = "Gemm") 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("product", ["Gemm", "MatMul"])
 def test_folded_normalization_and_rearranged_products(seed: int, product: str) -> None:
-    """What quantizers do to a graph before they quantize: fold the normalization, drop the Dropout, join or split Gemm."""
+    """What quantizers do to a graph before they quantize:
+    fold the normalization, drop the Dropout, join or split Gemm."""
     source = conv_relu(seed, True, False, "MatMul" if product == "Gemm" else "Gemm")
     changed = conv_relu(seed, True, True, product)
     feeds = [{"x": np.random.default_rng(seed).normal(size=(2, 3, 4, 4)).astype(np.float32)}]

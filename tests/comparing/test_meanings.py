@@ -1,4 +1,5 @@
-"""Codes against the real numbers of another model: by the scale of the node that made them, or of one that reads them."""
+"""Codes against the real numbers of another model: by the scale of the node that made them,
+or of one that reads them."""
 
 from __future__ import annotations
 

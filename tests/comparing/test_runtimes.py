@@ -74,7 +74,8 @@ def test_isolated_only_the_guilty_differs() -> None:
 
 
 def test_two_are_guilty() -> None:
-    """`last` reads other values on this side, and still does not give what they give: [0, 0, 1, 1, 3, 3] + 4 by floor."""
+    """`last` reads other values on this side, and still does not give what they give:
+    [0, 0, 1, 1, 3, 3] + 4 by floor."""
     last = np.floor((AWAY.astype(f32) - 4) / 2).astype(u8) + u8(4)
     found = compare(Changed(chain(), {"q": AWAY, "y": last}))
     assert told(found) == {"q": (True, "tie-rounding"), "d": (True, None), "y": (True, "tie-rounding")}
@@ -114,7 +115,8 @@ def test_within_the_tolerance() -> None:
 
 
 def summed(change: float) -> tuple[Model, dict[str, Array], dict[str, Array]]:
-    """x @ w -> m -> QuantizeLinear q (scale 1) -> DequantizeLinear d; feeds, and an m that is `change` off in one element."""
+    """x @ w -> m -> QuantizeLinear q (scale 1) -> DequantizeLinear d;
+    feeds, and an m that is `change` off in one element."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"], "sums"),
         helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q"], "rounds"),
@@ -155,7 +157,8 @@ def test_an_origin_is_looked_for_only_where_it_leads() -> None:
 
 
 def test_an_origin_lies_after_what_died_out() -> None:
-    """x @ w -> m, with noise that rounding to q0 takes away; q1 rounds a tie up, within --lsb 1, and makes 4 steps of q2."""
+    """x @ w -> m, with noise that rounding to q0 takes away;
+    q1 rounds a tie up, within --lsb 1, and makes 4 steps of q2."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q0"]),

@@ -1,4 +1,5 @@
-"""Two results saved with --json: changes that were planted are told, noise is not, and foreign documents are refused."""
+"""Two results saved with --json: changes that were planted are told, noise is not,
+and foreign documents are refused."""
 
 from __future__ import annotations
 

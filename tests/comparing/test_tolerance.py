@@ -70,7 +70,8 @@ def test_what_is_usual() -> None:
 
 
 def moved() -> Model:
-    """x -> QuantizeLinear -> DequantizeLinear d -> Transpose t -> Relu r; c: dequantized with a scale per channel, and moved."""
+    """x -> QuantizeLinear -> DequantizeLinear d -> Transpose t -> Relu r;
+    c: dequantized with a scale per channel, and moved."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),

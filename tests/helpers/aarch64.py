@@ -75,7 +75,8 @@ def _names(spec: KernelSpec) -> tuple[str, ...]:
 
 
 class Foreign(Engine):
-    """Plans operations for an AArch64 instruction set and runs them later: what `run` returns is there after `finish`."""
+    """Plans operations for an AArch64 instruction set and runs them later:
+    what `run` returns is there after `finish`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(BY_NAME[name], Unlinked())

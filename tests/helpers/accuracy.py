@@ -100,7 +100,8 @@ def by_hand(
     operators: Sequence[str] = ("MatMul", "Add", "Mul", "Softmax", "Conv", "Gemm"),
     dtype: type = np.uint8,
 ) -> onnx.ModelProto:
-    """QDQ form: quantizers around the results and activations of these operators, and one scale per output column of weights.
+    """QDQ form: quantizers around the results and activations of these operators,
+    and one scale per output column of weights.
 
     dtype: of activations.
     """

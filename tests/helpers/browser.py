@@ -1,4 +1,5 @@
-"""A headless Chromium driven over its DevTools pipe: pages, what they request and complain about, and what is in them."""
+"""A headless Chromium driven over its DevTools pipe: pages, what they request and complain about,
+and what is in them."""
 
 from __future__ import annotations
 

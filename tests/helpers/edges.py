@@ -1,7 +1,7 @@
 """The edge sizes with which every kernel is tested: a table for each, in which the rest of every vector occurs.
 
-Which instruction sets a table runs on is said at the test: `every_isa` all of it, `thin` a share of it on each; `every_width`
-and `thin_width` likewise, on one set of those that share their kernels.
+Which instruction sets a table runs on is said at the test: `every_isa` all of it, `thin` a share of it on each;
+`every_width` and `thin_width` likewise, on one set of those that share their kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Kernels of the x86 instruction sets that this CPU lacks, run on any CPU with AVX2.
 
-Kernels are LLVM IR, which LLVM lowers to any CPU but for the intrinsics of x86: each that is missing here becomes a call of
-a function of intrinsics_support.py. Nothing else differs: generator, plans, threads and memory are those of the set.
+Kernels are LLVM IR, which LLVM lowers to any CPU but for the intrinsics of x86: each that is missing here becomes a
+call of a function of intrinsics_support.py. Nothing else differs:
+generator, plans, threads and memory are those of the set.
 """
 
 from __future__ import annotations

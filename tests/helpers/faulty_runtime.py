@@ -1,7 +1,9 @@
 """onnx.reference with faults, for the child process: the names of a model's nodes say what goes wrong.
 
-``crash while loading``, ``crash while running``: SIGSEGV (abort where there are no signals), with a last word on stderr.
-``exit``: ends the process with code 3. ``noisy``: writes to stdout. ``slow``: takes half a second. ``endless``: no end; it makes the file that the environment names in STARTED.
+``crash while loading``, ``crash while running``: SIGSEGV (abort where there are no signals),
+with a last word on stderr.
+``exit``: ends the process with code 3. ``noisy``: writes to stdout. ``slow``: takes half a second. ``endless``: no end;
+it makes the file that the environment names in STARTED.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Shared by the tests of the floating-point operators: one node in qrun and onnxruntime, compared within a tolerance."""
+"""Shared by the tests of the floating-point operators: one node in qrun and onnxruntime,
+compared within a tolerance."""
 
 from __future__ import annotations
 

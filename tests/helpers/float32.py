@@ -25,7 +25,8 @@ UNARY: dict[str, tuple[str, dict[str, Any]]] = {
     "atan": ("Atan", {}), "sinh": ("Sinh", {}), "cosh": ("Cosh", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}),
     "atanh": ("Atanh", {}),
 }  # fmt: skip
-"""The operator and its attributes by the name of the function; ``com.microsoft::NAME`` of one that is not of ai.onnx."""
+"""The operator and its attributes by the name of the function;
+``com.microsoft::NAME`` of one that is not of ai.onnx."""
 
 
 def function(name: str) -> Callable[[Array], Array]:

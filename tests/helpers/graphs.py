@@ -1,10 +1,10 @@
 """Random networks of quantized nodes, in QOperator and QDQ form mixed. Deterministic for a seed.
 
-``cd tests; python -m helpers.graphs ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
-reference backend, node by node and as a program, with one to three threads. An x86 instruction set that this CPU lacks is
-emulated, if it has AVX2. Memory that nobody has written to holds poison. Two in five graphs have axes without elements
-and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says; one in four has many products of floats, one
-in six float16 and bfloat16.
+``cd tests; python -m helpers.graphs ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor
+with the reference backend, node by node and as a program, with one to three threads. An x86 instruction set that this
+CPU lacks is emulated, if it has AVX2. Memory that nobody has written to holds poison. Two in five graphs have axes
+without elements and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says; one in four has many
+products of floats, one in six float16 and bfloat16.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Value:
 
 @dataclass
 class Graph:
-    """A network under construction; `values` are the quantized tensors there are, `replaceable` constants are inputs too.
+    """A network under construction; `values` are the quantized tensors there are,
+    `replaceable` constants are inputs too.
 
     narrow: the type of floats between quantized tensors, if that is not float32.
     """
@@ -421,8 +422,8 @@ FUNCTIONS = (
 
 
 def floats(g: Graph, qdq: bool) -> None:
-    """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves, choices, shapes
-    that are computed."""
+    """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves, choices,
+    shapes that are computed."""
     v = g.pick()
     if v is None or not v.shape:
         return

@@ -16,7 +16,8 @@ from helpers.graphs import feed, random_graph, real
 
 
 def image_compare(seed: int, folder: Path, cache: str | Path) -> bool:
-    """Whether a kept program served; its runs, and the first one ever, are asserted to tell what a run step by step tells.
+    """Whether a kept program served; its runs, and the first one ever,
+    are asserted to tell what a run step by step tells.
     folder: for the model."""
     from qrun import QrunError, Session
 

@@ -2,7 +2,8 @@
 names of a million characters or a million times over, ranks to 64, nodes without inputs or outputs, axes without
 elements (mutator_models.py). Deterministic for a seed.
 
-``cd tests; python -m helpers.mutator ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it answered.
+``cd tests; python -m helpers.mutator ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it
+answered.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ FLOATS = [0.0, -0.0, 1e-45, 1e38, -1.0, float("inf"), float("nan"), 0.5, 1e9]
 
 
 def seeds() -> list[bytes]:
-    """The committed models below 200 kB, networks with axes without elements, and models with graphs inside, recurrent nodes,
-    texts, sequences, optional values and maps."""
+    """The committed models below 200 kB, networks with axes without elements, and models with graphs inside, recurrent
+    nodes, texts, sequences, optional values and maps."""
     committed = [p.read_bytes() for p in sorted(MODELS.rglob("*.onnx")) if p.stat().st_size < 200_000]
     empties = [random_graph(seed).SerializeToString() for seed in range(60) if empty(seed)]
     cases = [

@@ -53,8 +53,8 @@ def thin(
     sets: Sequence[str] = SETS,
 ) -> Callable[[Test], Test]:
     """Parametrize `isa` and `name` together: every value (or every `best`-th one) on the best instruction set, every
-    `other`-th one on the others, half as many on emulated ones, starting elsewhere on each. products: amx does not count
-    as an other one. sets: which there are."""
+    `other`-th one on the others, half as many on emulated ones, starting elsewhere on each. products: amx does not
+    count as an other one. sets: which there are."""
     first = [isa for isa in THOROUGH if isa in sets][0 if products else -1 :]
     cases = [(isa, v) for isa in first for v in values[::best]]
     for i, isa in enumerate(isa for isa in sets if isa not in first):
@@ -130,7 +130,8 @@ class Guarded:
         return whole[start : start + size]
 
     def hold(self, monkeypatch: pytest.MonkeyPatch, at_end: bool, *modules: Any) -> None:
-        """Put every array that these modules align next to an unreadable page, as far as its 64-byte alignment allows."""
+        """Put every array that these modules align next to an unreadable page,
+        as far as its 64-byte alignment allows."""
 
         def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
             shape = (shape,) if isinstance(shape, int) else shape

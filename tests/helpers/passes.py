@@ -100,8 +100,8 @@ def run(model: qrun.Model, graph: Graph, arith: Any = "exact", outputs: Sequence
 
 
 def assert_same(graph: Graph, arith: Any = "exact", keep: Sequence[str] = (), message: str = "") -> Optimized:
-    """The rewritten graph has the bits of the literal one, in its outputs and in the tensors of `keep`; and whether it has
-    tables is known before they are made."""
+    """The rewritten graph has the bits of the literal one, in its outputs and in the tensors of `keep`; and whether it
+    has tables is known before they are made."""
     done = rewritten(graph, arith, keep)
     if set(keep).issubset(v.name for v in graph.outputs):
         assert makes_tables(graph.model(), arith) == has_tables(done.model)

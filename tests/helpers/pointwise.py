@@ -1,4 +1,5 @@
-"""What the tests of elementwise native operations share: tables by the reference kernels, operands on rows with gaps."""
+"""What the tests of elementwise native operations share:
+tables by the reference kernels, operands on rows with gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Shared by the tests of profiles: models in QDQ form with named, unnamed and equally named nodes, and made-up events."""
+"""Shared by the tests of profiles: models in QDQ form with named, unnamed and equally named nodes,
+and made-up events."""
 
 from __future__ import annotations
 

@@ -57,8 +57,9 @@ def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tup
 
 
 def beside_ties(k: int, m: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rows whose sums are, beside the middle of two float32 numbers, a hair that float64 loses: a remainder; a remainder of
-    remainders; many small ones, which together cross that middle. Columns are powers of two. k is 128 or more."""
+    """Rows whose sums are, beside the middle of two float32 numbers, a hair that float64 loses: a remainder; a
+    remainder of remainders; many small ones, which together cross that middle. Columns are powers of two.
+    k is 128 or more."""
     tie = [1.0, 2.0**-24]
     many = [*tie, -1.4 * 2.0**-47, *[0.99 * 2.0**-53] * 125]
     hairs = [[*tie, 2.0**-90], [*tie, -(2.0**-90)], [*tie, 2.0**-60, 2.0**-115, -(2.0**-60)],
@@ -84,7 +85,8 @@ def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
 
 @contextmanager
 def all_in_doubt(lost: float | None = None) -> Iterator[None]:
-    """Meanwhile no sum of a float32 product that is planned is decided at once; with lost = 2 nothing but exact addition does."""
+    """Meanwhile no sum of a float32 product that is planned is decided at once;
+    with lost = 2 nothing but exact addition does."""
     numbers = FloatTerms.numbers
 
     def wide(terms: FloatTerms, left: LeftRows) -> Array:

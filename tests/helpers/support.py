@@ -88,7 +88,8 @@ def run_ort(
 
 @cache
 def pairs_saturate() -> bool:
-    """Whether onnxruntime on this processor adds two uint8 * int8 products in int16, which saturates (x86 without VNNI)."""
+    """Whether onnxruntime on this processor adds two uint8 * int8 products in int16,
+    which saturates (x86 without VNNI)."""
     inputs = [np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)]
     return int(run_ort(*node_model("MatMulInteger", inputs, outputs=[np.int32]))[0][0, 0]) != 2 * 255 * 127
 
@@ -111,7 +112,8 @@ def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def assert_equal(got: np.ndarray, want: np.ndarray, message: str = "", *, signed_zeros: bool = True) -> None:
-    """Same type, shape and bits; every NaN equals every NaN, and without `signed_zeros` -0 equals 0, as in fractions."""
+    """Same type, shape and bits; every NaN equals every NaN, and without `signed_zeros` -0 equals 0,
+    as in fractions."""
     assert got.dtype == want.dtype, f"{message}: type {got.dtype}, want {want.dtype}"
     assert got.shape == want.shape, f"{message}: shape {got.shape}, want {want.shape}"
     bits = [np.frombuffer(a.tobytes(), np.dtype((np.void, max(1, a.itemsize)))).reshape(a.shape) for a in (got, want)]

@@ -19,7 +19,8 @@ DOMAINS = {"": 17, "com.microsoft": 1, "ai.onnx.ml": 3}
 
 
 class Graph:
-    """A graph that grows: `add` returns the name of what a node makes, or the names. `inside` begins a body of a node."""
+    """A graph that grows: `add` returns the name of what a node makes, or the names.
+    `inside` begins a body of a node."""
 
     def __init__(self, seed: int = 7) -> None:
         self.rng = np.random.default_rng(seed)

@@ -12,7 +12,8 @@ SIDE, CHANNELS, CLASSES = 16, 8, 3
 
 
 def detector(quantize: bool) -> Case:
-    """Boxes and classes of an image: convolutions, two heads, boxes that overlap suppressed, and the others gathered."""
+    """Boxes and classes of an image: convolutions, two heads, boxes that overlap suppressed,
+    and the others gathered."""
     g = Graph(55)
     x = g.input("images", F32, ["batch", 3, SIDE, SIDE])
     for channels in (3, CHANNELS):
@@ -45,7 +46,8 @@ def _head(g: Graph, x: str, size: int, count: int) -> str:
 
 
 def pipeline(zipped: bool) -> Case:
-    """What skl2onnx writes of a scaler and a random forest: labels, and probabilities, with `zipped` as a map for each row."""
+    """What skl2onnx writes of a scaler and a random forest:
+    labels, and probabilities, with `zipped` as a map for each row."""
     g = Graph(66)
     x = g.input("X", F32, [None, 4])
     means, scales = (g.rng.uniform(0.5, 2, 4).astype(np.float32) for _ in range(2))

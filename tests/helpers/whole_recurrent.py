@@ -10,7 +10,8 @@ WORDS, WIDTH, HIDDEN, TAGS = 50, 16, 12, 5
 
 
 def _recurrent(g: Graph, kind: str, x: str, width: int, hidden: int, directions: int = 1, state: str = "") -> list[str]:
-    """The results of an LSTM or a GRU of both directions or one, whose first outputs are [seq, directions, batch, hidden]."""
+    """The results of an LSTM or a GRU of both directions or one, whose first outputs are [seq, directions,
+    batch, hidden]."""
     gates = 4 if kind == "LSTM" else 3
     weights = g.weight(directions, gates * hidden, width), g.weight(directions, gates * hidden, hidden)
     more = {"direction": "bidirectional"} if directions == 2 else {}
@@ -36,7 +37,8 @@ def tagger(kind: str) -> Case:
 
 
 def voice_activity() -> Case:
-    """A detector of voices: the rate chooses the graph, which has convolutions, an LSTM and an If inside; it keeps its state."""
+    """A detector of voices: the rate chooses the graph, which has convolutions, an LSTM and an If inside;
+    it keeps its state."""
     g = Graph()
     x, rate = g.input("input", F32, ["batch", "samples"]), g.input("sr", I64, [])
     state = g.input("state", F32, [2, "batch", HIDDEN])
@@ -82,7 +84,8 @@ def _at_rate(g: Graph, name: str, x: str, state: str, window: int) -> object:
 
 
 def translator() -> Case:
-    """A sequence to another: a GRU reads words, a Loop makes one after the other until one ends it or there are enough."""
+    """A sequence to another: a GRU reads words, a Loop makes one after the other until one ends it or there are
+    enough."""
     g = Graph(11)
     ids, most = g.input("ids", I64, ["seq"]), g.input("most", I64, [])
     words = g.table(WORDS, WIDTH)

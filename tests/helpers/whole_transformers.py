@@ -1,4 +1,5 @@
-"""Whole transformers as exporters and optimizers write them: a merged decoder, one of 4 bits, an encoder that was optimized."""
+"""Whole transformers as exporters and optimizers write them:
+a merged decoder, one of 4 bits, an encoder that was optimized."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MS = "com.microsoft"
 
 
 def merged_decoder() -> Case:
-    """A decoder whose branches run without and with the keys and values of earlier words: the first run, and the others."""
+    """A decoder whose branches run without and with the keys and values of earlier words:
+    the first run, and the others."""
     g = Graph(21)
     ids, cached = g.input("input_ids", I64, ["batch", "seq"]), g.input("use_cache_branch", BOOL, [1])
     past = [g.input(f"past_key_values.0.{n}", F32, ["batch", HEADS, "past", SIZE]) for n in ("key", "value")]
@@ -69,7 +71,8 @@ LAYERS, STEPS, GROUPS, ROOM = 2, 20, 1, 32
 
 
 def blocks_decoder(level: int) -> Case:
-    """Two layers as onnxruntime-genai writes them: MatMulNBits of 4 bits, GroupQueryAttention with a cache; 20 words."""
+    """Two layers as onnxruntime-genai writes them: MatMulNBits of 4 bits, GroupQueryAttention with a cache;
+    20 words."""
     g = Graph(33)
     ids = g.input("input_ids", I64, ["batch", "seq"])
     mask = g.input("attention_mask", I64, ["batch", "total"])

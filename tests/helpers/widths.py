@@ -1,4 +1,5 @@
-"""Instruction sets whose vectors are as wide differ in products of bytes only: of them one stands for all in other tests."""
+"""Instruction sets whose vectors are as wide differ in products of bytes only:
+of them one stands for all in other tests."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def alike(spec: KernelSpec, isa: str) -> bool:
 
 @cache
 def differing(spec: KernelSpec) -> tuple[str, ...]:
-    """The sets of the same width on which a specification gives other IR; of sets with equal products one is looked at."""
+    """The sets of the same width on which a specification gives other IR;
+    of sets with equal products one is looked at."""
     if spec.kind == CHOSEN:
         return tuple(SETS)
     own = BY_NAME[spec.isa]

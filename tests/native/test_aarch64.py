@@ -407,8 +407,8 @@ def cases() -> tuple[list[Case], list[Case]]:
 @needs_qemu
 @every_aarch64
 def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
-    """Equal to the references, to the definition, and to what this machine's own instruction sets make of the plans. What is made
-    by the kernels of a set before it, that set has run."""
+    """Equal to the references, to the definition, and to what this machine's own instruction sets make of the plans.
+    What is made by the kernels of a set before it, that set has run."""
     place, first = AARCH64.index(isa), next(name for name in AARCH64 if width(BY_NAME[name]) == width(BY_NAME[isa]))
     plain, forced = cases()
     if isa != first:
@@ -457,8 +457,8 @@ def specs(isa: Isa) -> Iterator[KernelSpec]:
 
 @pytest.mark.parametrize("isa", BY_NAME.values(), ids=list(BY_NAME))
 def test_objects_need_nothing_from_elsewhere(isa: Isa) -> None:
-    """No calls of memcpy or the like: an object is complete, whatever process loads it. Every third kernel on all but two sets,
-    where it is another one than on the set that stands for those of its width."""
+    """No calls of memcpy or the like: an object is complete, whatever process loads it. Every third kernel on all but
+    two sets, where it is another one than on the set that stands for those of its width."""
     place, all_specs = list(BY_NAME).index(isa.name), [*specs(isa)]
     first = next((name for name in WIDTHS if width(BY_NAME[name]) == width(isa)), isa.name)
     others = (spec for spec in all_specs[place % 3 :: 3] if isa.name == first or not alike(spec, first))

@@ -23,7 +23,8 @@ AMX = next(isa for isa in ISAS if isa.tiles)
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution over `images` lines of pixels of k bytes, kernel `taps`; `pad` pixels of the zero point at both ends.
+    """A convolution over `images` lines of pixels of k bytes, kernel `taps`;
+    `pad` pixels of the zero point at both ends.
 
     Padding is not in memory, so the kernel copies; without it, it reads in place. gap: bytes between rows of y.
     """

@@ -1,4 +1,5 @@
-"""A cache that grows with each run: one program for all its lengths, in which what depends on them is bound to no shapes."""
+"""A cache that grows with each run: one program for all its lengths,
+in which what depends on them is bound to no shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this mac
 
 
 def decoder(more: list[onnx.NodeProto] | None = None, outputs: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """Two layers of attention over what earlier runs left, and of this run's word; and nodes of its second layer's cache."""
+    """Two layers of attention over what earlier runs left, and of this run's word;
+    and nodes of its second layer's cache."""
     rng = np.random.default_rng(1)
     constants: dict[str, Array] = {"split": np.array([0, 0, HEADS, -1]), "joined": np.array([0, 0, WIDTH])}
     inputs: dict[str, Any] = {"x": [1, 1, WIDTH]}

@@ -1,4 +1,5 @@
-"""Graphs inside nodes run as native programs when they come again with the same shapes, with the results of their steps."""
+"""Graphs inside nodes run as native programs when they come again with the same shapes,
+with the results of their steps."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def test_sizes(isa: str, sizes: tuple[int, int, int, int], at_end: bool) -> None
 
 
 def hostile(rng: np.random.Generator, k: int) -> list[Array]:
-    """Rows with hairs beside a tie, that cancel, are huge, tiny, mixed in one block, zero in some blocks, or no numbers."""
+    """Rows with hairs beside a tie, that cancel, are huge, tiny, mixed in one block, zero in some blocks,
+    or no numbers."""
     rows = [rng.standard_normal(k).astype(F) for _ in range(14)]
     rows[0][:] = 0
     rows[1][:] = 0
@@ -161,7 +162,8 @@ def test_greatest_digits(isa: str) -> None:
 
 @every_isa
 def test_digits_that_are_left_out(isa: str) -> None:
-    """Blocks of k of numbers that were float16 or int8, all of them, but for one element, or beside one of full numbers."""
+    """Blocks of k of numbers that were float16 or int8, all of them, but for one element,
+    or beside one of full numbers."""
     rng = np.random.default_rng(9)
     for make, zeros in CASES:
         inputs, attributes = make(5, zeros, sizes=(1, 300, 43), block=32)

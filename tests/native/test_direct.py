@@ -1,4 +1,5 @@
-"""Later runs of a program of kernels alone are one call: it gives what the reference gives, and leaves all else to the others."""
+"""Later runs of a program of kernels alone are one call: it gives what the reference gives,
+and leaves all else to the others."""
 
 from __future__ import annotations
 
@@ -307,7 +308,8 @@ def test_without_that_runs_are_as_they_were(calls: list[bool], monkeypatch: pyte
 
 
 def with_steps() -> onnx.ModelProto:
-    """Steps without a native kernel before, between and behind those with one; w, which the caller gets, is read by both."""
+    """Steps without a native kernel before, between and behind those with one;
+    w, which the caller gets, is read by both."""
     nodes = [
         helper.make_node("LpNormalization", ["a"], ["n"]),
         helper.make_node("Add", ["n", "b"], ["s"]),
@@ -491,7 +493,8 @@ LAST = {
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", LAST)
 def test_choices_of_the_run_are_part_of_the_call(name: str, threads: int, calls: list[bool]) -> None:
-    """But where what is to be run follows from a value, as one of the branches would refuse: that is looked at after the run."""
+    """But where what is to be run follows from a value, as one of the branches would refuse:
+    that is looked at after the run."""
     model = onnx.parser.parse_model(CHOICES.replace("LAST", LAST[name]))
     reference = qrun.Session(model, backend="reference")
     session = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)

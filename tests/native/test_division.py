@@ -1,4 +1,5 @@
-"""Native Div and Mod of integers are those of Python's integers, wrapped, on every instruction set; where 0 divides, the reference's."""
+"""Native Div and Mod of integers are those of Python's integers, wrapped, on every instruction set;
+where 0 divides, the reference's."""
 
 from __future__ import annotations
 

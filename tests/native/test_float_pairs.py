@@ -1,4 +1,5 @@
-"""Native products of float32 with constant weights, two products of three in pairs, equal the reference's, bit for bit."""
+"""Native products of float32 with constant weights, two products of three in pairs, equal the reference's,
+bit for bit."""
 
 from __future__ import annotations
 
@@ -235,7 +236,8 @@ def test_pairs_of_a_column(depth: int) -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "wide", "alike", "opposite"])
 def test_sums_are_within_their_reach(kind: str) -> None:
-    """The steps in float64 without fused operations, and fractions: what a sum is off is less than what lengths allow for."""
+    """The steps in float64 without fused operations, and fractions: what a sum is off is less than what lengths allow
+    for."""
     rng, depth, worst = np.random.default_rng(11), 48, 0.0
     for _ in range(40):
         x, y = rng.standard_normal((2, depth)).astype(F)

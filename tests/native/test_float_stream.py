@@ -1,4 +1,5 @@
-"""Native products of a few float32 rows with large constant right matrices, which are read row after row, bit for bit."""
+"""Native products of a few float32 rows with large constant right matrices, which are read row after row,
+bit for bit."""
 
 from __future__ import annotations
 

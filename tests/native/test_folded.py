@@ -1,4 +1,5 @@
-"""Native reductions of integers and bool have the bits of the reference, on every instruction set, within their memory."""
+"""Native reductions of integers and bool have the bits of the reference, on every instruction set,
+within their memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Steps that have no native kernel are called by the programs of graphs inside nodes, so that turns follow each other."""
+"""Steps that have no native kernel are called by the programs of graphs inside nodes,
+so that turns follow each other."""
 
 from __future__ import annotations
 

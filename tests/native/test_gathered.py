@@ -1,4 +1,5 @@
-"""Native Gather, GatherElements and GatherND by indices of the run: bit for bit, within their memory, and refused alike."""
+"""Native Gather, GatherElements and GatherND by indices of the run:
+bit for bit, within their memory, and refused alike."""
 
 from __future__ import annotations
 

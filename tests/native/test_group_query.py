@@ -1,4 +1,5 @@
-"""GroupQueryAttention as a native kernel has the bits of the reference: steps with a cache, prompts, sequences that differ."""
+"""GroupQueryAttention as a native kernel has the bits of the reference:
+steps with a cache, prompts, sequences that differ."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ NAMES = ["query", "key", "value", "past_key", "past_value", "ends", "total", "co
 
 
 class Step:
-    """A node with its inputs. past: places before the new ones; room: rows of the cache, 0 without one; half: pairs that
-    turn, 0 for none; special: how many of the numbers are infinities, NaN and zeros; shorter: how many places fewer than the
-    longest each sequence has; bias: how many batches and heads attention_bias has."""
+    """A node with its inputs. past: places before the new ones; room: rows of the cache, 0 without one; half: pairs
+    that turn, 0 for none; special: how many of the numbers are infinities, NaN and zeros; shorter: how many places
+    fewer than the longest each sequence has; bias: how many batches and heads attention_bias has."""
 
     def __init__(
         self,

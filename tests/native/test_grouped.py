@@ -147,7 +147,8 @@ def test_groups_of_few_channels_are_read_in_place(isa: str, kind: str) -> None:
 
 @every_own
 def test_blocks_are_no_higher_than_the_image(isa: str, kind: str) -> None:
-    """Whatever the number of vectors: few rows are clipped if they are as many as a block may have, else read in place."""
+    """Whatever the number of vectors: few rows are clipped if they are as many as a block may have,
+    else read in place."""
     lanes, rng = engine(isa).isa.lanes, np.random.default_rng(25)
     for rows in (1, 3, 4, 7, 8, 15, 16):
         for vectors in (1, 3, 5):

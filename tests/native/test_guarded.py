@@ -1,5 +1,5 @@
-"""Ifs by a condition of the run: the calls of both branches are in one program, those of the one that it does not take are
-left out."""
+"""Ifs by a condition of the run: the calls of both branches are in one program, those of the one that it does not take
+are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""LLVM called in llvmlite's library alone: the code that llvmlite makes of it, in as many threads, without its modules."""
+"""LLVM called in llvmlite's library alone: the code that llvmlite makes of it, in as many threads,
+without its modules."""
 
 from __future__ import annotations
 

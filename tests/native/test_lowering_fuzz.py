@@ -1,4 +1,5 @@
-"""Random nodes with constant parameters: the native backend against the reference, bit for bit, and what they observe."""
+"""Random nodes with constant parameters: the native backend against the reference, bit for bit,
+and what they observe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Native kernels of nodes that cut, repeat, choose from and rearrange one tensor: Split, Expand, Tile, Gather, DepthToSpace."""
+"""Native kernels of nodes that cut, repeat, choose from and rearrange one tensor:
+Split, Expand, Tile, Gather, DepthToSpace."""
 
 from __future__ import annotations
 

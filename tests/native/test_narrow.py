@@ -119,7 +119,8 @@ def test_casts(isa: str) -> None:
 
 
 def beside_middles(dtype: np.dtype[Any], m: int, k: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rows whose sums are the middle of two numbers, a hair beside it, or so near that a float32 between would be the middle."""
+    """Rows whose sums are the middle of two numbers, a hair beside it,
+    or so near that a float32 between would be the middle."""
     digits = FORMATS[TYPES[dtype][1]].digits
     unit = 2.0**-digits
     hairs = [[1, unit], [1, unit, 2.0**-14 * unit], [1, unit, -(2.0**-14) * unit], [1, 3 * unit, -(2.0**-13) * unit]]

@@ -1,4 +1,5 @@
-"""Functions of two 8-bit codes: sums and products that equal the reference for all pairs, broadcasts, gaps, lowerings."""
+"""Functions of two 8-bit codes: sums and products that equal the reference for all pairs, broadcasts,
+gaps, lowerings."""
 
 from __future__ import annotations
 

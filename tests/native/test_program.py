@@ -162,8 +162,8 @@ def test_results_do_not_change_with_the_next_run() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_results_are_made_in_arrays_of_their_own(threads: int) -> None:
-    """Not in the arena: a cache goes into the array that is returned, from where later nodes read it. Who has the array may
-    write to it. Where two results are the same bytes, one is a copy; one that lies otherwise is copied too."""
+    """Not in the arena: a cache goes into the array that is returned, from where later nodes read it. Who has the array
+    may write to it. Where two results are the same bytes, one is a copy; one that lies otherwise is copied too."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["a"]),
         helper.make_node("Reshape", ["a", "flat"], ["b"]),

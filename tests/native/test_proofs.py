@@ -1,4 +1,5 @@
-"""Proofs: constants that were kept are proven again, bounds are the same whatever computes them, and why a form was chosen."""
+"""Proofs: constants that were kept are proven again, bounds are the same whatever computes them,
+and why a form was chosen."""
 
 from __future__ import annotations
 

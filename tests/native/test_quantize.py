@@ -41,7 +41,8 @@ def quantized(x: Array, scale: Any, zero: Any, dtype: Any) -> Array:
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], scale: float, kind: str, zero: int) -> Array:
-    """Multiples of half the scale, and their neighbours, over the range of results and a little more; and special ones."""
+    """Multiples of half the scale, and their neighbours, over the range of results and a little more;
+    and special ones."""
     low, high = LIMITS[kind]
     step = scale if np.isfinite(scale) and scale else 1.0
     with np.errstate(all="ignore"):

@@ -77,8 +77,8 @@ def test_threads_share_steps(
     ],
 )
 def test_sums_in_the_middle_between_two_numbers(isa: str, scales: tuple[float, float], bias: float) -> None:
-    """With the gates i and o open, H is the sum of g: codes of H times half the bias's last place, plus the bias. Odd sums are
-    ties, which go to the even neighbour, or by 2**-46 of the product less, which float64 loses."""
+    """With the gates i and o open, H is the sum of g: codes of H times half the bias's last place, plus the bias. Odd
+    sums are ties, which go to the even neighbour, or by 2**-46 of the product less, which float64 loses."""
     units = 20
     h = np.zeros((1, 1, units), F)
     h[0, 0, :3] = np.array([255, 1, 3], F) * F(scales[0])

@@ -20,8 +20,8 @@ def test_random_graphs(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [67, 1071, 10640, 83, 173])
 def test_graphs_that_once_failed(seed: int) -> None:
-    """Rows with gaps where an operation cannot have them, and rows of a concatenation along the last axis; a convolution
-    without output channels, and products of no elements with several matrices."""
+    """Rows with gaps where an operation cannot have them, and rows of a concatenation along the last axis; a
+    convolution without output channels, and products of no elements with several matrices."""
     compare(seed, cache=OBJECTS)
 
 

@@ -178,7 +178,8 @@ def doubtful(kind: str, units: int) -> list[Any]:
 @every_width
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
 def test_activations_of_all_sizes(isa: str, function: str) -> None:
-    """Among so many numbers some have results that lie closer to the middle between two float32 than series of one term less
+    """Among so many numbers some have results that lie closer to the middle between two float32 than series of one term
+    less
     tell: the last ones are those for which these are worst."""
     rng = np.random.default_rng(0)
     steps, batch, units = 4, 8 if isa in EMULATED else 2048, 64

@@ -95,7 +95,8 @@ def test_the_reference_makes_few_rows(isa: str, kind: str) -> None:
 
 @every_width
 def test_ties_are_the_references(isa: str) -> None:
-    """2**24 + 1 is the middle of two float32 numbers; a tiny number, which float64 loses, decides in neither backend."""
+    """2**24 + 1 is the middle of two float32 numbers; a tiny number, which float64 loses,
+    decides in neither backend."""
     x = np.array([[2.0**24, 1, 0], [2.0**24, 1, 2.0**-60], [2.0**24, -1, 2.0], [2.0**24, 3, 0]], F)
     operation = Reduction(engine(isa), "sum", x.shape, 3, lambda x: reduce.reduce_sum(x, (1,), True), (4,))
     assert engine(isa).run(operation, [x]).tolist() == [2.0**24, 2.0**24, 2.0**24, 2.0**24 + 4]
@@ -103,7 +104,8 @@ def test_ties_are_the_references(isa: str) -> None:
 
 @every_width
 def test_logarithms_of_sums_are_the_correctly_rounded_real_values(isa: str) -> None:
-    """By an oracle of its own, in 60 digits; sums of exponentials that are near 1 over the greatest are no exception."""
+    """By an oracle of its own, in 60 digits; sums of exponentials that are near 1 over the greatest are no
+    exception."""
     rng = np.random.default_rng(43)
     x = rng.normal(0, 3, (40, 37)).astype(F)
     x[10:20] *= 40
@@ -138,7 +140,8 @@ def test_nodes(
 @pytest.mark.parametrize("dtype", [F, np.float16, ml_dtypes.bfloat16, np.int32, np.int64])
 @pytest.mark.parametrize("op_type", [*OPERATORS, "ReduceProd"])
 def test_axes_of_one_element(op_type: str, dtype: Any) -> None:
-    """Of zeros of both signs, numbers of all sizes and NaN of all bits too; of that which log makes the sign is numpy's."""
+    """Of zeros of both signs, numbers of all sizes and NaN of all bits too;
+    of that which log makes the sign is numpy's."""
     numbers = [0.0, -0.0, 1e-45, -1e-40, 1.5, -2.0, 3e4, np.inf, -np.inf, np.nan, -np.nan]
     x = np.array(numbers if np.dtype(dtype).kind not in "iu" else [0, 1, -2, 5, 100, -128, 127]).astype(dtype)
     if dtype == F:

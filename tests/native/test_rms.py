@@ -1,4 +1,5 @@
-"""Native normalization by the root mean square equals the reference kernels bit for bit, alone and behind other nodes."""
+"""Native normalization by the root mean square equals the reference kernels bit for bit,
+alone and behind other nodes."""
 
 from __future__ import annotations
 

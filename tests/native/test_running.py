@@ -26,7 +26,8 @@ SHAPES = [((1,), 0), ((9,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 7, 3), 1), ((4, 6
 
 
 def numbers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Any bits of integers; floats whose sums and products float64 holds exactly, so that each is rounded once, and both zeros."""
+    """Any bits of integers; floats whose sums and products float64 holds exactly, so that each is rounded once,
+    and both zeros."""
     if dtype.kind in "iu":
         return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
     made = rng.integers(-(2**11), 2**11, shape) * rng.choice([2.0**-11, 2.0**-7, 2.0**-4], shape)

@@ -74,7 +74,8 @@ def test_one_rounding_to_float32(isa: str, slope: float | None, given: str) -> N
 
 @every_width
 def test_sums_with_a_bias_next_to_ties(isa: str) -> None:
-    """right * (2**32 - acc), less than float64 resolves away from a tie: the bias is twice what a sum's error is known by."""
+    """right * (2**32 - acc), less than float64 resolves away from a tie:
+    the bias is twice what a sum's error is known by."""
     rng, native = np.random.default_rng(6), engine(isa)
     rights, sums = [], []
     while len(rights) < 60:

@@ -1,4 +1,5 @@
-"""Native Scatter, ScatterElements and ScatterND: the definition's, index after index, within their memory, and refused alike."""
+"""Native Scatter, ScatterElements and ScatterND: the definition's, index after index, within their memory,
+and refused alike."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ def test_the_first_index_out_of_range_is_named(op_type: str, shape: Shape, form:
 
 
 def test_other_shapes() -> None:
-    """Numbers of indices, none of them too, between runs of the first ones; indices that are views of every other one."""
+    """Numbers of indices, none of them too, between runs of the first ones;
+    indices that are views of every other one."""
     rng = np.random.default_rng(72)
     model, _ = node_model("ScatterND", case("ScatterND", (9, 20), (3, 1), 0, np.float32, 1), opset=16)
     for value in (*model.graph.input[1:], model.graph.output[0]):

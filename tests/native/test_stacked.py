@@ -1,4 +1,5 @@
-"""Products of two operands that come with the run: kernels against exact numbers, nodes and programs against the reference."""
+"""Products of two operands that come with the run: kernels against exact numbers,
+nodes and programs against the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nodes that are several steps of a program: dynamic quantization, products and convolutions whose zero point it makes."""
+"""Nodes that are several steps of a program: dynamic quantization,
+products and convolutions whose zero point it makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plans whose products run on AMX tiles: every way to tile, gaps between rows, threads, and when tiles are not worth it."""
+"""Plans whose products run on AMX tiles: every way to tile, gaps between rows, threads,
+and when tiles are not worth it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ class Net:
 
 
 def quantized(seed: int, per_channel: bool, kind: Any) -> ModelProto:
-    """Quantization, products, sums with a constant and with another tensor, tables, normalization, all with parameters."""
+    """Quantization, products, sums with a constant and with another tensor, tables, normalization,
+    all with parameters."""
     net, y = Net(seed), "x"
     for _ in range(LAYERS):
         s, z = net.scale(), net.zero(kind)

@@ -1,4 +1,5 @@
-"""Tensors whose shapes follow from values: a program runs what does not depend on them natively, whatever shapes come."""
+"""Tensors whose shapes follow from values: a program runs what does not depend on them natively,
+whatever shapes come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hardmax, Shrink, SwiGLU, Det, LpPool, GlobalLpPool and the losses: against decimals and fractions, beside onnxruntime."""
+"""Hardmax, Shrink, SwiGLU, Det, LpPool, GlobalLpPool and the losses:
+against decimals and fractions, beside onnxruntime."""
 
 from __future__ import annotations
 

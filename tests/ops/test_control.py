@@ -1,4 +1,5 @@
-"""If, Loop and Scan: bodies with names from outside, nested, quantized, of changing shapes; on all backends and onnxruntime."""
+"""If, Loop and Scan: bodies with names from outside, nested, quantized, of changing shapes;
+on all backends and onnxruntime."""
 
 from __future__ import annotations
 

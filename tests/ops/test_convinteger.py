@@ -56,7 +56,8 @@ def test_sums_beyond_32_bits_wrap_and_are_observed() -> None:
 @pytest.mark.parametrize("k", [257, 258, 259, 517, 1033, 1300])
 @pytest.mark.parametrize("signed", [False, True])
 def test_sums_around_the_limits_of_float32(k: int, signed: bool) -> None:
-    """258 products of 255 * 255 no longer fit 24 bits; odd sums show a lost bit. Signed: codes 127, zero points -128."""
+    """258 products of 255 * 255 no longer fit 24 bits; odd sums show a lost bit.
+    Signed: codes 127, zero points -128."""
     x, w = np.full((1, k, 1), 255, u8), np.full((2, k, 1), 255, u8)
     x[0, 0], w[1, 1] = 254, 3
     want = [[[254 * 255 + (k - 1) * 255**2], [254 * 255 + 3 * 255 + (k - 2) * 255**2]]]

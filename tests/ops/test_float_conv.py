@@ -23,7 +23,8 @@ F = np.float32
 
 
 def cases(seed: int, count: int):
-    """(rng, x, w, bias, attributes, group) of random convolutions of rank 1 to 3 with small integers: all sums exact."""
+    """(rng, x, w, bias, attributes, group) of random convolutions of rank 1 to 3 with small integers:
+    all sums exact."""
     rng = np.random.default_rng(seed)
     made = 0
     while made < count:

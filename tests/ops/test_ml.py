@@ -188,7 +188,8 @@ BRANCHES = {
 
 
 class Trees:
-    """Random trees, as nested tuples: (mode, feature, value, missing, true, false), or a list of votes (target, weight)."""
+    """Random trees, as nested tuples: (mode, feature, value, missing, true, false),
+    or a list of votes (target, weight)."""
 
     def __init__(self, seed: int, targets: Sequence[int], positive: bool = False) -> None:
         self.rng = np.random.default_rng(seed)

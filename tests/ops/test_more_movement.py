@@ -1,4 +1,5 @@
-"""Expand, Tile, Range, EyeLike, OneHot, Trilu, Where, NonZero, Compress, DepthToSpace, CumSum, TopK, Gather*, Scatter*."""
+"""Expand, Tile, Range, EyeLike, OneHot, Trilu, Where, NonZero, Compress, DepthToSpace, CumSum, TopK,
+Gather*, Scatter*."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Operators of com.microsoft that onnx.reference does not have: ``--arith onnx-ref`` computes them exactly, as they say."""
+"""Operators of com.microsoft that onnx.reference does not have:
+``--arith onnx-ref`` computes them exactly, as they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""GroupQueryAttention, RotaryEmbedding and EmbedLayerNormalization of com.microsoft: against fractions, beside onnxruntime."""
+"""GroupQueryAttention, RotaryEmbedding and EmbedLayerNormalization of com.microsoft:
+against fractions, beside onnxruntime."""
 
 from __future__ import annotations
 

@@ -194,7 +194,8 @@ def test_leaky_relu_ort(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["QLinearConcat", "QLinearWhere", "QLinearLeakyRelu"])
 def test_float32_quotients_of_simple_ratios(name: str) -> None:
-    """Scales 90 apart, rounded to float32, lie beside ties: ``exact`` and ``ort`` must differ, each as its source says."""
+    """Scales 90 apart, rounded to float32, lie beside ties:
+    ``exact`` and ``ort`` must differ, each as its source says."""
     differ = 0
     x = np.arange(256, dtype=np.uint8)
     for seed in range(12):

@@ -22,8 +22,8 @@ Arrays = list[Any]
 class Mixture:
     """A node of MoE (bits: 0) or QMoE in one of its forms; the seed chooses it.
 
-    cpu: a form that onnxruntime's CPU runs, and whose products it makes with the weights of the file: of those with 4 bits,
-    a scale for each row and zero points in one of two projections it makes others.
+    cpu: a form that onnxruntime's CPU runs, and whose products it makes with the weights of the file: of those with 4
+    bits, a scale for each row and zero points in one of two projections it makes others.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""FusedConv and FusedGemm of com.microsoft: in float64 that holds the sums, as the nodes that they were, beside onnxruntime."""
+"""FusedConv and FusedGemm of com.microsoft: in float64 that holds the sums, as the nodes that they were,
+beside onnxruntime."""
 
 from __future__ import annotations
 

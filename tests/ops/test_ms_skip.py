@@ -1,4 +1,5 @@
-"""Layer normalizations that onnxruntime writes, of com.microsoft and of ai.onnx: against decimals, beside onnxruntime."""
+"""Layer normalizations that onnxruntime writes, of com.microsoft and of ai.onnx:
+against decimals, beside onnxruntime."""
 
 from __future__ import annotations
 

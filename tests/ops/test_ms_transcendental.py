@@ -92,7 +92,8 @@ def test_softmax_is_exact() -> None:
 
 
 def test_softmax_of_equal_values() -> None:
-    """1/n / y_scale: exact ties with y_scale 1/256 and n = 512, near ones with 1/3, 1/9 and 1/255 rounded to float32."""
+    """1/n / y_scale: exact ties with y_scale 1/256 and n = 512, near ones with 1/3,
+    1/9 and 1/255 rounded to float32."""
     for n, sy in ((512, 1 / 256), (2, 1.0), (2, 1 / 3), (6, 1 / 9), (2, 1 / 255), (1, 2.0), (1, 1 / 256)):
         inputs = [np.full((2, n), 200, np.uint8), F32(0.1), None, F32(sy), np.uint8(1)]
         assert_equal(kernel("QLinearSoftmax", inputs, opset=13), ms.qlinear_softmax(*inputs, opset=13), f"n {n} {sy}")
@@ -134,7 +135,8 @@ def test_softmax_ort() -> None:
 
 
 def test_softmax_arithmetics_differ_where_they_should() -> None:
-    """O13: onnxruntime multiplies by floor(1 / y_scale) = 254; and its overflow on an axis of length 1 is not copied."""
+    """O13: onnxruntime multiplies by floor(1 / y_scale) = 254;
+    and its overflow on an axis of length 1 is not copied."""
     inputs = [np.array([[255, 250, 0]], np.uint8), F32(0.1), np.uint8(0), F32(1 / 255), np.uint8(0)]
     assert kernel("QLinearSoftmax", inputs, opset=13).tolist() == [[159, 96, 0]]
     assert kernel("QLinearSoftmax", inputs, "ort", opset=13).tolist() == [[158, 96, 0]]

@@ -1,4 +1,5 @@
-"""Scales, zero points and biases as they follow from the declarations, against the specifications, written out by hand."""
+"""Scales, zero points and biases as they follow from the declarations, against the specifications,
+written out by hand."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def test_the_numbers_are_those_of_onnx_reference() -> None:
 
 
 def test_beside_onnxruntime() -> None:
-    """Its numbers are others; their type, shape, mean and spread are the same. Its Bernoulli has the ones and zeros of 1 - p."""
+    """Its numbers are others; their type, shape, mean and spread are the same.
+    Its Bernoulli has the ones and zeros of 1 - p."""
     x = np.full((100, 200), 0.25, F)
     cases: tuple[tuple[str, list[Any], dict[str, Any]], ...] = (
         ("RandomNormal", [], {"mean": 3.0, "scale": 2.0, "shape": [100, 200]}),

@@ -86,7 +86,8 @@ def test_other_types_round_results(op: str) -> None:
 
 @pytest.mark.parametrize("op", GATES)
 def test_beside_onnxruntime(op: str) -> None:
-    """It has no layout 1, and takes no sequence of length 0 from its initial state. Activations without bounds amplify."""
+    """It has no layout 1, and takes no sequence of length 0 from its initial state.
+    Activations without bounds amplify."""
     compared = 0
     for seed in range(60):
         inputs, attributes = case(op, seed, sizes=(5, 3, 4, 3) if seed % 2 else (7, 1, 16, 8))
@@ -220,8 +221,8 @@ def test_quantized_lstm_against_the_oracle() -> None:
 
 
 def test_quantized_lstm_beside_onnxruntime() -> None:
-    """Of one sequence: of several, it quantizes those together that one thread takes. It takes no zero points of int8 or of
-    columns. Its approximations of activations
+    """Of one sequence: of several, it quantizes those together that one thread takes. It takes no zero points of int8
+    or of columns. Its approximations of activations
     sometimes make another code of H."""
     near = compared = 0
     for seed in range(60):

@@ -144,7 +144,8 @@ def test_an_endless_loop_ends_by_an_interrupt(turned: list[int]) -> None:
 @natively
 @pytest.mark.parametrize("threads", [1, 2])
 def test_turns_end_before_the_one_that_cannot_be_decided(threads: int, turned: list[int]) -> None:
-    """DynamicQuantizeLinear refuses what is not finite: the turn before it counts, and the refusal is the reference's."""
+    """DynamicQuantizeLinear refuses what is not finite:
+    the turn before it counts, and the refusal is the reference's."""
     text = """main (float[4,6] x, int64 n) => (float[4,6] y, uint8[K,4,6] s, float[K] t)
     <bool yes = {1}>
     {

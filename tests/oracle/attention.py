@@ -1,7 +1,7 @@
 """Attention of short sequences, number by number: fractions, and decimals of 50 digits for exponentials.
 
-Every step is rounded to the type, as the docstrings of the operators say: product of Q and K, scale, softcap, each bias,
-Softmax, product with V.
+Every step is rounded to the type, as the docstrings of the operators say: product of Q and K, scale, softcap, each
+bias, Softmax, product with V.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Mixtures of experts, number by number: fractions, and decimals of 50 digits for exponentials; each step is rounded."""
+"""Mixtures of experts, number by number: fractions, and decimals of 50 digits for exponentials;
+each step is rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""MT19937 from its publication (Matsumoto and Nishimura 1998, initialized as of 2002), and the numbers that are made of it."""
+"""MT19937 from its publication (Matsumoto and Nishimura 1998, initialized as of 2002),
+and the numbers that are made of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Exact answers of the com.microsoft quantized operators, element by element, from their definitions.
 
-Plain Python integers and fractions; exponentials from a series in integer arithmetic. Scales that are not finite numbers follow
-IEEE 754: a quotient of them is one of the strings "nan", "inf", "-inf".
+Plain Python integers and fractions; exponentials from a series in integer arithmetic. Scales that are not finite
+numbers follow IEEE 754: a quotient of them is one of the strings "nan", "inf", "-inf".
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def qlinear_leaky_relu(x, sx, zx, sy, zy=None, *, alpha):
 
 
 def exp_bounds(x: F, bits: int) -> tuple[F, F]:
-    """Rational bounds of exp(x), about `bits` bits apart: Taylor's series of x / 2**n in fixed point, squared n times."""
+    """Rational bounds of exp(x), about `bits` bits apart:
+    Taylor's series of x / 2**n in fixed point, squared n times."""
     halvings = max(0, int(abs(x)).bit_length() + 8)
     work = bits + 2 * halvings + 64
     one = 1 << work

@@ -86,8 +86,8 @@ def fractions(array):
 def run(op, x, w, rec, b=None, lens=None, h0=None, c0=None, p=None, *, direction="forward", activations=None,
         activation_alpha=(), activation_beta=(), clip=0.0, input_forget=0, linear_before_reset=0, layout=0,
         hidden_size=0, seen=lambda rows: rows):  # fmt: skip
-    """Y, Y_h and for an LSTM Y_c; inputs as those of the operators, float32 or shorter, or fractions. seen: what products
-    see of the states h of the sequences that run, [[fraction]]."""
+    """Y, Y_h and for an LSTM Y_c; inputs as those of the operators, float32 or shorter, or fractions. seen: what
+    products see of the states h of the sequences that run, [[fraction]]."""
     made = x.dtype
     default = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}[op]
     made = SINGLE if made.kind == "O" else made

@@ -32,8 +32,8 @@ def multiplied(
     block: int = 32,
     rows: Any = (3,),
 ) -> tuple[Graph, str]:
-    """A graph with the product of x [*rows, k] and dequantized weights; scale: ``blocks``, ``columns`` or ``one``. Gemm if
-    turned. Returns it with the name of the weights in float."""
+    """A graph with the product of x [*rows, k] and dequantized weights; scale: ``blocks``, ``columns`` or ``one``. Gemm
+    if turned. Returns it with the name of the weights in float."""
     rng = np.random.default_rng(k + n)
     g = Graph(25)
     x = g.feed(rng.standard_normal((*rows, k)).astype(F))

@@ -1,4 +1,5 @@
-"""The HTML page in a real browser: nothing requested, nothing complained about, filter and sort, two widths, two schemes."""
+"""The HTML page in a real browser: nothing requested, nothing complained about, filter and sort, two widths,
+two schemes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ WEIGHTS = {"QLinearConv": 3, "QGemm": 3, "MatMulInteger": 1, "QLinearMatMul": 3,
 
 
 def weight_rows(model: onnx.ModelProto) -> Iterator[tuple[str, Array]]:
-    """Node, and its weights as [channels, terms], input channels innermost; depthwise convolutions have other kernels."""
+    """Node, and its weights as [channels, terms], input channels innermost;
+    depthwise convolutions have other kernels."""
     values, makers = stored(model), {n.output[0]: n for n in model.graph.node}
     for node in model.graph.node:
         name = node.input[WEIGHTS[node.op_type]] if node.op_type in WEIGHTS else ""

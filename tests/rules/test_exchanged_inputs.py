@@ -20,7 +20,8 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 NAMES = list(VALUES)
 KINDS = "qsqqsqsqb"
-"""Codes and zero points of 8 bits, scales, the bias: the types alone tell that two of different kinds were exchanged."""
+"""Codes and zero points of 8 bits, scales, the bias: the types alone tell that two of different kinds were
+exchanged."""
 ELSEWHERE = [(2, 8), (5, 8)]
 """A zero point and the bias: QR303 and QR305 judge their types."""
 

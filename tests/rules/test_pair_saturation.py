@@ -70,7 +70,8 @@ def codes_of(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def product(op: str, a: Array, b: Array) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """a [M,K] by stored b [K,N]; of DynamicQuantizeMatMul a is float, quantized to the codes of a: its range has step 1."""
+    """a [M,K] by stored b [K,N]; of DynamicQuantizeMatMul a is float, quantized to the codes of a:
+    its range has step 1."""
     if op == "MatMulInteger":
         return node_model(op, [a, b, A_ZERO, B_ZERO], outputs=[np.int32], constants=[1, 2, 3], opset=13)
     if op in ("QLinearMatMul", "QGemm"):
@@ -126,7 +127,8 @@ def test_matrix_products_on_this_processor(op: str, saturating: None) -> None:
 
 @pytest.mark.parametrize("op", PRODUCTS)
 def test_the_worst_pair_is_wrong_by_what_int16_lacks(op: str, saturating: None) -> None:
-    """255 at the two places that the finding names, 0 elsewhere (and 255 at the end, to give a dynamic range its step)."""
+    """255 at the two places that the finding names, 0 elsewhere (and 255 at the end,
+    to give a dynamic range its step)."""
     for case in range(20):
         rng = np.random.default_rng([SEED, 9, case])
         b = rng.integers(-60, 61, (2 * int(rng.integers(3, 20)), 1)).astype(I8)

@@ -97,7 +97,8 @@ def stored_codes(scale: np.ndarray, codes: np.ndarray, zero: np.ndarray | None =
 
 
 def test_a_negative_scale_of_stored_codes_is_what_the_formula_says() -> None:
-    """4-bit quantizers give a block a negative scale where its largest weight is positive: -8 reaches further than 7."""
+    """4-bit quantizers give a block a negative scale where its largest weight is positive:
+    -8 reaches further than 7."""
     codes = np.arange(-4, 4, dtype=I8).reshape(4, 2)
     assert ours(stored_codes(F32([[-0.5, 0.25], [0.5, -0.125]]), codes)) == []
     only(conv(y_scale=F32(-0.5)), "QR306")

@@ -66,7 +66,8 @@ def before(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_network_is_clean(before) -> None:
-    """Nothing in QOperator form; in QDQ form the inputs of 16 blocks, read by two convolutions or by one and the sum."""
+    """Nothing in QOperator form; in QDQ form the inputs of 16 blocks,
+    read by two convolutions or by one and the sum."""
     assert before("qop", as_it_is) == []
     (note,) = before("qdq", as_it_is)
     assert (note.rule, note.level) == ("QR604", "note")

@@ -66,7 +66,8 @@ def four_bits(**options: Any) -> Made:
 
 
 def ways() -> Mapping[str, Made]:
-    """Names and quantizers: each choice by itself, and 8-bit types with scales per tensor and per channel in both forms."""
+    """Names and quantizers: each choice by itself, and 8-bit types with scales per tensor and per channel in both
+    forms."""
     found: dict[str, Made] = {}
     forms = {"qdq": QDQ, "qop": QOPERATOR}
     for (form, f), (a, x), (b, w), channels in itertools.product(

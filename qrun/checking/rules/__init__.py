@@ -1,4 +1,5 @@
-"""Conformance rules, by topic: modules of this package declare them with @rule, and are imported when these are wanted."""
+"""Conformance rules, by topic: modules of this package declare them with @rule,
+and are imported when these are wanted."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def check(
     """All findings on a model, worst first, then in graph order.
 
     result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
-    which the model is run again. keeper: keeps what the model alone shows. Raises ModelError if the model cannot be read.
+    which the model is run again. keeper: keeps what the model alone shows.
+    Raises ModelError if the model cannot be read.
     """
     from qrun.ir import Model
 
@@ -68,7 +70,8 @@ def _fields(finding: Finding) -> tuple[Any, ...]:
 
 
 def rule_count() -> int:
-    """How many rules there are. Where findings are kept, they have told it, and no rule need be imported to be counted."""
+    """How many rules there are. Where findings are kept, they have told it,
+    and no rule need be imported to be counted."""
     return _counted[-1] if _counted else len(RULES)
 
 

@@ -1,4 +1,5 @@
-"""Do the inputs of a node have types that its operator takes, and its scales, zero points and biases shapes that fit?"""
+"""Do the inputs of a node have types that its operator takes, and its scales,
+zero points and biases shapes that fit?"""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ def older(node: Node) -> bool:
 
 
 def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
-    """Scales or zero points of a form ``axis``, one for each element of a tensor of this shape; None if they do not fit."""
+    """Scales or zero points of a form ``axis``, one for each element of a tensor of this shape;
+    None if they do not fit."""
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
     if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
         return None
@@ -246,7 +248,8 @@ def mistyped(scope: Scope, node: Node) -> Sequence[int]:
 
 
 def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
-    """The scales and zero points of a node, each with its tensor, where all three have types that the operator takes."""
+    """The scales and zero points of a node, each with its tensor,
+    where all three have types that the operator takes."""
     found = list(quantizers(node))
     wrong = mistyped(scope, node) if found else ()
     for q in found:

@@ -1,4 +1,5 @@
-"""What onnxruntime says about its operators and CPU kernels, from onnxruntime.txt; scripts/make_ort.py tells its format."""
+"""What onnxruntime says about its operators and CPU kernels, from onnxruntime.txt;
+scripts/make_ort.py tells its format."""
 
 from __future__ import annotations
 

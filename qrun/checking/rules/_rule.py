@@ -87,7 +87,7 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        return self.doc.split("\n\n")[0]
+        return " ".join(self.doc.split("\n\n")[0].split())
 
     @property
     def sections(self) -> dict[str, str]:
@@ -151,10 +151,10 @@ def rule(
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``; its name is the function's.
 
-    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form,
-    of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an operator of
-    ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users write them
-    (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces: see Rule.
+    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text
+    form, of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an
+    operator of ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users
+    write them (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces: see Rule.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:

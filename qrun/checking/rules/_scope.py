@@ -38,7 +38,8 @@ class Scope:
     holder: Node | None = None
 
     def at(self, node: Node, tensor: Slot | str = "") -> dict[str, Any]:
-        """The Finding fields that say where, with an input or another tensor: ``Finding("...", **scope.at(node, q.scale))``."""
+        """The Finding fields that say where, with an input or another tensor:
+        ``Finding("...", **scope.at(node, q.scale))``."""
         index = node.index if self.index is None else self.index
         where = {"node": self.path + node.label, "index": index, "op": f"{node.op}-{node.version}"}
         named = tensor if isinstance(tensor, str) else f"{tensor.tensor} (input {tensor.place}, {tensor.name})"
@@ -107,11 +108,13 @@ class Scope:
 
     @property
     def disputed(self) -> frozenset[str]:
-        """Tensors that the file states to have another element type than their node makes, which QR213 and QR303 report."""
+        """Tensors that the file states to have another element type than their node makes,
+        which QR213 and QR303 report."""
         return self._typed[1]
 
     def made(self, name: str) -> np.dtype[Any] | None:
-        """The element type that the node gives which makes a tensor of this graph; None if it gives none, or is disputed."""
+        """The element type that the node gives which makes a tensor of this graph;
+        None if it gives none, or is disputed."""
         return None if name in self._typed[2] else self.dtypes.get(name)
 
     @cached_property
@@ -209,7 +212,8 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
 
 
 def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
-    """The nodes whose inputs may be scales, zero points or a quantized bias, and those of `more` operators of ai.onnx."""
+    """The nodes whose inputs may be scales, zero points or a quantized bias,
+    and those of `more` operators of ai.onnx."""
     of_onnx = {("", op_type) for op_type in ("Conv", *more)}
     return nodes(model, [op for op in _by_operator(model) if op in of_onnx or facts(*op) is not None])
 

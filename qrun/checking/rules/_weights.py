@@ -1,4 +1,5 @@
-"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet; and biases."""
+"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet;
+and biases."""
 
 from __future__ import annotations
 

@@ -130,9 +130,9 @@ def weight_axis(model: Model) -> Iterator[Finding]:
     """In QDQ form, weights have one scale per slice of another axis than that of the output channels.
 
     Why is this bad?
-        DequantizeLinear's axis is 1 unless written, but the output channels of Conv are on axis 0: a forgotten axis gives
-        a model that loads wherever the two sizes are equal, and computes something else than was quantized. Even where
-        it is meant, no integer operator can have such scales, because they differ inside one sum.
+        DequantizeLinear's axis is 1 unless written, but the output channels of Conv are on axis 0: a forgotten axis
+        gives a model that loads wherever the two sizes are equal, and computes something else than was quantized. Even
+        where it is meant, no integer operator can have such scales, because they differ inside one sum.
 
     Bad
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)

@@ -250,7 +250,8 @@ def shared_bias(model: Model) -> Iterator[Finding]:
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
-        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25},
+        int8 wz = {0},
          int32[2] b = {10, 20}>
         {
             y = QLinearConv(x, xs, xz, w, ws, wz, xs, xz, b)
@@ -259,7 +260,8 @@ def shared_bias(model: Model) -> Iterator[Finding]:
 
     Good
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
-        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25},
+        int8 wz = {0},
          int32[2] b = {10, 20}, int32[2] bv = {20, 40}>
         {
             y = QLinearConv(x, xs, xz, w, ws, wz, xs, xz, b)

@@ -17,7 +17,8 @@ from qrun.ops import Quantizer
 MOST = 0.5
 """Share of the elements that must have one code, without being exactly what it stands for."""
 AROUND, FEW = 8, 0.05
-"""Codes next to that one of which nearly none is used: else values spread out from it, as behind a Relu. Nearly none: of all."""
+"""Codes next to that one of which nearly none is used: else values spread out from it, as behind a Relu.
+Nearly none: of all."""
 FAR = 64
 """Codes from that one to the farthest."""
 DISTINCT = 8
@@ -41,13 +42,14 @@ DISTINCT = 8
 def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """Most values of a quantized tensor share one code, because a few outliers take its range.
 
-    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at least half
-    of the elements have one code though they differ, hardly any has one of the eight codes nearest to it, and others are 64
-    codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
+    Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
+    least half of the elements have one code though they differ, hardly any has one of the eight codes nearest to it,
+    and others are 64 codes away or farther. Zeros that are exactly 0, as behind a Relu, are not counted.
 
     Why is this bad?
-        The differences between these values are lost, while most codes stand for no value. The usual case is the mask of an attention:
-        -10000 is added to what is to be hidden, the scale grows to 40, and all scores that matter become 0.
+        The differences between these values are lost, while most codes stand for no value. The usual case is the mask
+        of an attention: -10000 is added to what is to be hidden, the scale grows to 40,
+        and all scores that matter become 0.
 
     Bad
         main () => (uint8[2,8] y)
@@ -128,7 +130,8 @@ def _mode(codes: Array) -> int | None:
 
 @frozen
 class _Crowd:
-    """Elements that became one code. count: how many; low, high: the smallest and largest, far: the farthest other, all before rounding."""
+    """Elements that became one code. count: how many; low, high: the smallest and largest, far: the farthest other,
+    all before rounding."""
 
     code: int
     count: int

@@ -31,8 +31,8 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
     Why is this bad?
         The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the
         file. A tensor of equal elements says nothing about the range that others have. If all are 0 (or there are
-        none, or their range / 255 underflows in float32), the scale is 0: the specification divides by it, its reference
-        and onnxruntime each put another one in its place.
+        none, or their range / 255 underflows in float32), the scale is 0: the specification divides by it, its
+        reference and onnxruntime each put another one in its place.
 
     Bad
         main () => (uint8[3] y, float s, uint8 z)
@@ -110,8 +110,8 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         DynamicQuantizeLinear takes one scale from the largest and smallest value of the whole tensor. The same sentence
-        alone, in a batch, or padded to another length gets another scale, and so another result: scores that change with
-        the batch size are no bug of the server.
+        alone, in a batch, or padded to another length gets another scale, and so another result: scores that change
+        with the batch size are no bug of the server.
 
     Bad
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)

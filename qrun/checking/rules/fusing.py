@@ -1,4 +1,5 @@
-"""Groups of DequantizeLinear, an operator and QuantizeLinear: which of them do not become one integer operator, and why."""
+"""Groups of DequantizeLinear, an operator and QuantizeLinear:
+which of them do not become one integer operator, and why."""
 
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ def group_in_float(model: Model) -> Iterator[Finding]:
     later. Results that leave the graph in float, and float inputs with float results (weight-only quantization), pass.
 
     Why is this bad?
-        The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes, which
-        may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's reasons, and
-        onnxruntime 1.31.1 has the same, except that it quantizes stored float weights itself.
+        The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes,
+        which may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's
+        reasons, and onnxruntime 1.31.1 has the same, except that it quantizes stored float weights itself.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
@@ -158,8 +159,8 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
     """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
 
     Why is this bad?
-        onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and neither does qrun: the model is
-        computed in float with roundings in between. The result is right, the speed is that of float or less.
+        onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and neither does qrun: the
+        model is computed in float with roundings in between. The result is right, the speed is that of float or less.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>
@@ -222,8 +223,8 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
     """One DequantizeLinear is read by several nodes. One finding per graph.
 
     Why is this bad?
-        qrun and onnxruntime 1.31.1 give each reader its own, so nothing is lost with them. Compilers that look for a group of
-        nodes whose inner tensors have one reader find none here and run the readers in float.
+        qrun and onnxruntime 1.31.1 give each reader its own, so nothing is lost with them. Compilers that look for a
+        group of nodes whose inner tensors have one reader find none here and run the readers in float.
 
     Bad
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y, uint8[1,4] v)

@@ -63,7 +63,8 @@ def other_scale(model: Model) -> Iterator[Finding]:
 
 
 def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) -> Finding:
-    """exchanged: what the reader makes is read with the same difference, so its own two ends took each other's place."""
+    """exchanged: what the reader makes is read with the same difference,
+    so its own two ends took each other's place."""
     made, read = one.made, one.read
     slot = read.q.tensor
     codes = "" if made.tensor == slot.tensor else f", codes of {made.tensor}"
@@ -86,7 +87,8 @@ _KEEPS = (("", "MaxPool"), ("", "Relu"), ("", "Clip"), ("", "Pad"), ("", "Resize
 
 @frozen(eq=False)
 class End:
-    """A node with the parameters that it gives to a tensor. scale, zero: None if they are not stored, or not to be judged."""
+    """A node with the parameters that it gives to a tensor.
+    scale, zero: None if they are not stored, or not to be judged."""
 
     scope: Scope
     node: Node

@@ -63,7 +63,8 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
 
 @rule("QR204", "error", spec="operators", fix="qrun explain OPERATOR prints the attributes")
 def bad_attribute(model: Model) -> Iterator[Finding]:
-    """A node has an attribute that its operator does not define at this opset, or one of the wrong type, or lacks one that is required.
+    """A node has an attribute that its operator does not define at this opset, or one of the wrong type,
+    or lacks one that is required.
 
     Why is this bad?
         Runtimes refuse the model, or ignore the attribute and compute something else than was meant. The usual cause is
@@ -245,7 +246,8 @@ def refusals(model: Model, code: str) -> Iterator[Finding]:
 
 
 def _cause(node: Node, error: OperatorError) -> str:
-    """Attributes that one version of an operator does not have come from one exporter; QR301 tells what axis was for."""
+    """Attributes that one version of an operator does not have come from one exporter;
+    QR301 tells what axis was for."""
     if error.code != "QR204":
         return ""
     of_axis = node.op_type in ("QuantizeLinear", "DequantizeLinear") and error.message.endswith(" 'axis'")

@@ -24,7 +24,8 @@ from qrun.ops import quantizers
     fix="onnx.version_converter.convert_version to an older opset, or write the model for it",
 )
 def newer_than_runtime(model: Model) -> Iterator[Finding]:
-    """The opset or the IR version is newer than onnxruntime 1.31.1 reads, which is ai.onnx up to 26 and IR versions up to 13.
+    """The opset or the IR version is newer than onnxruntime 1.31.1 reads,
+    which is ai.onnx up to 26 and IR versions up to 13.
 
     Why is this bad?
         The model is valid, but onnxruntime refuses to load it ("official support for domain ai.onnx is till opset 26",

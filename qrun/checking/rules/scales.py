@@ -27,9 +27,9 @@ from qrun.ops import Quantizer, Slot
 def scale_value(model: Model) -> Iterator[Finding]:
     """A stored scale is zero, negative, infinite or NaN.
 
-    A scale is the real distance between two neighbouring codes, so it is positive and finite. DequantizeLinear of stored
-    codes only multiplies: there a scale may be negative, which quantizers of 4-bit weights use, and 0 for codes that are
-    all the zero point.
+    A scale is the real distance between two neighbouring codes, so it is positive and finite. DequantizeLinear of
+    stored codes only multiplies: there a scale may be negative, which quantizers of 4-bit weights use, and 0 for codes
+    that are all the zero point.
 
     Why is this bad?
         Quantizing divides by the scale: 0 gives infinities and NaN, whose codes no specification defines. Stored codes
@@ -170,8 +170,8 @@ def float_zero_point(model: Model) -> Iterator[Finding]:
     """The zero point of a float8, float6 or float4 tensor is not 0.
 
     Why is this bad?
-        The page says that it is "usually not used", and nothing about rounding it. onnxruntime and onnx.reference refuse
-        to dequantize with it and ignore or add it when they quantize; qrun refuses both.
+        The page says that it is "usually not used", and nothing about rounding it. onnxruntime and onnx.reference
+        refuse to dequantize with it and ignore or add it when they quantize; qrun refuses both.
 
     Bad
         <ir_version: 10, opset_import: ["" : 21]>

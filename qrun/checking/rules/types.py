@@ -184,8 +184,8 @@ def _later_opset(node: Node, place: int, dtype: np.dtype[Any]) -> str:
 def output_type(model: Model) -> Iterator[Finding]:
     """The file states another element type for an output than the node makes.
 
-    What QuantizeLinear makes without a zero point is uint8, or what output_dtype says. An output whose type a zero point
-    gives is judged by QR303.
+    What QuantizeLinear makes without a zero point is uint8, or what output_dtype says. An output whose type a zero
+    point gives is judged by QR303.
 
     Why is this bad?
         onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker looks only with

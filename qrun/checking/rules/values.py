@@ -68,8 +68,8 @@ SHARE = 0.05
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
 
-    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies at
-    the edge of its range by construction.
+    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies
+    at the edge of its range by construction.
 
     Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
     code, and a range that ends at 6.
@@ -250,8 +250,8 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
     """Infinity was quantized to an integer.
 
     Why is this bad?
-        It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer first
-        and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
+        It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer
+        first and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
         infinite; the cause is mostly a division by 0 or an overflow before the node.
 
     Bad

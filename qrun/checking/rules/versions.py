@@ -146,16 +146,18 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
     fix="import com.microsoft with version 1",
 )
 def opset_version(model: Model) -> Iterator[Finding]:
-    """The model imports a version of an operator set that does not exist, or has nodes of com.microsoft or QONNX and imports none.
+    """The model imports a version of an operator set that does not exist,
+    or has nodes of com.microsoft or QONNX and imports none.
 
     com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
     QR106, other domains that are not imported QR105.
 
     Why is this bad?
         onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it. Without an import of
-        com.microsoft it is the other way round: onnxruntime takes version 1, as qrun does, and onnx.checker refuses the model.
-        onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan. The tools of
-        QONNX (qonnx.custom_op.general, formerly onnx.brevitas and finn.custom_op.general) take version 1 as well.
+        com.microsoft it is the other way round: onnxruntime takes version 1, as qrun does, and onnx.checker refuses the
+        model. onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan.
+        The tools of QONNX (qonnx.custom_op.general, formerly onnx.brevitas and finn.custom_op.general) take version 1
+        as well.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 13]>

@@ -23,9 +23,9 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
     """The window of a convolution or pool, with its dilations, is larger than the padded input.
 
     Why is this bad?
-        There is no place for the window: by the formula of the specification the output has no elements, or fewer than none.
-        onnx.checker accepts the model, onnxruntime loads it and fails while running. The usual cause is an input in
-        NHWC order, or a network that is too deep for this image size.
+        There is no place for the window: by the formula of the specification the output has no elements, or fewer than
+        none. onnx.checker accepts the model, onnxruntime loads it and fails while running. The usual cause is an input
+        in NHWC order, or a network that is too deep for this image size.
 
     Bad
         main (uint8[1,1,1,3] x) => (uint8[1,2,0,2] y)
@@ -148,8 +148,8 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
     """The attribute kernel_shape of a convolution differs from the spatial axes of its weight.
 
     Why is this bad?
-        The shape of the weight already gives the kernel, so one of the two is wrong. onnx.checker accepts the model and infers the output's shape from the attribute;
-        onnxruntime fails while running.
+        The shape of the weight already gives the kernel, so one of the two is wrong. onnx.checker accepts the model and
+        infers the output's shape from the attribute; onnxruntime fails while running.
 
     Bad
         main (uint8[1,1,3,3] x) => (uint8[1,2,h,v] y)
@@ -187,8 +187,8 @@ def pads_and_auto_pad(model: Model) -> Iterator[Finding]:
     """A convolution or pool has pads, and an auto_pad that is not NOTSET.
 
     Why is this bad?
-        The specification says that the two cannot be used simultaneously. onnxruntime refuses such a convolution, even if all
-        pads are 0, and ignores the pads of such a pool; onnx.checker accepts both.
+        The specification says that the two cannot be used simultaneously. onnxruntime refuses such a convolution, even
+        if all pads are 0, and ignores the pads of such a pool; onnx.checker accepts both.
 
     Bad
         main (uint8[1,1,3,3] x) => (uint8[1,2,3,3] y)

@@ -85,10 +85,11 @@ def told() -> Mapping[str, Cause]:
 def _unknown(suspect: Suspect) -> Iterator[Hypothesis]:
     """No hypothesis about the other side gives its bits.
 
-    To confirm: qrun compare MODEL -i X --isolate --json has both values and the one before rounding, where they are farthest
-    apart.
+    To confirm: qrun compare MODEL -i X --isolate --json has both values and the one before rounding, where they are
+    farthest apart.
 
-    To do: Run the node alone with other scales, shapes and inputs until it is equal: what was changed last is the cause.
+    To do: Run the node alone with other scales, shapes and inputs until it is equal:
+    what was changed last is the cause.
     """
     return iter(())
 
@@ -98,7 +99,8 @@ def _inherited(suspect: Suspect) -> Iterator[Hypothesis]:
 
     To confirm: qrun compare MODEL -i X --isolate feeds every node the other side's values: the tensor is then equal.
 
-    To do: Look at the first node that differs by itself; where there is none, --rtol 0 --atol 0 shows where other bits start.
+    To do: Look at the first node that differs by itself; where there is none,
+    --rtol 0 --atol 0 shows where other bits start.
     """
     return iter(())
 

@@ -1,7 +1,7 @@
 """The polynomials and quotients of them by which onnxruntime approximates functions of float32, in float32 steps.
 
-Each is Horner's scheme, multiplied and added with one rounding or with two: `step` says which, and so stands for the CPU.
-Coefficients from onnxruntime core/mlas/lib: logistic.cpp, tanh.cpp, erf.cpp, compute.cpp (exp), gelu.cpp.
+Each is Horner's scheme, multiplied and added with one rounding or with two: `step` says which, and so stands for the
+CPU. Coefficients from onnxruntime core/mlas/lib: logistic.cpp, tanh.cpp, erf.cpp, compute.cpp (exp), gelu.cpp.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.7
 _ERF_LARGE = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1, 6.34846687e-1, 1.28717512e-1)
 _ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
 _ERF_SPLIT, _ERF_ENDS = _F32(0.921875), (_F32(3.925), _F32(3.725))
-"""The magnitude from which erf has its other polynomial; and those at which it becomes 1, of newer and older versions."""
+"""The magnitude from which erf has its other polynomial;
+and those at which it becomes 1, of newer and older versions."""
 
 
 def in_two_roundings(a: Any, b: Any, c: Any) -> Array:
@@ -57,7 +58,8 @@ def ways(node: Node) -> int:
 
 
 def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
-    """The formulas with which onnxruntime may compute a function of one float32 tensor: each in words, and its result for x.
+    """The formulas with which onnxruntime may compute a function of one float32 tensor:
+    each in words, and its result for x.
 
     Yields nothing for other operators and types.
     """

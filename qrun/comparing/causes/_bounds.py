@@ -22,7 +22,8 @@ _TINY = 2.0**-126
 
 @frozen
 class ErrorBound:
-    """A real value, and by how much what is computed may be off, both float64. Each operation rounds once to float32."""
+    """A real value, and by how much what is computed may be off, both float64.
+    Each operation rounds once to float32."""
 
     value: Array
     error: Array
@@ -72,8 +73,8 @@ class ErrorBound:
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def share(self, mine: Array, theirs: Array) -> float | None:
-        """The largest part of the bounds of two computations that their results are apart by; None if one is beyond them,
-        or they are not finite in the same places.
+        """The largest part of the bounds of two computations that their results are apart by; None if one is beyond
+        them, or they are not finite in the same places.
         """
         finite = np.isfinite(mine) & np.isfinite(theirs)
         with np.errstate(all="ignore"):

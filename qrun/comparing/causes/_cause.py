@@ -1,5 +1,5 @@
-"""The declaration of a cause: a function that says what the other side would give if this were the reason; and what it is
-given, a node whose result differs by itself."""
+"""The declaration of a cause: a function that says what the other side would give if this were the reason; and what it
+is given, a node whose result differs by itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits
 
 TIE = 1e-9
-"""Steps within which a value in float64 is taken for a tie: its error is far smaller, and real near-ties are farther."""
+"""Steps within which a value in float64 is taken for a tie:
+its error is far smaller, and real near-ties are farther."""
 _FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError, KeyError, TypeError)
 
 
@@ -87,7 +88,8 @@ class Suspect:
 
     @cached_property
     def exact(self) -> Array | None:
-        """The real numbers, in steps of the output with the zero point added, that the node rounds; see qrun.comparing.ties."""
+        """The real numbers, in steps of the output with the zero point added, that the node rounds;
+        see qrun.comparing.ties."""
         value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
         return value if value is not None and value.shape == self.mine.shape else None
 

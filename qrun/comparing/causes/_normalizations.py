@@ -1,4 +1,5 @@
-"""Sums and what is made of them as formulas in float32 steps: normalizations, softmax, reductions, products, pooling."""
+"""Sums and what is made of them as formulas in float32 steps:
+normalizations, softmax, reductions, products, pooling."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
 
 
 def batch_norm(node: Node, args: Args) -> ErrorBound:
-    """The larger error of two ways: as the specification writes it, and as x * factor + rest with two numbers per channel."""
+    """The larger error of two ways: as the specification writes it,
+    and as x * factor + rest with two numbers per channel."""
     x, *rest = (given(args, place) for place in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:

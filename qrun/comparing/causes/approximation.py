@@ -16,14 +16,14 @@ from qrun.ir import Array
 
 @cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")
 def approximation(s: Suspect) -> Iterator[Hypothesis]:
-    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, where the real value
-    rounded once is due.
+    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, where the real
+    value rounded once is due.
 
-    To confirm: Away from 0 the absolute difference is small, below 1e-6, but where the function comes near 0 (Sigmoid below
-    -14, Gelu below -4) the relative one is not: more than the value itself.
+    To confirm: Away from 0 the absolute difference is small, below 1e-6, but where the function comes near 0 (Sigmoid
+    below -14, Gelu below -4) the relative one is not: more than the value itself.
 
-    To do: Nothing is wrong with the model: compare with --atol 1e-6. Where small values decide, as they do in front of a
-    quantizer whose range is small, keep the target's own function in mind.
+    To do: Nothing is wrong with the model: compare with --atol 1e-6. Where small values decide, as they do in front of
+    a quantizer whose range is small, keep the target's own function in mind.
     """
     if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
         return
@@ -66,10 +66,10 @@ def _computed(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
     source="Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 2.2 and 3.3: running error bounds",
 )
 def float_steps(s: Suspect) -> Iterator[Hypothesis]:
-    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, where the real
-    value rounded once is due. The steps and their order are the runtime's, so none are recomputed: every element must
-    lie within the bound on the formula's rounding errors, with functions within 8 units in the last place, or Sigmoid,
-    Tanh and Erf of rounded values within 2^-21.
+    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, where the
+    real value rounded once is due. The steps and their order are the runtime's, so none are recomputed: every element
+    must lie within the bound on the formula's rounding errors, with functions within 8 units in the last place, or
+    Sigmoid, Tanh and Erf of rounded values within 2^-21.
 
     To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts what is
     nearly equal: a variance far smaller than the square of the mean, Elu or Softplus near their bends.

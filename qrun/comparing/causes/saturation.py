@@ -1,4 +1,5 @@
-"""Saturation that is missing, at the wrong end, or of pairs of products; integers that wrap around; NaN and infinities."""
+"""Saturation that is missing, at the wrong end, or of pairs of products; integers that wrap around;
+NaN and infinities."""
 
 from __future__ import annotations
 
@@ -171,8 +172,8 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
     """Two neighbouring products of uint8 and int8 are added in int16 with saturation, as CPUs without VNNI do.
 
     To confirm: Run the same model on a CPU with VNNI (avx512_vnni or avx_vnni in /proc/cpuinfo), or with weights of
-    7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes of
-    the outputs.
+    7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes
+    of the outputs.
 
     To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization) or to uint8; or run on a CPU
     with VNNI.

@@ -23,7 +23,8 @@ Path = tuple[int, ...]
 
 @frozen
 class Read:
-    """An input of an operator, or an output of the graph. operator: its place; -1: the graph's output number `place`."""
+    """An input of an operator, or an output of the graph.
+    operator: its place; -1: the graph's output number `place`."""
 
     operator: int
     place: int
@@ -189,7 +190,8 @@ class Reals:
     # Computing
 
     def compute(self, place: int, args: Sequence[Array | None], around: Values | None = None) -> tuple[Array, ...]:
-        """The outputs of a node with the reference kernel. around: what graphs inside it take from outside. Raises RunError."""
+        """The outputs of a node with the reference kernel. around: what graphs inside it take from outside.
+        Raises RunError."""
         node = self.nodes[place]
         try:
             bodies = bodies_of(self.model, node, around or {}, self.budget) if any(node.subgraphs) else {}

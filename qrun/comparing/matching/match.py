@@ -202,8 +202,8 @@ class _Matcher:
                 self._start(value, counterpart, "reader")
 
     def _backward(self) -> None:
-        """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then those
-        that make the inputs of a pair.
+        """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then
+        those that make the inputs of a pair.
         """
         ends = [(v, o) for v, o in self._outputs() if v not in self.starts]
         pending = ends + [(v, o) for v, o in self.starts.items() if self.how[v] == "reader"]
@@ -235,7 +235,8 @@ class _Matcher:
     # Settling
 
     def _settle(self) -> Matching:
-        """The final matches: a value that may stand for several others stands for the one that its paired readers read."""
+        """The final matches: a value that may stand for several others stands for the one that its paired readers
+        read."""
         outputs = dict(self._outputs())
         found: dict[str, Match] = {}
         for value in [*(v.name for v in self.b.model.inputs), *self.b.made]:

@@ -35,7 +35,8 @@ class RoundingGroup:
     """Everything between matched values that makes one of them, `value`, with all that rounds there.
 
     target:  the tensor of the first model that it stands for, behind that model's own quantizers; raw: before them.
-    before:  what the codes of these quantizers can mean, see `limits`; None where there are none, or none with one scale.
+    before:  what the codes of these quantizers can mean, see `limits`;
+             None where there are none, or none with one scale.
     node:    the node of the second model that it is named after.
     inputs:  for each value that it reads, the tensor of the first model.
     rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).

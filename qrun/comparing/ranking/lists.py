@@ -53,8 +53,9 @@ class Suggestion:
     """Nodes to keep in float.
 
     tried:     (how many of the ranking's first nodes, SQNR at the outputs with these in float), measured; 0 for none.
-    count:     how many are suggested: the fewest that reach the SQNR that is asked for; where none is, or all nodes reach it,
-               the fewest that bring most of what the best list brings; 0 if that is less than half of the noise.
+    count:     how many are suggested: the fewest that reach the SQNR that is asked for; where none is, or all nodes
+               reach it, the fewest that bring most of what the best list brings;
+               0 if that is less than half of the noise.
     nodes:     the first model's nodes that they are; around: those that read the results of these and would round them
                again.
     runs:      inputs that were used. ratio: noise to signal with no node in float, in these.

@@ -28,10 +28,10 @@ class Local:
     """A group fed with the true values: the noise of its result, and the parts of its energy.
 
     weights:  quantized weights, and whatever else its operators do differently; input: quantizers in front of its
-              operators; rounding: of the result inside the range; clipped: of the values beyond it; before: what the first
-              model itself rounds there. Energies relative to that of the true values, of which the first four are told
-              before the first model rounds them; they need not add up to noise.ratio, but nearly do, unless both round
-              alike.
+              operators; rounding: of the result inside the range; clipped: of the values beyond it; before: what the
+              first model itself rounds there. Energies relative to that of the true values, of which the first four are
+              told before the first model rounds them; they need not add up to noise.ratio, but nearly do, unless both
+              round alike.
     """
 
     KEYS = {**through("noise", Noise.KEYS), **keys("weights input rounding clipped before")}
@@ -145,11 +145,13 @@ class Watch:
         return Local(self.sums.result(), **parts)
 
     def input_spread(self) -> Spread | None:
-        """How the values are spread that the noisiest quantizer in front of the group's operators reads; None without one."""
+        """How the values are spread that the noisiest quantizer in front of the group's operators reads;
+        None without one."""
         return self.inputs[max(self.noise, key=lambda key: self.noise[key])].spread() if self.noise else None
 
     def channel_ratio(self) -> float:
-        """How uneven the channels of weights with one scale are: the largest over the median of their largest magnitudes.
+        """How uneven the channels of weights with one scale are:
+        the largest over the median of their largest magnitudes.
 
         1 if no weights of the group have one scale.
         """

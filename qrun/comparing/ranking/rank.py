@@ -27,8 +27,9 @@ class Cost:
     ratio:    noise to signal at the outputs when only this node is quantized (mean over the outputs). Not `measured`:
               its part, by the noise of its own result, of what it does together with nodes next to it.
     sqnr:     the same in dB. share: of the sum over all nodes.
-    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``, ``input``,
-              ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; why: in words, with the numbers seen.
+    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
+              ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``;
+              why: in words, with the numbers seen.
     fit:      the scale that the values need, where the one they have is far off.
     """
 

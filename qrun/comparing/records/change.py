@@ -1,9 +1,10 @@
 """How a tensor differs from a recorded one, as far as the recorded facts tell.
 
 Hashes tell which tensors differ. How much they differ is known only from below, by facts that hold whatever the other
-elements are: the elements of the sample; half the L1 distance of two histograms, which each changed element changes by at
-most 2; order statistics: if no element moved by more than d, no minimum, maximum or quantile did (for histograms this is
-the infinity-Wasserstein distance); and of dequantized codes the codes, of which different ones are different numbers.
+elements are: the elements of the sample; half the L1 distance of two histograms, which each changed element changes by
+at most 2; order statistics: if no element moved by more than d, no minimum, maximum or quantile did (for histograms
+this is the infinity-Wasserstein distance); and of dequantized codes the codes,
+of which different ones are different numbers.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def _largest(entry: RecordEntry) -> float:
 def _outside(
     pairs: list[tuple[Number, Number]], steps: list[float], step: float, whole: bool, tolerance: Tolerance
 ) -> bool:
-    """Does a fact show an element outside the tolerance? Where none is allowed, or nothing is known, another hash does."""
+    """Does a fact show an element outside the tolerance? Where none is allowed, or nothing is known,
+    another hash does."""
     if whole:
         return step > tolerance.lsb
     if (not tolerance.atol and not tolerance.rtol) or (not pairs and not steps):

@@ -62,7 +62,8 @@ class RecordComparison:
 
     @property
     def first(self) -> TensorChange | None:
-        """The first tensor that is known to differ by more than the tolerance; if none is, the first with another hash."""
+        """The first tensor that is known to differ by more than the tolerance;
+        if none is, the first with another hash."""
         changed = [t for t in self.tensors if t.verdict != "equal"]
         return next((t for t in changed if t.verdict in ("differs", "form")), changed[0] if changed else None)
 
@@ -73,8 +74,8 @@ def compare_record(
     """Compare a run with the record in `folder`.
 
     tensors, feeds, label: of the run, as `qrun.comparing.record.record` takes them.
-    Raises CallError if `folder` is no record, is damaged, or was made with another model or other inputs; what `tensors`
-    raises.
+    Raises CallError if `folder` is no record, is damaged, or was made with another model or other inputs; what
+    `tensors` raises.
     """
     record = read_record(folder)
     _same_model(record, model)
@@ -93,8 +94,8 @@ def compare_record(
 def _now(
     tensors: Tensors, model: Model, feeds: Values, record: Record
 ) -> tuple[dict[str, RecordEntry], dict[str, str], dict[str, str]]:
-    """The entries of a run; the node's output that each is of; and for tensors that differ though their inputs do not, what is
-    proved about the reason."""
+    """The entries of a run; the node's output that each is of; and for tensors that differ though their inputs do not,
+    what is proved about the reason."""
     now: dict[str, RecordEntry] = {}
     wholes: dict[str, str] = {}
     proofs: dict[str, str] = {}
@@ -208,7 +209,8 @@ def proved(made: Made, model: Model, sha256: str) -> str:
 
 
 def _ties(made: Made, sha256: str) -> str:
-    """Tells that the recorded bytes follow if elements within 1e-5 LSB of a tie are rounded to the other side; "" if not."""
+    """Tells that the recorded bytes follow if elements within 1e-5 LSB of a tie are rounded to the other side;
+    "" if not."""
     array, exact = made.array, exact_values(made.array, made.node, made.values)
     if exact is None:
         return ""

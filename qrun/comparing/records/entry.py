@@ -68,7 +68,8 @@ class RecordedInput:
 
 @frozen
 class RecordHead:
-    """What stands before the tensors of a record. label: what ran the model; environment: what results may depend on."""
+    """What stands before the tensors of a record. label: what ran the model;
+    environment: what results may depend on."""
 
     schema: str
     model: RecordedModel
@@ -85,8 +86,8 @@ class RecordEntry:
     sha256:     of the bytes in C order, little endian; types below 8 bits as one byte an element.
     low, high, mean: of the finite elements, None without any. nan, inf: how many are not.
     saturated:  elements at the lowest and at the highest code of an integer type of up to 16 bits.
-    histogram:  of types of up to 8 bits that are integers; quantiles: elements at QUANTILES of the other numbers' finite
-                ones, in order.
+    histogram:  of types of up to 8 bits that are integers; quantiles: elements at QUANTILES of the other numbers'
+                finite ones, in order.
     sample:     the elements at `places`; ties: where the operator's value before rounding is known.
     Of texts, and of tensors that depend on no input, only the hash is kept; of complex numbers the parts are elements.
     """

@@ -1,8 +1,8 @@
 """``--record DIR``: all tensors of a run as hashes and statistics, small enough to commit, to compare another run with.
 
-The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It has no clock and no
-path in it, but the versions, the CPU and the instruction set: two runs that make the same tensors on one machine make the same bytes.
-A record is read back without trusting it.
+The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It has no clock and
+no path in it, but the versions, the CPU and the instruction set: two runs that make the same tensors on one machine
+make the same bytes. A record is read back without trusting it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def record(tensors: Tensors, model: Model, feeds: Values, label: str, folder: Pa
 
 
 def check_folder(folder: Path) -> None:
-    """Raise CallError if a record cannot go to `folder`: it is a file, or a directory that holds anything but a record."""
+    """Raise CallError if a record cannot go to `folder`:
+    it is a file, or a directory that holds anything but a record."""
     check_writable(str(folder))
     try:
         names = [path.name for path in folder.iterdir()] if folder.exists() else []
@@ -83,7 +84,8 @@ def check_folder(folder: Path) -> None:
 
 @frozen
 class Made:
-    """A tensor, the node that made it, and the node's inputs (None for omitted ones; all None if one is not known, or no tensor).
+    """A tensor, the node that made it, and the node's inputs (None for omitted ones;
+    all None if one is not known, or no tensor).
 
     whole: the node's output that it is, or is an element of. fixed: it depends on no input of the graph.
     """
@@ -101,8 +103,8 @@ class Made:
 
 
 def walk(tensors: Tensors, model: Model, feeds: Values) -> Iterator[Made]:
-    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader. Of a value
-    that is no tensor, such as a sequence, its kind and length, then the tensors in it."""
+    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader. Of
+    a value that is no tensor, such as a sequence, its kind and length, then the tensors in it."""
     if isinstance(tensors, Mapping):
         held = tensors
         tensors = ((name, held[name]) for name in model.producers if name in held)

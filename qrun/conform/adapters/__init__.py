@@ -1,11 +1,12 @@
 """One module for each runtime: ``version()``, ``run(model, inputs, outputs, option)`` and ``UNSUPPORTED``.
 
-``run`` gets the model's bytes, the inputs by name, type and shape of each output by name, and what follows the runtime's
-name on the command line; it returns the outputs in order and raises whatever the runtime raises. ``UNSUPPORTED`` are parts
-of messages that say that there is no such operator or type at all, rather than that a form of it is refused.
+``run`` gets the model's bytes, the inputs by name, type and shape of each output by name, and what follows the
+runtime's name on the command line; it returns the outputs in order and raises whatever the runtime raises.
+``UNSUPPORTED`` are parts of messages that say that there is no such operator or type at all,
+rather than that a form of it is refused.
 
-May be imported by the process of a runtime, which may have another Python with other packages: numpy is all that is taken
-for granted. Knows nothing of cases.
+May be imported by the process of a runtime, which may have another Python with other packages: numpy is all that is
+taken for granted. Knows nothing of cases.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class NoSuchType(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array as bytes: number of its ONNX element type, shape, and one element after the other, low-bit ones in bytes."""
+    """An array as bytes: number of its ONNX element type, shape, and one element after the other,
+    low-bit ones in bytes."""
 
     type: int
     shape: tuple[int, ...]

@@ -1,4 +1,5 @@
-"""onnxruntime on the CPU: options ``""`` (no graph optimizations), ``optimized`` (as by default), ``x64quantprecision``."""
+"""onnxruntime on the CPU: options ``""`` (no graph optimizations),
+``optimized`` (as by default), ``x64quantprecision``."""
 
 from __future__ import annotations
 

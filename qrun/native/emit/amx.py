@@ -64,7 +64,8 @@ def groups(spec: KernelSpec) -> list[range]:
 
 
 def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
-    """Bytes of memory that each thread gives the kernel, aligned to 64 bytes. copied: bytes of the copy that tiles read."""
+    """Bytes of memory that each thread gives the kernel, aligned to 64 bytes.
+    copied: bytes of the copy that tiles read."""
     return _SUMS + spec.rows * spec.vectors * STEP + copied
 
 
@@ -119,8 +120,8 @@ class AmxEmitter(KernelEmitter):
     def _configure(self) -> None:
         """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
 
-        The 64 bytes of LDTILECFG: palette 1; from byte 16 on an int16 for each tile, its bytes per row; from byte 48 on a
-        byte for each, its rows. Those of sums and activations are known at run time.
+        The 64 bytes of LDTILECFG: palette 1; from byte 16 on an int16 for each tile, its bytes per row; from byte 48 on
+        a byte for each, its rows. Those of sums and activations are known at run time.
         """
         w = self.w
         config = [1, *[0] * 15, *[STEP, 0] * 8, *[0] * 22, TILE, TILE, *[0] * 8]
@@ -131,8 +132,8 @@ class AmxEmitter(KernelEmitter):
         w.run("llvm.x86.ldtilecfg", self.scratch)
 
     def _place(self, tile: Value, before: Value) -> Value:
-        """Find the tile's image, chunk and panels. Copy the chunk unless it is that of the thread's tile before. Returns its number
-        among those of all images."""
+        """Find the tile's image, chunk and panels. Copy the chunk unless it is that of the thread's tile before.
+        Returns its number among those of all images."""
         w, a = self.w, self.a
         place, share = divmod(tile, a.shares)
         image, chunk = divmod(place, a.chunks)
@@ -162,7 +163,8 @@ class AmxEmitter(KernelEmitter):
             (target + end).store(value)
 
     def _panel(self, panel: Value) -> None:
-        """Multiply all blocks of the chunk. A turn of the loop begins one block and stores the results of the one before."""
+        """Multiply all blocks of the chunk. A turn of the loop begins one block and stores the results of the one
+        before."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * TILE
         weights = a.weights + panel * self.panel_weights

@@ -1,7 +1,7 @@
 """Vectors of bytes as int32 or float32 lanes and back, the same on every instruction set.
 
-A vector holds pieces of 16 bytes. As lanes it is four vectors: vector j has bytes 4j..4j+3 of every piece, which is what
-unpacking makes of them and packing expects. For two pieces (eight lanes):
+A vector holds pieces of 16 bytes. As lanes it is four vectors: vector j has bytes 4j..4j+3 of every piece, which is
+what unpacking makes of them and packing expects. For two pieces (eight lanes):
 
     bytes      0  1  2  3 |  4  5  6  7 |  8 .. 11 | 12 .. 15 || 16 17 18 19 | 20 .. 23 | 24 .. 27 | 28 .. 31
     vector 0   0  1  2  3 16 17 18 19      vector 1   4 ..  7 20 .. 23
@@ -116,7 +116,8 @@ class Bytes:
         return [lane.sitofp("float") for lane in self.ints(x, signed)]
 
     def doubles(self, x: Value) -> list[tuple[Value, Value]]:
-        """float64 of uint8 codes, DOUBLES higher: for each of the four vectors of lanes the halves that `low_words` joins.
+        """float64 of uint8 codes, DOUBLES higher: for each of the four vectors of lanes the halves that `low_words`
+        joins.
 
         A double of this size has the code at the top of its sixth byte, so that unpacking alone makes it:
 
@@ -140,7 +141,8 @@ class Bytes:
         return words[0].shuffled([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
 
     def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
-        """int32 lanes a * w0 + b * w1 + offset. A lane of `weights` has two int16: w0 is the low half, w1 the high one."""
+        """int32 lanes a * w0 + b * w1 + offset. A lane of `weights` has two int16:
+        w0 is the low half, w1 the high one."""
         if self.isa.architecture == "aarch64":
             low = (weights << 16).ashr(16)
             high = weights.ashr(16)
@@ -149,7 +151,8 @@ class Bytes:
         return [multiply_add(self.isa, offset, x, weights) for x in self.pairs(a, b)]
 
     def stored(self, values: Sequence[Value], add: Value, out: str) -> Value:
-        """float32 lanes as bytes: rounded to nearest, ties to even; then `add`, a vector of i16, is added; then saturated."""
+        """float32 lanes as bytes: rounded to nearest, ties to even; then `add`, a vector of i16, is added;
+        then saturated."""
         return self.saturated([self._rounded(value) for value in values], add, out)
 
     def saturated(self, lanes: Sequence[Value], add: Value, out: str) -> Value:

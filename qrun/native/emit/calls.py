@@ -37,8 +37,8 @@ _COPIED = range(0, NEXT, 64)
 
 @emitter("slices")
 class SlicesEmitter(KernelEmitter):
-    """`rows` parts. A thread makes a slice alone: each part's struct is copied into its memory, moved, and its kernel called
-    with a counter of tiles that nobody shares."""
+    """`rows` parts. A thread makes a slice alone: each part's struct is copied into its memory, moved, and its kernel
+    called with a counter of tiles that nobody shares."""
 
     names = SLICES
     own_memory = True
@@ -74,12 +74,12 @@ class SlicesEmitter(KernelEmitter):
 class RepeatedEmitter(KernelEmitter):
     """`rows` operands, the result last: what turns read from outside, and what they give, behind each other.
 
-    The memory of the turns is a run's own (spec.HELD). Words of it that depend on where the operands lie are set first; then
-    states are copied to where the first turn reads them, turns are made, and the last states copied to the result. Turns that
-    do not come to an end in some time leave the result undecided, as a doubt in one of them does.
+    The memory of the turns is a run's own (spec.HELD). Words of it that depend on where the operands lie are set first;
+    then states are copied to where the first turn reads them, turns are made, and the last states copied to the result.
+    Turns that do not come to an end in some time leave the result undecided, as a doubt in one of them does.
 
-    form: ``count``: an operand says how many turns there are; ``going``: one whether there are any; ``until``: they end when
-    the byte is 0 that ends turns; ``all``: there must be as many as there can be.
+    form: ``count``: an operand says how many turns there are; ``going``: one whether there are any; ``until``: they end
+    when the byte is 0 that ends turns; ``all``: there must be as many as there can be.
     """
 
     own_memory = True
@@ -121,7 +121,8 @@ class RepeatedEmitter(KernelEmitter):
             self._tell(turns, words["plan*"])
 
     def _tell(self, turns: Value, plan: Value) -> None:
-        """Say that a turn left something undecided, or else that there were too many; the calls' own marks are taken away."""
+        """Say that a turn left something undecided, or else that there were too many;
+        the calls' own marks are taken away."""
         w = self.w
         doubtful, doubts = (turns + DOUBTFUL).load("ptr", 8), (turns + DOUBTS).load("i64", 8)
         zero, late = w.value("i64", 0), w.value("i64", LATE)
@@ -137,11 +138,13 @@ class RepeatedEmitter(KernelEmitter):
 
 @emitter("foreign")
 class ForeignEmitter(KernelEmitter):
-    """`rows` operands, the result last. `callable` is called with the address of their addresses; where it does not return the
-    object `true`, the result is not decided; the mark that it left tells more. It may come that it is never begun: then an
-    interrupt was there first, which only who calls through Python's own functions does not show as an error that nobody caught.
+    """`rows` operands, the result last. `callable` is called with the address of their addresses; where it does not
+    return the object `true`, the result is not decided; the mark that it left tells more. It may come that it is never
+    begun: then an interrupt was there first, which only who calls through Python's own functions does not show as an
+    error that nobody caught.
 
-    The others are PyGILState_Ensure, PyGILState_Release, PyLong_FromLongLong, PyObject_CallOneArg, Py_DecRef, PyErr_Clear.
+    The others are PyGILState_Ensure, PyGILState_Release, PyLong_FromLongLong, PyObject_CallOneArg,
+    Py_DecRef, PyErr_Clear.
     """
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:

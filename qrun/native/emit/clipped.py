@@ -31,9 +31,9 @@ class Clipping:
     """Writes the copying of some blocks of `rows` rows.
 
     a:     the kernel's arguments. row, block: bytes of one in the copy.
-    copy, table, entries: where they start. The table has, for each block, where its part of the list starts and how many
-           entries that has, -1 where they were too many: then the copy is whole. An entry is an int32 distance in a
-           block's sums, an int32 distance in a panel's weights, and eight activations less their LOW lowest bits.
+    copy, table, entries: where they start. The table has, for each block, where its part of the list starts and how
+           many entries that has, -1 where they were too many: then the copy is whole. An entry is an int32 distance in
+           a block's sums, an int32 distance in a panel's weights, and eight activations less their LOW lowest bits.
     width: bytes of a row's sums, and of a quad's weights.
     """
 
@@ -97,8 +97,9 @@ class Clipping:
     def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
         """Which eights have four activations whose products might not fit in int16: <4 x i1>.
 
-        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same two
-        of the other, four bytes on; their bound is their products with `each`, and the largest of them times `first`.
+        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same
+        two of the other, four bytes on; their bound is their products with `each`,
+        and the largest of them times `first`.
         """
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
@@ -161,8 +162,8 @@ ARGUMENTS = (*copied.ARGUMENTS, "each*", "first*", "limit", "stride")
 each, first  int8 [rows][taps][depth]: a lane's four activations give at most `each` times their sum, plus `first`
              (0 at odd places) times the largest of them
 limit        listed eights of a block, at most
-stride       a row's bytes if they fill vectors, else a vector's: the order of the list, so that a sum is rarely added to
-             twice in a row
+stride       a row's bytes if they fill vectors, else a vector's: the order of the list, so that a sum is rarely added
+             to twice in a row
 """
 
 

@@ -27,8 +27,8 @@ NAMES = names("""
 """As in floats.py, with one tap.
 
 b        codes [blocks of DEPTH k][panels][groups][columns of a panel]
-scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel], in the order in which a panel's part of DEPTH k
-         reads them: a run has the blocks of DEPTH k, or one; zeros: as many, bytes or float32
+scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel], in the order in which a panel's part of
+         DEPTH k reads them: a run has the blocks of DEPTH k, or one; zeros: as many, bytes or float32
 block    how many k share a scale, a power of two
 b_row    0
 """
@@ -46,8 +46,8 @@ _FEW = 8
 
 @emitter("coded_product")
 class CodedProductEmitter(FloatProductEmitter):
-    """operands: ``rows``, how as in floats.py, the bits of a code, and where zero points are: ``half`` (none: the middle
-    of the codes), ``bytes`` or ``floats``."""
+    """operands: ``rows``, how as in floats.py, the bits of a code, and where zero points are: ``half`` (none: the
+    middle of the codes), ``bytes`` or ``floats``."""
 
     names = NAMES
     turn = max(GROUP.values())

@@ -1,14 +1,15 @@
 """Generated conversions of elements between types, numbers rounded to integers, and quotients of integers.
 
-Numbers of float16 and bfloat16, kept as the float32 numbers that they are: rounding to them, and to and from their bits.
+Numbers of float16 and bfloat16, kept as the float32 numbers that they are:
+rounding to them, and to and from their bits.
 
-No instruction of an instruction set is needed for it, so that every one does the same. A number is rounded by adding half
-of its last bit that stays, less one where that bit is not set, to the bits as a whole, and clearing those behind it; below
-the least normal number, by adding what makes the last bit of the sum stand for the least subnormal one.
+No instruction of an instruction set is needed for it, so that every one does the same. A number is rounded by adding
+half of its last bit that stays, less one where that bit is not set, to the bits as a whole, and clearing those behind
+it; below the least normal number, by adding what makes the last bit of the sum stand for the least subnormal one.
 
 What float32 arithmetic makes of such numbers by one addition, subtraction, multiplication, division or square root, and
-what is then rounded to their type, is what one rounding gives: 24 bits are twice 11 and two more (Figueroa, When is double
-rounding innocuous?, SIGNUM Newsletter 30, 1995).
+what is then rounded to their type, is what one rounding gives: 24 bits are twice 11 and two more (Figueroa, When is
+double rounding innocuous?, SIGNUM Newsletter 30, 1995).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _SIGN, _REST, _INFINITE = -(1 << 31), (1 << 31) - 1, 0x7F800000
 
 @frozen
 class Format:
-    """digits: bits of the significand, the first one included. least: the least normal number. most: from there on numbers
-    are infinite; 0 if that is so of float32 as well."""
+    """digits: bits of the significand, the first one included. least: the least normal number. most: from there on
+    numbers are infinite; 0 if that is so of float32 as well."""
 
     digits: int
     least: float
@@ -73,7 +74,8 @@ def widened(bits: Value, kind: str) -> Value:
 
 
 def narrowed(value: Value, kind: str) -> Value:
-    """The bits, i16 lanes, of float32 that are such numbers. NaN keeps its sign, and those of its bits that fit, or one more."""
+    """The bits, i16 lanes, of float32 that are such numbers.
+    NaN keeps its sign, and those of its bits that fit, or one more."""
     made = value.bitcast("i32")
     size, sign = made & _REST, (made & _SIGN).lshr(16)
     nan = size.test("sgt", _INFINITE)
@@ -88,8 +90,8 @@ def narrowed(value: Value, kind: str) -> Value:
 
 
 def converted(value: Value, source: str, to: str) -> Value:
-    """Elements of one kind as those of another: integers as real numbers, rounded once; of integers the low bits; of real
-    numbers the integer toward zero."""
+    """Elements of one kind as those of another: integers as real numbers, rounded once; of integers the low bits; of
+    real numbers the integer toward zero."""
     if source in SHORT:
         value, source = widened(value, SHORT[source]), "f"
     if source == to:
@@ -110,8 +112,8 @@ def converted(value: Value, source: str, to: str) -> Value:
 
 
 def _whole_number(x: Value, to: str) -> Value:
-    """A real number toward zero, as x86 converts: the least int32, or int64, where it does not fit, whose low bits are kept
-    for narrower types; 0 where it is too large for uint32 and uint64."""
+    """A real number toward zero, as x86 converts: the least int32, or int64, where it does not fit, whose low bits are
+    kept for narrower types; 0 where it is too large for uint32 and uint64."""
     if to not in "mq":
         wide = "i64" if to == "l" else "i32"
         made = _signed(x, wide)
@@ -186,14 +188,15 @@ ROUNDINGS: dict[str, Way] = {
     "half_down": _of_size(_halves("ogt")),
     "sign": lambda x: x.test("oge", ZERO).select(x.like(1.0), x.like(-1.0)),
 }
-"""up and down: away from 0 and towards it, as half_up and half_down do with halves. sign: 1, or -1 below 0 and for NaN."""
+"""up and down: away from 0 and towards it, as half_up and half_down do with halves.
+sign: 1, or -1 below 0 and for NaN."""
 
 
 def quotient(a: Value, b: Value, kind: str) -> Value:
     """a / b toward zero, which wraps.
 
-    Of up to 32 bits the float64 quotient, cut off: what is no integer is further from one than float64 rounds. Of 64 bits
-    the instruction, which traps for a divisor of 0, and for -1 where the quotient wraps.
+    Of up to 32 bits the float64 quotient, cut off: what is no integer is further from one than float64 rounds. Of 64
+    bits the instruction, which traps for a divisor of 0, and for -1 where the quotient wraps.
     """
     if KINDS[kind][1] < 8:
         return converted(converted(a, kind, "d") / converted(b, kind, "d"), "d", kind)

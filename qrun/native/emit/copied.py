@@ -1,4 +1,5 @@
-"""What the generated products share that copy activations first: a tile is some blocks of rows and some panels of channels.
+"""What the generated products share that copy activations first:
+a tile is some blocks of rows and some panels of channels.
 
 The blocks are copied to memory that the calling thread brings, then each panel walks over the copies.
 """
@@ -27,7 +28,8 @@ depth        bytes per tap
 panels       panels of a group's channels; shares, share: parts they are cut into, and panels in each
 chunks, chunk     parts of the rows the work is cut into, and blocks in each
 tiles        images * chunks * groups * shares
-last_channel where the last panel starts: panels overlap rather than run over, unless there is only one (then `mask` tells
+last_channel where the last panel starts: panels overlap rather than run over,
+unless there is only one (then `mask` tells
              which lanes of its last vector exist)
 x_group, y_group  bytes from one group's channels to the next one's
 """
@@ -53,7 +55,8 @@ class CopiedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def copies(self) -> list[tuple[Value, Operand]]:
-        """Pointers to what sums of the first block read, each with the bytes from one block's data to the next one's."""
+        """Pointers to what sums of the first block read,
+        each with the bytes from one block's data to the next one's."""
         raise NotImplementedError
 
     def panel_weights(self) -> Value:
@@ -100,7 +103,8 @@ class CopiedEmitter(KernelEmitter):
 STEP = 2
 """The number of activations per tap is a multiple of this."""
 PIECE = 16
-"""Activations that are copied together, the last ones of a tap again. Of shorter taps, what is too much is written over."""
+"""Activations that are copied together, the last ones of a tap again.
+Of shorter taps, what is too much is written over."""
 
 
 @emitter("widened")

@@ -1,4 +1,5 @@
-"""Generated steps of decoders: heads turned by the angles of their place, caches that grow, and masks of what is not seen."""
+"""Generated steps of decoders: heads turned by the angles of their place, caches that grow,
+and masks of what is not seen."""
 
 from __future__ import annotations
 
@@ -79,8 +80,8 @@ PRESENT = names(
 """One 8-byte word each.
 
 past       float32 [batch][heads][past_rows][size]; new: where the first new row lies; y: [batch][heads][room][size]
-ends       int32 [batch], each `least` to `least + span`: else the run ends undecided. An end less `least` is how many rows of
-           the past are kept
+ends       int32 [batch], each `least` to `least + span`: else the run ends undecided. An end less `least` is how many
+           rows of the past are kept
 ..._step   bytes from one batch, head and place of new to the next
 rows       of y; a tile is `chunk` of them
 """

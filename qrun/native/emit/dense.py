@@ -36,7 +36,8 @@ depth        k-steps of 4 * unroll bytes per tap
 chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
 tiles        images * panels * chunks
 mask         lanes of a group's very last vector that exist
-group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's; so with weights_group,
+group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's;
+so with weights_group,
              bias_group and constants_group
 chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
 rows         int32, added to all sums of a row; rows_group: bytes from one group's to the next one's (operands ``rows``)

@@ -74,7 +74,8 @@ class DepthwiseEmitter(KernelEmitter):
         return [sums[i : i + spec.vectors] for i in range(0, len(sums), spec.vectors)]
 
     def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: list[Value]) -> None:
-        """Add the products of a unit's pixels to the sums, [rows][vectors]; rows: where they have their channels, tap by tap."""
+        """Add the products of a unit's pixels to the sums, [rows][vectors];
+        rows: where they have their channels, tap by tap."""
         n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
             x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)

@@ -1,12 +1,13 @@
 """The generated product of few float32 rows with weights in codes of 4 bits, as sums of integers.
 
-Where (code - zero point) * scale needs no rounding, a block's part of a sum is scale * sum a * (code - zero point). Pieces of
-a row become integers in five digits (row_digits.py). Each digit times the codes less 8 is a sum of products of bytes. Of
-these sums the three upper ones make one int32, modulo 2**32, and the two lower ones another: of the upper digits as one integer,
-and of the lower ones. Without an instruction that adds products of four bytes, those of a whole piece are added in 16 bits, each
-at most 15 * 128, so 16 of them in a lane. Digits that are 0 in all of a row's block of k, as the lowest of most numbers that were float16 or int8, are
-left out: the loop over pieces is written for each number of them.
-Sums in doubt, and those of rows with infinities or NaN, are made again in float64 as coded.py makes them.
+Where (code - zero point) * scale needs no rounding, a block's part of a sum is scale * sum a * (code - zero point).
+Pieces of a row become integers in five digits (row_digits.py). Each digit times the codes less 8 is a sum of products
+of bytes. Of these sums the three upper ones make one int32, modulo 2**32, and the two lower ones another: of the upper
+digits as one integer, and of the lower ones. Without an instruction that adds products of four bytes, those of a whole
+piece are added in 16 bits, each at most 15 * 128, so 16 of them in a lane. Digits that are 0 in all of a row's block of
+k, as the lowest of most numbers that were float16 or int8, are left out: the loop over pieces is written for each
+number of them. Sums in doubt, and those of rows with infinities or NaN,
+are made again in float64 as coded.py makes them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def joined(sums: Values) -> Value:
 
 @emitter("digit_product")
 class DigitProductEmitter(RowDigitsEmitter):
-    """Codes have 4 bits, zero points are ``half`` or ``bytes``; behind the codes `unroll` groups of a panel may be read."""
+    """Codes have 4 bits, zero points are ``half`` or ``bytes``;
+    behind the codes `unroll` groups of a panel may be read."""
 
     totals = DIGITS
     """Sums of integers, of a row and a column."""
@@ -90,8 +92,8 @@ class DigitProductEmitter(RowDigitsEmitter):
         return part.carried
 
     def _integers(self, place: Value, start: Value, halves: Sequence[int]) -> list[list[list[Value]]]:
-        """The sums of products with each digit, [halves][rows][digits]; place: of the codes of the piece, which starts at
-        this k of the block."""
+        """The sums of products with each digit, [halves][rows][digits]; place: of the codes of the piece, which starts
+        at this k of the block."""
         each = self.totals - self.lowest
         count = self.spec.rows * each
         first, firsts = start // LANES * GROUP_BYTES, []
@@ -117,7 +119,8 @@ class DigitProductEmitter(RowDigitsEmitter):
         return made
 
     def _group(self, place: Value, at: Value, halves: Sequence[int], sums: Sequence[Value]) -> list[Value]:
-        """These sums, [halves * rows * totals], with a group's products; at: from a row's start to the group's digits."""
+        """These sums, [halves * rows * totals], with a group's products;
+        at: from a row's start to the group's digits."""
         wide, made = 2 * self.lanes, list(sums)
         words = [self._word(place + half * wide * self.word, wide) for half in halves]
         for half in halves if self.spec.prefetch else ():

@@ -5,9 +5,11 @@ x0 x1 x2 x3 and w0 w1 w2 w3, first to last:
 
     vnni, usdot, sdot   x0 w0 + x1 w1 + x2 w2 + x3 w3 by one instruction
     smull               the four products in 16 bits, then neighbours added twice
-    madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the rest
+    madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the
+                        rest
 
-vpmaddubsw, which would do the latter in one step, saturates: it serves where sums of products stay within 16 bits (`neighbours`).
+vpmaddubsw, which would do the latter in one step, saturates: it serves where sums of products stay within 16 bits
+(`neighbours`).
 """
 
 from __future__ import annotations
@@ -84,15 +86,16 @@ def pairs(a: Value, b: Value) -> Value:
 
 
 def neighbours(x: Value, weight: Value) -> Value:
-    """int16 sums of the products of neighbouring bytes, on x86 with AVX2: unsigned ones of x, signed ones of the weight. They
-    saturate. x, weight: vectors of any integers."""
+    """int16 sums of the products of neighbouring bytes, on x86 with AVX2: unsigned ones of x, signed ones of the
+    weight. They saturate. x, weight: vectors of any integers."""
     lanes, kind = x.lanes * int(x.element[1:]) // 32, f"<{x.lanes * int(x.element[1:]) // 8} x i8>"
     return x.w.call(f"<{2 * lanes} x i16>", f"llvm.x86.{_BYTES[lanes]}", x.bitcast(kind), weight.bitcast(kind))
 
 
 def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value) -> Value:
-    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended. On x86
-    lanes may hold two int16 each, whose products are added; and there may be fewer than the instruction set has."""
+    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended.
+    On x86 lanes may hold two int16 each, whose products are added;
+    and there may be fewer than the instruction set has."""
     if isa.dot in _MAC16 and acc.lanes == isa.lanes:
         return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight)
     if isa.architecture == "aarch64":

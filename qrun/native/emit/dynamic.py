@@ -1,5 +1,5 @@
-"""Generated steps on parameters that come with the run: ranges of float32 numbers, what they say of a scale and a zero point, codes;
-and float32 results of integer products: sums times scales, plus a bias."""
+"""Generated steps on parameters that come with the run: ranges of float32 numbers, what they say of a scale and a zero
+point, codes; and float32 results of integer products: sums times scales, plus a bias."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
 SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
 """One 8-byte word each.
 
-factors       of the form, as `factors` makes them: ``ort``: float32 multiplier and bias; ``real``: float64 multiplier, reach,
-              remainder of the multiplier, bias; all [panels][field][lanes]
+factors       of the form, as `factors` makes them: ``ort``: float32 multiplier and bias; ``real``: float64 multiplier,
+              reach, remainder of the multiplier, bias; all [panels][field][lanes]
 acc_row, y_row  bytes from one row to the next; reads of sums may run over the row's end, to whole vectors
 chunk         rows per tile
 mask          lanes of a row's last vector that exist

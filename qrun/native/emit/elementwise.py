@@ -23,12 +23,13 @@ recheckN       what makes the results that the Nth function of CLOSE does not de
 
 @emitter("elementwise")
 class ElementwiseEmitter(StridedEmitter):
-    """`rows` elements at once, the last ones of a row overlapping. form: the steps; operands: the kinds of what is read.
+    """`rows` elements at once, the last ones of a row overlapping.
+    form: the steps; operands: the kinds of what is read.
 
-    What a function of CLOSE leaves in doubt is made by the reference. One alone lists its doubts. In a chain a chunk with
-    a doubt, which is rare, is made again, where each of them ends a pass over the chunk, while it is near: it keeps its
-    results in the thread's memory, unless they are the kernel's, and later passes go on from there. Each pass makes the
-    other values that it needs.
+    What a function of CLOSE leaves in doubt is made by the reference. One alone lists its doubts. In a chain a chunk
+    with a doubt, which is rare, is made again, where each of them ends a pass over the chunk, while it is near: it
+    keeps its results in the thread's memory, unless they are the kernel's, and later passes go on from there. Each pass
+    makes the other values that it needs.
     """
 
     own_memory = True
@@ -91,8 +92,8 @@ class ElementwiseEmitter(StridedEmitter):
 class _Block:
     """Elements that a pass makes at once, from `place` of a row on.
 
-    known: their values by number. made: the passes before. first: where the chunk starts. doubtful: i1, the lanes in which some
-    function of CLOSE is in doubt, if all steps are made at once.
+    known: their values by number. made: the passes before. first: where the chunk starts. doubtful: i1, the lanes in
+    which some function of CLOSE is in doubt, if all steps are made at once.
     """
 
     def __init__(

@@ -26,15 +26,15 @@ KIND_OF = {
     "float32": "f", "float64": "d", "float16": "e", "bfloat16": "v", "bool": "t",
     "int8": "b", "int16": "h", "int32": "i", "int64": "l", "uint8": "u", "uint16": "w", "uint32": "m", "uint64": "q",
 }  # fmt: skip
-"""The kinds of numpy's types, by name; those of signed integers stand also for whatever has as many bits. A bool is true where
-it is not 0."""
+"""The kinds of numpy's types, by name; those of signed integers stand also for whatever has as many bits. A bool is
+true where it is not 0."""
 MOVED = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
 UNSIGNED = "utwmq"
 """Kinds of integers of which none is negative."""
 SHORT = {"e": "f16", "v": "bf16"}
-"""Kinds that are narrower than float32, by what conversions.py calls them. Only `cast` takes them, and only ``to_f16`` and
-``to_bf16`` make them."""
+"""Kinds that are narrower than float32, by what conversions.py calls them. Only `cast` takes them, and only ``to_f16``
+and ``to_bf16`` make them."""
 LOGICAL = frozenset((
     "equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not", "is_nan", "is_inf",
 ))  # fmt: skip
@@ -64,8 +64,8 @@ CONVERSIONS = {
     "to_bool": "t",
     "to_float64": "d",
 }
-"""Functions that make elements of another type, and the kinds of these: Cast, but for float32, which ``cast`` makes, and
-narrower floats."""
+"""Functions that make elements of another type, and the kinds of these: Cast, but for float32, which ``cast`` makes,
+and narrower floats."""
 DIVISIONS = frozenset(("quotient", "remainder", "modulo"))
 """Functions of two integers, the second of which divides: a run in which it is 0 ends undecided."""
 _ALL = "filubthwmqd"
@@ -101,7 +101,8 @@ UNROUNDED = frozenset((
     "abs", "ceil", "clip", "floor", "max", "min", "neg", "relu", "round", "sign", "thresholded_relu", "where",
     *LOGICAL, *CONVERSIONS, *QUANTIZED, "to_f16", "to_bf16",
 ))  # fmt: skip
-"""Functions whose result needs no rounding where operands are of a narrower type: it is one of its numbers, or no float32."""
+"""Functions whose result needs no rounding where operands are of a narrower type:
+it is one of its numbers, or no float32."""
 
 
 @frozen

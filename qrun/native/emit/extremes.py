@@ -1,4 +1,5 @@
-"""Generated ArgMax, ArgMin and TopK: where the greatest or least elements are; the elements at such places; and OneHot."""
+"""Generated ArgMax, ArgMin and TopK: where the greatest or least elements are; the elements at such places;
+and OneHot."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ _SIZE = (1 << 31) - 1
 
 @emitter("arg")
 class ArgEmitter(StridedEmitter):
-    """form: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one; then, behind a colon, ``rows`` of
-    elements that follow each other, `rows` of which are looked at together, or ``columns``, of which that many are neighbours.
+    """form: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one; then, behind a colon,
+    ``rows`` of elements that follow each other, `rows` of which are looked at together, or ``columns``,
+    of which that many are neighbours.
 
-    What is compared are integers that grow as elements do, or, for a minimum, as these get less: all that is NaN has the
-    greatest one, and both zeros have the same.
+    What is compared are integers that grow as elements do, or, for a minimum, as these get less: all that is NaN has
+    the greatest one, and both zeros have the same.
     """
 
     names = ARG
@@ -98,7 +100,8 @@ class ArgEmitter(StridedEmitter):
 
 
 def key_of(x: Value, what: str) -> Value:
-    """Integers that grow as float32 or integers do, both zeros alike and NaN the greatest; or, for ``min``, as these get less."""
+    """Integers that grow as float32 or integers do, both zeros alike and NaN the greatest;
+    or, for ``min``, as these get less."""
     if x.element != "float":
         return x ^ -1 if what.startswith("min") else x
     bits = (x + 0.0).bitcast("i32")
@@ -127,8 +130,9 @@ _REST = 0xFFFFFFFF
 class TopEmitter(KernelEmitter):
     """form: ``max`` or ``min``. `rows` elements are looked at together.
 
-    The thread's memory holds the best elements so far as a heap, the worst of them first: int64 whose upper half grows as
-    elements get better, and whose lower half is less for a later place. At the end the worst one is taken out again and again.
+    The thread's memory holds the best elements so far as a heap, the worst of them first: int64 whose upper half grows
+    as elements get better, and whose lower half is less for a later place.
+    At the end the worst one is taken out again and again.
     """
 
     names = TOP

@@ -1,10 +1,11 @@
-"""Generated convolutions of float32, sums in float64 as in floats.py: of an image that is float64 already, with groups narrower than a vector, and depthwise.
+"""Generated convolutions of float32, sums in float64 as in floats.py: of an image that is float64 already,
+with groups narrower than a vector, and depthwise.
 
-An image that is float64 brings the sums of squares of its pixels, or of its lines (widen.py). Its rows are read where they lie,
-tap after tap: nothing of them is converted or copied for a tile.
+An image that is float64 brings the sums of squares of its pixels, or of its lines (widen.py). Its rows are read where
+they lie, tap after tap: nothing of them is converted or copied for a tile.
 
-A narrow group has as many channels of the image as of the result, so that these lie at the same places: a vector holds whole
-groups of both. Each channel of a group is spread over the group's lanes, where it meets its weights:
+A narrow group has as many channels of the image as of the result, so that these lie at the same places: a vector holds
+whole groups of both. Each channel of a group is spread over the group's lanes, where it meets its weights:
 
     x         a0 a1 | b0 b1                   two groups of two channels
     spread    a0 a0 | b0 b0   a1 a1 | b1 b1
@@ -14,8 +15,8 @@ converted once.
 
     3 results, kernels of 3        pixels 0 1 2 3 4, of which result n reads n, n + 1 and n + 2
 
-How far a sum is off follows from the greatest magnitude that its channel has in the pixels of the tile, and the sum of the
-magnitudes of its weights.
+How far a sum is off follows from the greatest magnitude that its channel has in the pixels of the tile, and the sum of
+the magnitudes of its weights.
 """
 
 from __future__ import annotations
@@ -41,29 +42,33 @@ DEPTHWISE_NAMES = (
 
 pixel        bytes from pixel to pixel of the image
 lines        of the kernel
-windows      int32 [count][1 + lines * pixels]: the first of the neighbours, and where the pixels are that they read line by
-             line, as in offsets; window: bytes of an entry
+windows      int32 [count][1 + lines * pixels]: the first of the neighbours, and where the pixels are that they read
+             line by line, as in offsets; window: bytes of an entry
 row_block    windows of a tile
-spans        int64 [blocks of windows][2]: bytes from the image's start to the first pixel that they read, and beyond the last
+spans        int64 [blocks of windows][2]: bytes from the image's start to the first pixel that they read, and beyond
+             the last
 weights      float64 [taps][columns], weights_row: bytes of a tap
 sizes        float64 [columns]: sums of the weights' magnitudes; known_odd: 1 if some, or what is added, are not finite
 """
 _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
-"""Bits of a float32 without its sign, which compare as the magnitudes do; those of infinity, below which numbers are finite."""
+"""Bits of a float32 without its sign, which compare as the magnitudes do;
+those of infinity, below which numbers are finite."""
 _ANY = 2.0**900
-"""The reach of rows of which some are not finite, and others may be: their sums are in doubt, but for those of zeros, which are 0."""
+"""The reach of rows of which some are not finite, and others may be:
+their sums are in doubt, but for those of zeros, which are 0."""
 
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
-    """The pixels of a line that neighbours read, in order: which of them read it, and as which element of the kernel."""
+    """The pixels of a line that neighbours read, in order: which of them read it,
+    and as which element of the kernel."""
     places = product(range(neighbours), range(kernel))
     return dict(sorted(grouped((at * stride + element * dilation, (at, element)) for at, element in places).items()))
 
 
 @emitter("float_depthwise")
 class FloatDepthwiseEmitter(RoundingEmitter):
-    """`rows` neighbours by `vectors` of channels at once, of a kernel of `unroll` elements a line. operands: its stride and its
-    dilation, and ``cut`` if there are fewer channels than a vector has."""
+    """`rows` neighbours by `vectors` of channels at once, of a kernel of `unroll` elements a line. operands: its stride
+    and its dilation, and ``cut`` if there are fewer channels than a vector has."""
 
     names = DEPTHWISE_NAMES
     begins = True
@@ -103,7 +108,8 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         self.w.label(after)
 
     def _measure(self, span: Value) -> None:
-        """What the panel's channels may be off in a tile, infinity where nothing finite bounds it; and what their sums begin with."""
+        """What the panel's channels may be off in a tile, infinity where nothing finite bounds it;
+        and what their sums begin with."""
         w, vectors, kind = self.w, range(self.spec.vectors), f"<{self.lanes} x i32>"
         places = [self.row_starts[0] + self.column + (span + n).load("i64", 8) for n in (0, 8)]
         first, end = (place.address() for place in places)
@@ -159,8 +165,8 @@ class FloatDepthwiseEmitter(RoundingEmitter):
 
 @emitter("float_grouped")
 class FloatGroupedEmitter(RoundingEmitter):
-    """`rows` pixels by `vectors` of channels at once, `unroll` channels of each group; arguments as in floats.py. The lengths of
-    the weights are `known`."""
+    """`rows` pixels by `vectors` of channels at once, `unroll` channels of each group; arguments as in floats.py. The
+    lengths of the weights are `known`."""
 
     names = NAMES
     sizes: list[Value]

@@ -1,4 +1,5 @@
-"""The generated products of a few float32 rows that read the right matrix once: column after column, or row after row."""
+"""The generated products of a few float32 rows that read the right matrix once:
+column after column, or row after row."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ DOT = names("""
 """As in floats.py, with one tap. The thread's memory begins with the lengths of rows; a panel is one vector of columns.
 
 b_column    bytes from one column of b to the next
-squares_at  where the thread's memory has the squares of a panel's columns, then their lengths; sums_at: sums [rows][columns]
+squares_at  where the thread's memory has the squares of a panel's columns, then their lengths;
+sums_at: sums [rows][columns]
 ahead       how many bytes on each column is fetched
 """
 
@@ -81,8 +83,8 @@ class FloatDotEmitter(RoundingEmitter):
         return start + column * 8
 
     def _columns(self, first: Value, place: Value, start: Value, end: Value) -> None:
-        """Add a block of k to the sums of `unroll` columns, the first of which has this place in its panel. Those after the
-        last one of all are that again."""
+        """Add a block of k to the sums of `unroll` columns, the first of which has this place in its panel. Those after
+        the last one of all are that again."""
         w, a, rows, count = self.w, self.a, self.spec.rows, self.spec.unroll
         last = a.columns - 1
         columns = [self.right_column + (first + n).least(last) * a.b_column for n in range(count)]
@@ -133,13 +135,14 @@ STREAM = names("""
     a* b* addend* y* numbers* batches* a_row b_row addend_row y_row
     rows columns taps depth row_block panels panel_block right_at squares_at lengths_at sums_at pitch known* known_odd tiles recheck*
 """)
-"""As in floats.py, with one tap, no packed panel and no squares. The thread's memory begins with the rows as float64, `pitch`
-bytes each; sums lie there as [panels][rows][columns]."""
+"""As in floats.py, with one tap, no packed panel and no squares. The thread's memory begins with the rows as float64,
+`pitch` bytes each; sums lie there as [panels][rows][columns]."""
 
 
 @emitter("float_stream")
 class FloatStreamEmitter(FloatProductEmitter):
-    """`unroll` rows of the right matrix are read at a time; the lengths of its columns are ``known``. A tile has all `rows`."""
+    """`unroll` rows of the right matrix are read at a time; the lengths of its columns are ``known``.
+    A tile has all `rows`."""
 
     names = STREAM
 
@@ -176,7 +179,8 @@ class FloatStreamEmitter(FloatProductEmitter):
         self.measured(row, folded(sum(more, first)))
 
     def _add(self, k: Value, count: int, slot: Value) -> None:
-        """Add `count` products of each column of a panel to its sums, which begin at 0, as it bounds how many additions follow each other."""
+        """Add `count` products of each column of a panel to its sums, which begin at 0,
+        as it bounds how many additions follow each other."""
         w, a, vectors = self.w, self.a, range(self.spec.vectors)
         rows = [self.scratch + a.pitch * i + k * 8 for i in range(self.spec.rows)]
         for whole in self.whole_or_cut():

@@ -1,10 +1,12 @@
-"""The generated product of float32 rows with constant weights in which two products in three take half the multiplications.
+"""The generated product of float32 rows with constant weights in which two products in three take half the
+multiplications.
 
-For two elements x of a row and two y of a column (x1 + y2) * (x2 + y1) is both of their products, plus x1 * x2, which depends on
-the row alone, plus y1 * y2, which depends on the column alone (Winograd 1968, "A new algorithm for inner product"). That trades
-a multiplication for two additions, which units of their own make at the same time on some CPUs; to keep both busy every third
-product is made as usual. Rows are multiplied by powers of two that make them about as long as columns: then float64 has bits
-to spare for what sums gain in size, and one number per column bounds what they are off.
+For two elements x of a row and two y of a column (x1 + y2) * (x2 + y1) is both of their products, plus x1 * x2, which
+depends on the row alone, plus y1 * y2, which depends on the column alone (Winograd 1968, "A new algorithm for inner
+product"). That trades a multiplication for two additions, which units of their own make at the same time on some CPUs;
+to keep both busy every third product is made as usual. Rows are multiplied by powers of two that make them about as
+long as columns: then float64 has bits to spare for what sums gain in size,
+and one number per column bounds what they are off.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ pairs   float64, the sums of products of two neighbours of each column, which li
 squares_at  where the thread's memory has FACTOR, INVERSE and PAIRS of each row
 """
 TURN, PAIRED = 6, 4
-"""Elements of a row that a turn of the loop takes; how many of them in pairs. Of a block of k the first ones are paired."""
+"""Elements of a row that a turn of the loop takes; how many of them in pairs.
+Of a block of k the first ones are paired."""
 DEPTH = 384
 """Elements of a block of k."""
 PITCH = 8 * DEPTH + 192
-"""Bytes from one converted row to the next: an odd number of cache lines, so that rows do not fall into the same set."""
+"""Bytes from one converted row to the next: an odd number of cache lines,
+so that rows do not fall into the same set."""
 ROW, FACTOR, INVERSE, PAIRS = 24, 0, 8, 16
-"""Bytes that are kept of a row, and where in them its power of two is, that one's inverse, and the sum of products of two neighbours."""
+"""Bytes that are kept of a row, and where in them its power of two is, that one's inverse,
+and the sum of products of two neighbours."""
 _EXPONENT = 0x7FF << 52
 """The bits of a float64 that tell its power of two."""
 
@@ -84,7 +89,8 @@ class FloatPairsEmitter(FloatProductEmitter):
         self.keep_reach(row, finite.select(inverse, math.inf))
 
     def _squares(self, source: Value, start: Value, end: Value, sums: Sequence[Value], paired: bool) -> list[Value]:
-        """Three sums of squares with those of these elements, and twice the sum of products of neighbours, if they are paired."""
+        """Three sums of squares with those of these elements, and twice the sum of products of neighbours,
+        if they are paired."""
         w, lanes = self.w, self.lanes
         neighbours = [lane ^ 1 for lane in range(lanes)]
 
@@ -151,9 +157,10 @@ class FloatPairsEmitter(FloatProductEmitter):
             (end + rest.index).store(w.zero(self.kind), 8)
 
     def strip_sums(self, row: Value) -> list[Value]:
-        """Each vector of columns has pointers of its own to the rows, which are equal: an element that one instruction reads is
-        broadcast as it is loaded, at no cost; one that several read is not. What is multiplied is read again behind it, so that
-        the sum takes the register of the one before: else registers change places, and do not suffice."""
+        """Each vector of columns has pointers of its own to the rows, which are equal: an element that one instruction
+        reads is broadcast as it is loaded, at no cost; one that several read is not. What is multiplied is read again
+        behind it, so that the sum takes the register of the one before:
+        else registers change places, and do not suffice."""
         w, rows, vectors = self.w, self.spec.rows, range(self.spec.vectors)
         paired, line = self._paired(self.steps), 8 * self.width
         starts = [self.converted.hidden() for _ in vectors]

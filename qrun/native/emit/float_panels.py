@@ -1,4 +1,5 @@
-"""The right matrix of a generated product of floats: a panel's part of a block of k, fetched and converted to float64."""
+"""The right matrix of a generated product of floats: a panel's part of a block of k,
+fetched and converted to float64."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ UNROLL = 4
 
 
 class PanelEmitter(RoundingEmitter):
-    """ordered: whether b lies panel after panel, `panel_step` bytes each, with lengths that are known. right: where a packed
-    part goes. panel_lengths: where the squares of the panel's columns are, then their lengths.
+    """ordered: whether b lies panel after panel, `panel_step` bytes each, with lengths that are known. right: where a
+    packed part goes. panel_lengths: where the squares of the panel's columns are, then their lengths.
 
     The block of k: `steps` elements from this tap and start on; opens, ends: whether it is the first, the last.
     """

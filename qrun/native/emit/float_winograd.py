@@ -2,8 +2,8 @@
 
 A patch is a square of neighbouring results. Its pixels and the kernel are transformed (`Filtering`); their products,
 element by element, are as many products of matrices, patches by channels; and what these become, transformed again, are
-the sums. The lengths of the transformed pixels of a patch and of a transformed kernel bound what a sum is off; one that this
-does not prove is added tap by tap (rounding.py).
+the sums. The lengths of the transformed pixels of a patch and of a transformed kernel bound what a sum is off; one that
+this does not prove is added tap by tap (rounding.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Transform = Callable[[Sequence[Any]], list[Any]]
 
 @frozen
 class Filtering:
-    """Neighbouring results of three taps, in fewer multiplications than they have products. The functions take anything that
-    adds and multiplies: values of generated code, fractions, rows of a matrix.
+    """Neighbouring results of three taps, in fewer multiplications than they have products. The functions take anything
+    that adds and multiplies: values of generated code, fractions, rows of a matrix.
 
     results: how many neighbours are made together, of `results` + 2 pixels.
 
@@ -78,7 +78,8 @@ offsets      int32 [patches][pixels of a patch]: bytes from where an image start
 pixels       int32 [patches]: the first pixel of the result; line: pixels of a line of it; rows: all of its pixels
 row_block    patches of a tile
 depth_step   channels of a block of k
-pitch, plane bytes from a patch's transformed channels to the next patch's, and from one of its transformed pixels to the next
+pitch, plane bytes from a patch's transformed channels to the next patch's,
+and from one of its transformed pixels to the next
 ..._at       where the thread's memory has a panel's transformed weights; lengths of patches; products; a patch's sums
 """
 LINE = 64
@@ -89,7 +90,8 @@ SUMS = 4
 
 @emitter("float_winograd")
 class FloatWinogradEmitter(RoundingEmitter):
-    """A strip is `rows` patches by `vectors` of channels; b lies panel after panel, and its columns' lengths are known."""
+    """A strip is `rows` patches by `vectors` of channels;
+    b lies panel after panel, and its columns' lengths are known."""
 
     names = NAMES
     mixes = True

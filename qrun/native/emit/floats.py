@@ -1,9 +1,9 @@
 """The generated product of float32 matrices: sums in float64 that round as the real sums do.
 
-A tile is a block of rows by some panels of columns. For each block of k its rows are converted to float64 once, strip by
-strip as the first panel needs them, and each panel's part of the right matrix too; the sums of `rows` by `vectors`, a strip, stay in registers, begin at 0 for each
-block of k, and wait in memory between blocks. The lengths of rows and columns are found on the way: they bound what a sum
-is off, which rounding.py looks at when the last block is done.
+A tile is a block of rows by some panels of columns. For each block of k its rows are converted to float64 once, strip
+by strip as the first panel needs them, and each panel's part of the right matrix too; the sums of `rows` by `vectors`,
+a strip, stay in registers, begin at 0 for each block of k, and wait in memory between blocks. The lengths of rows and
+columns are found on the way: they bound what a sum is off, which rounding.py looks at when the last block is done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ taps, depth  k is a tap of the row and an element there; tap_step, depth_step: o
 row_block    rows of a tile; panel_block: of the panels
 slot         bytes from one strip's sums to the next one's; 0 if there is one block of k
 ..._at       where the thread's memory has a panel; squares of rows; lengths of rows, then of columns; sums
-ahead        how many bytes on the right matrix is fetched (direct, with prefetch), or the next line of an image lies (lines)
+ahead        how many bytes on the right matrix is fetched (direct, with prefetch), or the next line of an image lies
+             (lines)
 known        float64, the lengths of columns (known); known_odd: 1 if some are not finite
 tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)
@@ -42,14 +43,16 @@ recheck      makes elements that nothing else decides, of their row (of all prod
 DEPTH = 128
 """Elements of a block of k."""
 PITCH = 8 * DEPTH + 64
-"""Bytes from one converted row to the next: it has room for a turn more, and rows do not fall into the same cache set."""
+"""Bytes from one converted row to the next: it has room for a turn more,
+and rows do not fall into the same cache set."""
 
 
 @emitter("float_product")
 class FloatProductEmitter(PanelEmitter):
-    """operands: ``rows`` or ``taps``, or ``image`` where these are float64 already, and the right matrix: ``packed``, or what
-    converts it as it reads it: ``direct``, where there is one strip, or ``known``, where the columns' lengths are known.
-    Where it lies panel after panel, and they are known, ``panels`` are packed, and ``near`` ones converted."""
+    """operands: ``rows`` or ``taps``, or ``image`` where these are float64 already, and the right matrix: ``packed``,
+    or what converts it as it reads it: ``direct``, where there is one strip, or ``known``, where the columns' lengths
+    are known. Where it lies panel after panel, and they are known, ``panels`` are packed,
+    and ``near`` ones converted."""
 
     names = NAMES
     turn = UNROLL
@@ -166,8 +169,8 @@ class FloatProductEmitter(PanelEmitter):
         self._strip(row, number)
 
     def convert(self, first: Value, opening: Value) -> None:
-        """Convert a strip's rows to float64 if it opens, and fetch the next strip's. After the last block of k, the lengths of the rows are known; a row
-        that two strips share may seem longer, which leaves more in doubt."""
+        """Convert a strip's rows to float64 if it opens, and fetch the next strip's. After the last block of k, the
+        lengths of the rows are known; a row that two strips share may seem longer, which leaves more in doubt."""
         w, zero = self.w, self.w.zero(self.kind)
         ahead = None if self.tapped else self.a.a_row * self.spec.rows
         with w.when(opening), w.loop(0, self.spec.rows, 1) as turn:
@@ -186,7 +189,8 @@ class FloatProductEmitter(PanelEmitter):
                 self.measured(row, folded(squares))
 
     def _strip(self, row: Value, number: Value) -> None:
-        """Add a block of k to the sums of a strip, which is the tile's rows from this one on; round them after the last."""
+        """Add a block of k to the sums of a strip, which is the tile's rows from this one on;
+        round them after the last."""
         own = self.strip_sums(row)
         slot = self.sums + number * self.a.slot
 
@@ -232,7 +236,8 @@ class FloatProductEmitter(PanelEmitter):
         return [self.w.zero(f"<{self.part_lanes} x double>")] * vectors
 
     def columns_at(self, right: Value, masks: Sequence[Value | None]) -> list[Value]:
-        """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`; if some are cut off, of all lanes."""
+        """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`;
+        if some are cut off, of all lanes."""
         if None not in masks:
             return [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
         kind = f"<{self.part_lanes} x float>"

@@ -1,4 +1,5 @@
-"""The text of one function in LLVM IR: values get numbers, intrinsics declare themselves, loops nest, threads share tiles."""
+"""The text of one function in LLVM IR: values get numbers, intrinsics declare themselves, loops nest,
+threads share tiles."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class Turn:
 class Flow(Instructions):
     """Instructions of one function in labelled blocks, and loops that nest.
 
-    frozen: LLVM sees no recurrence in an index, and does not search for what else it could count instead. The search takes
-            a third of the time to compile a long body, and saves little there.
+    frozen: LLVM sees no recurrence in an index, and does not search for what else it could count instead. The search
+            takes a third of the time to compile a long body, and saves little there.
     here:   the label of the block that is being written.
     done:   how many tiles a call of the kernel makes, known behind `tiles` and `rounds`.
     """
@@ -155,7 +156,8 @@ class Flow(Instructions):
 
     @contextmanager
     def tiles(self, count: Value, carried: Sequence[Value] = ()) -> Iterator[Turn]:
-        """The body for each tile that no other thread took; values are carried from a tile of this thread to its next one.
+        """The body for each tile that no other thread took;
+        values are carried from a tile of this thread to its next one.
 
         The counter decides only who does a tile, not what others see of memory: monotonic is enough.
         """
@@ -170,8 +172,8 @@ class Flow(Instructions):
 
     @contextmanager
     def rounds(self, count: Value, size: Value, pause: Pause) -> Iterator[Value]:
-        """As `tiles`, `size` of them a round: a tile is taken when all of the rounds before have ended. A thread that waits has
-        taken none, so nobody waits for one that sleeps while it waits, and one alone goes through all.
+        """As `tiles`, `size` of them a round: a tile is taken when all of the rounds before have ended. A thread that
+        waits has taken none, so nobody waits for one that sleeps while it waits, and one alone goes through all.
 
         The counter's upper half counts those that have ended: adding to it is a release, reading it an acquire.
         pause: what a thread does that waits.
@@ -213,14 +215,14 @@ class Flow(Instructions):
         self.atomic("umax", self.value("ptr", "%args") + DOUBT, mark, "monotonic")
 
     def prefetch(self, pointer: Value, near: bool = False) -> None:
-        """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the end of
-        the array are harmless."""
+        """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the
+        end of the array are harmless."""
         self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "3" if near else "2"), ("i32", "1"))
 
 
 def functions(written: Mapping[str, Callable[..., Value | None]]) -> str:
-    """The LLVM IR of a module. written: by the head of each function, such as ``i64 @lead(ptr %state, i64 %first)``, what writes
-    its body: it is given a Flow and the function's parameters, and returns what the function does."""
+    """The LLVM IR of a module. written: by the head of each function, such as ``i64 @lead(ptr %state, i64 %first)``,
+    what writes its body: it is given a Flow and the function's parameters, and returns what the function does."""
     declared, lines = set[str](), list[str]()
     for head, write in written.items():
         w = Flow()

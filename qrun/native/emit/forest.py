@@ -1,9 +1,9 @@
-"""Generated walks through trees: as many trees of one row at a time as a vector has lanes, then what their leaves say; and the
-classes that win, of linear models too.
+"""Generated walks through trees: as many trees of one row at a time as a vector has lanes, then what their leaves say;
+and the classes that win, of linear models too.
 
-Every node goes on where the row's feature is at most its threshold, and else to the node behind that one: planners write
-other comparisons so (kernels/forest.py). Leaves lead to themselves, so that all trees of a vector take as many steps.
-Votes are added tree by tree.
+Every node goes on where the row's feature is at most its threshold, and else to the node behind that one: planners
+write other comparisons so (kernels/forest.py). Leaves lead to themselves, so that all trees of a vector take as many
+steps. Votes are added tree by tree.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from qrun.native.emit.types import every
 NAMES = names("x* y* nodes* roots* depths* first* targets* weights* numbers* x_row y_row groups rows chunk tiles")
 """One 8-byte word each.
 
-nodes    int32 [nodes][NODE]: the bits of the threshold; twice the feature, and 1 more if NaN is at most the threshold; the
-         next node
+nodes    int32 [nodes][NODE]: the bits of the threshold; twice the feature, and 1 more if NaN is at most the threshold;
+         the next node
 roots    int32 [groups][lanes], of as many trees; depths: int64 [groups], the steps to their leaves
-weights  float64: of each node (one), or of votes (votes), of which a node has those from first (int32 [nodes + 1]) on, for
+weights  float64: of each node (one), or of votes (votes),
+of which a node has those from first (int32 [nodes + 1]) on, for
          these targets (int32)
 numbers  float64: what the sum is divided by, and what is then added (one)
 x_row, y_row  bytes from row to row; chunk: rows of a tile
@@ -86,8 +87,8 @@ chunk    rows of a tile
 
 @emitter("winners")
 class WinnersEmitter(KernelEmitter):
-    """form: ``scores`` (float32 [rows][classes]: the sums), or ``labels`` and ``singles`` (int64 [rows]: that of the greatest of a
-    row, of equals the first, of which NaN is greater than all numbers)."""
+    """form: ``scores`` (float32 [rows][classes]: the sums), or ``labels`` and ``singles`` (int64 [rows]: that of the
+    greatest of a row, of equals the first, of which NaN is greater than all numbers)."""
 
     names = WINNERS
 

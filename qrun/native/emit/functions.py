@@ -49,15 +49,16 @@ class FunctionCall:
         return x.test("olt", ZERO).select(below, x)
 
     def fake_quantized(self, values: list[Value], way: Way) -> Value:
-        """x / scale + zero point between p and q, rounded, less the zero point, times the scale; NaN stays NaN but for signs."""
+        """x / scale + zero point between p and q, rounded, less the zero point, times the scale;
+        NaN stays NaN but for signs."""
         x, scale, zero = values
         return (way(clipped(x / scale + zero, self.p, self.q)) - zero) * scale
 
     def quantized(self, x: Value) -> Value:
         """x divided by a scale, rounded to an integer, plus a zero point: i16, saturated; NaN becomes the least code.
 
-        constants: scale; the least and the greatest code, less the zero point; zero point. All are integers of at most 17
-        bits but for the scale, so that MAGIC32 holds them beside it.
+        constants: scale; the least and the greatest code, less the zero point; zero point. All are integers of at most
+        17 bits but for the scale, so that MAGIC32 holds them beside it.
         """
         scale, low, high, zero = self.constants
         return ((x / scale).within(low, high) + MAGIC32 + zero).bitcast("i32").trunc("i16")
@@ -99,7 +100,8 @@ class FunctionCall:
         return x.where("uge", 0.0) + below.where("ule", 0.0)
 
     def gelu_by_tanh(self, x: Value) -> Value:
-        """The reference's argument of its exponential, bit by bit, as what is lost there is more than what is lost here."""
+        """The reference's argument of its exponential, bit by bit,
+        as what is lost there is more than what is lost here."""
         return x * sigmoid((x + x * 0.044715 * x * x) * math.sqrt(8 / math.pi))
 
     def real_power(self, x: Value) -> Value:
@@ -149,7 +151,8 @@ SINGLE: dict[str, Write] = {
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }
-"""Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, the limits, or scale and zero point."""
+"""Functions that are exact, or that float32 arithmetic rounds right;
+p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
     "equal": lambda k, v: k.compared("eq", v),
     "greater": lambda k, v: k.compared("gt", v),
@@ -197,12 +200,12 @@ CLOSE: dict[str, Write] = {
 ROUGH: dict[str, tuple[Callable[[Value], Value], dict[bool, float]]] = {
     "erf": (rough_erf_size, {False: 2.0**-35, True: 2.0**-37})
 }
-"""The sizes of odd ones of them, of float32, in fewer steps, to a greater relative error, which decides nearly all results; and
-what that is at most, without and with tables in registers (tabled.py)."""
+"""The sizes of odd ones of them, of float32, in fewer steps, to a greater relative error, which decides nearly all
+results; and what that is at most, without and with tables in registers (tabled.py)."""
 _OF_ANGLES = ("sin", "cos", "tan")
 _REACH = 2.0**-47
-"""Of a result of CLOSE, relative to it, how far its interval goes to both sides: more than twice the error of the kernel's
-steps and of the reference's."""
+"""Of a result of CLOSE, relative to it, how far its interval goes to both sides: more than twice the error of the
+kernel's steps and of the reference's."""
 _GELU_REACH = 2.0**-50
 """The same for each x**2 in the error of gelu."""
 _POWER_REACH = 2.0**-41
@@ -232,7 +235,8 @@ def rounded_close(made: Value, ends: tuple[Operand, Operand]) -> tuple[Value, Va
 class StepsEmitter:
     """What a form does, on vectors of so many lanes. Values have numbers: those that are read, then those of the steps.
 
-    kinds: of all values. read: how many are read. last: the number of the result. constants: where those of all steps are.
+    kinds: of all values. read: how many are read. last: the number of the result.
+    constants: where those of all steps are.
     """
 
     def __init__(self, form: str, kinds: str, lanes: int, constants: Value) -> None:

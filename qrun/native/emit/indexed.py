@@ -1,4 +1,5 @@
-"""Generated copies of what indices name: those of a table for each axis, or of the run; and changes of what these name."""
+"""Generated copies of what indices name: those of a table for each axis, or of the run;
+and changes of what these name."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ bytes         of a run
 class IndexedEmitter(StridedEmitter):
     """What each row and its element, or run, is copied from stands in a table.
 
-    form: ``runs`` of bytes, `vectors` vectors of `unroll` bytes at a time, the last of a run overlapping; ``elements`` of
-    `unroll` bytes; ``repeats``: elements that follow each other in x, `rows` times each, `vectors` of them at a time.
+    form: ``runs`` of bytes, `vectors` vectors of `unroll` bytes at a time, the last of a run overlapping; ``elements``
+    of `unroll` bytes; ``repeats``: elements that follow each other in x, `rows` times each,
+    `vectors` of them at a time.
     """
 
     names = INDEXED
@@ -68,11 +70,12 @@ GATHERED = names(
 """One 8-byte word each.
 
 indices      int32 or int64, `depth` of them for a row
-sizes        int64 [depth][2]: the length of the axis in which an index counts, and the bytes from one of its places to the next
+sizes        int64 [depth][2]: the length of the axis in which an index counts, and the bytes from one of its places to
+             the next
 count        rows for each place along the axes before these
 outer_step   bytes of x from one of those places to the next; index_outer: of the indices
-lines        rows begin at x and `line_step` bytes further on by turns, so many; index_row: bytes from a row's indices to the
-             next one's
+lines        rows begin at x and `line_step` bytes further on by turns, so many; index_row: bytes from a row's indices
+             to the next one's
 run, last    bytes of a row, and where its last block starts: it overlaps
 rows         of y, which follow each other; a tile is `chunk` of them
 """
@@ -128,8 +131,9 @@ whole    elements of each of the `before` places along the axes before, of which
 
 @emitter("scattered")
 class ScatteredEmitter(GatheredEmitter):
-    """A copy of x, in which the rows that indices name are joined with the updates, one after the other: `rows` elements at
-    once. operands: the kinds of the indices and of the elements. form: ``none`` replaces; ``add``, ``mul``, ``max``, ``min``.
+    """A copy of x, in which the rows that indices name are joined with the updates, one after the other: `rows`
+    elements at once. operands: the kinds of the indices and of the elements.
+    form: ``none`` replaces; ``add``, ``mul``, ``max``, ``min``.
     """
 
     names = SCATTERED

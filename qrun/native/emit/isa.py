@@ -27,7 +27,8 @@ _DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
 def host_features(architecture: str) -> frozenset[str]:
     """The features of this machine. Raises ImportError without llvmlite.
 
-    On x86 LLVM finds them, where Linux does not tell, which takes less; of AArch64 LLVM looks for neither dotprod nor i8mm.
+    On x86 LLVM finds them, where Linux does not tell, which takes less;
+    of AArch64 LLVM looks for neither dotprod nor i8mm.
     """
     if find_spec("llvmlite") is None:
         raise ImportError("No module named 'llvmlite'")
@@ -144,7 +145,8 @@ class Isa:
 
     @property
     def dots_of_nibbles(self) -> bool:
-        """Whether products of four bytes exist for left ones below 16: then sums of 16 of them fit in 16 bits, where these saturate."""
+        """Whether products of four bytes exist for left ones below 16:
+        then sums of 16 of them fit in 16 bits, where these saturate."""
         return self.dots or self.dot in ("madd256", "madd512")
 
     @property
@@ -212,7 +214,8 @@ def available() -> tuple[Isa, ...]:
 
 
 def _zen4(isa: Isa) -> bool:
-    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4, which is told by what it has and
+    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4,
+    which is told by what it has and
     lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought AVX512-VP2INTERSECT."""
     if isa.lanes != 16:
         return False
@@ -221,19 +224,20 @@ def _zen4(isa: Isa) -> bool:
 
 
 def halves(isa: Isa) -> bool:
-    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their way in two
-    parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
+    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their
+    way in two parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
     return _zen4(isa)
 
 
 def adds_apart(isa: Isa) -> bool:
-    """Whether two additions and a multiply-add of float64 take as long as two multiply-adds, or less: where additions have units of
-    their own, beside which those of multiply-adds stay busy. So it was measured on AMD's Zen 4."""
+    """Whether two additions and a multiply-add of float64 take as long as two multiply-adds, or less: where additions
+    have units of their own, beside which those of multiply-adds stay busy. So it was measured on AMD's Zen 4."""
     return _zen4(isa)
 
 
 def choose(name: str = "") -> Isa:
-    """The instruction set called `name`, else the one in QRUN_ISA, else the best. Raises Declined if this CPU cannot run it."""
+    """The instruction set called `name`, else the one in QRUN_ISA, else the best.
+    Raises Declined if this CPU cannot run it."""
     name = name or os.environ.get("QRUN_ISA", "")
     usable = available()
     if not usable:

@@ -34,7 +34,8 @@ class KernelEmitter:
     """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
-    frozen: what `Flow.frozen` is. feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
+    frozen: what `Flow.frozen` is. feature: of the CPU, which this kernel needs besides those of its instruction set;
+    "" for none.
     """
 
     names: tuple[str, ...]

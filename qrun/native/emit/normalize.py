@@ -1,5 +1,5 @@
-"""Generated normalization of float32 rows, in float64: by mean and deviation, of rows and of channels, and by the root mean
-square."""
+"""Generated normalization of float32 rows, in float64: by mean and deviation, of rows and of channels, and by the root
+mean square."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class LayerNormEmitter(RowwiseEmitter):
     def doubted(self, x: Value, y: Value) -> None:
         """In pairs of float64, the second one what the first one lacks; rows that they leave in doubt are listed.
 
-        The steps are those above; divisions and the root are corrected by what they leave. Of narrower types, of which few
-        results are in doubt, they are listed at once: the reference has them in float64 alone.
+        The steps are those above; divisions and the root are corrected by what they leave. Of narrower types, of which
+        few results are in doubt, they are listed at once: the reference has them in float64 alone.
         """
         w = self.w
         if w.narrowing:
@@ -164,7 +164,8 @@ recheck   is told where all results begin, and for each row in doubt where it an
 
 @emitter("standardize_channels")
 class ChannelNormEmitter(LayerNormEmitter):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, scale and bias of each channel. Rows in doubt are listed."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, scale and bias of each channel.
+    Rows in doubt are listed."""
 
     own = CHANNELS
 

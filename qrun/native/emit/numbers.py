@@ -198,7 +198,8 @@ _ROOM = 128
 
 
 def finer(value: Value, sizes: Value) -> Value:
-    """Whether elements, float64, keep a sum of all from being exact in any order: i1, lane by lane. sizes: that of all magnitudes.
+    """Whether elements, float64, keep a sum of all from being exact in any order: i1, lane by lane.
+    sizes: that of all magnitudes.
 
     With 2**e the power of two up to that and g = 2**(e - 50), every sum of some of them is a multiple of g, and at most
     2**52 g, if all elements are multiples of g. Adding 1.5 * 2**(e + 2) rounds to multiples of g.
@@ -208,7 +209,8 @@ def finer(value: Value, sizes: Value) -> Value:
 
 
 class RecheckEmitter:
-    """Rows of `x` elements, each with a result of `y`; recheck: the address of what makes them. Made in the entry block.
+    """Rows of `x` elements, each with a result of `y`; recheck: the address of what makes them.
+    Made in the entry block.
 
     shared: another one whose list is empty whenever this one's is not.
     """

@@ -1,4 +1,5 @@
-"""Generated normalization of the channels of float32 pixels, in float64: by the squares of neighbours, and by constants."""
+"""Generated normalization of the channels of float32 pixels, in float64: by the squares of neighbours,
+and by constants."""
 
 from __future__ import annotations
 

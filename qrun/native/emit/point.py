@@ -16,8 +16,8 @@ Of two codes u and v, int8 ones 128 higher (but for fma):
 int    y = saturate(RNE(w * m + c) + add), w = u * A + v * B + offset in int32, A and B int16
 fma    y = saturate(RNE(u * a + (v * b + c)) + add) in float32, u and v the codes themselves
 mul    y = saturate(RNE((u - u_zero) * (v * s + t) * m + c) + add) in float32, everything before m exact
-f64    y = low word of (((U * a + (V * b + c)) + snap) + turn) + add, saturated, in float64; U = u + 4096, V = v + 4096; snap
-       and turn are large enough to round: first to a grid that makes ties exact, then to integers
+f64    y = low word of (((U * a + (V * b + c)) + snap) + turn) + add, saturated, in float64; U = u + 4096, V = v + 4096;
+       snap and turn are large enough to round: first to a grid that makes ties exact, then to integers
 table  one pair after the other in a table of all 65,536, by the codes' bits
 """
 
@@ -203,7 +203,8 @@ class PointEmitter(RowsEmitter):
         return found
 
     def _lookup(self, x: Value) -> Value:
-        """Look codes up in four quarters of the table: TBL gives 0 for indices from 64 on, TBX what was found before."""
+        """Look codes up in four quarters of the table: TBL gives 0 for indices from 64 on,
+        TBX what was found before."""
         found = self.w.call(self.kind, f"{_NEON}tbl4.v16i8", *self.constants[:4], x)
         for first in range(4, 16, 4):
             x = x - 64
@@ -257,7 +258,8 @@ class PairEmitter(RowsEmitter):
         return [self.bytes.low_words(*pair) for pair in halves]
 
     def _double(self, u: Value, v: Value) -> Value:
-        """A float64 estimate. Its products are exact, so that it does not matter whether they are fused with the sums."""
+        """A float64 estimate. Its products are exact, so that it does not matter whether they are fused with the
+        sums."""
         k = self.known
         return u.fma(k["a"], v.fma(k["b"], k["c"])) + k["snap"] + k["turn"]
 

@@ -1,5 +1,5 @@
-"""Generated pools: for every pixel the largest element, a function of the sum of codes, or the mean of float32 in float64,
-over a table of offsets."""
+"""Generated pools: for every pixel the largest element, a function of the sum of codes, or the mean of float32 in
+float64, over a table of offsets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Generated preparation of products of which something comes with the run.
 
-Constant weights w, and a zero point of the activations: sum (x - zero) * w = sum x * w - zero * sum w. `prepare` makes what
-the sums start from, the row that stands for padding, and the constants of the float32 operations that follow.
+Constant weights w, and a zero point of the activations: sum (x - zero) * w = sum x * w - zero * sum w. `prepare` makes
+what the sums start from, the row that stands for padding, and the constants of the float32 operations that follow.
 
 Two operands: for int8 weights w = b - shift and d = shift - b_zero:
 
@@ -32,15 +32,15 @@ first, sums, places  int32 [tiles][width]: what the sums start from for a zero p
 starts       int32 [tiles][width]: first - zero * sums
 padding      `fill` bytes, a multiple of 64, of the zero point
 constants    float32 [tiles][fields][width], as the form's steps want them
-low, high    the limits of a step c; the operands of m and a are the sources: one number (operands ``s``) or one for each
-             channel (``v``)
+low, high    the limits of a step c; the operands of m and a are the sources: one number (operands ``s``) or one for
+             each channel (``v``)
 """
 _FILL = 64
 PACK = names("b* zero* first* weights* starts* matrix line depth quads panels tiles factor! flip!")
 """One 8-byte word each.
 
-b            matrices of `depth` rows, at least one, that lie `line` bytes apart; matrix: bytes from one to the next. Reads
-             may run over a row's end, to whole vectors
+b            matrices of `depth` rows, at least one, that lie `line` bytes apart; matrix: bytes from one to the next.
+             Reads may run over a row's end, to whole vectors
 zero         the left operand's 8-bit zero point (operands ``zero``)
 weights      int8 [matrices][panels][quads][width][4], 0 from `depth` on
 first        int32 [panels][width]; starts int32 [matrices][panels][width]: first - (factor + zero) * the weights' sum
@@ -137,7 +137,8 @@ class PackEmitter(KernelEmitter):
             (to + step).store(first - self.factor * total, 4)
 
     def _quad(self, rows: list[Value], keep: Value | None, to: Value, totals: list[Value]) -> list[Value]:
-        """Pack a quad of all columns; what it adds to the weights' sums with it. keep: the bytes of a lane that exist."""
+        """Pack a quad of all columns; what it adds to the weights' sums with it.
+        keep: the bytes of a lane that exist."""
         n, made = self.isa.lanes, []
         for place, total in enumerate(totals):
             low, high = (x | y for x, y in self._pairs([row + place * n for row in rows]))

@@ -1,10 +1,12 @@
-"""The generated walks of recurrent operators along their sequences: in each step a product for each gate, then the cell.
+"""The generated walks of recurrent operators along their sequences:
+in each step a product for each gate, then the cell.
 
-Of float32, the product is that of floats.py: of the states before the step with the gates' parts of R, which lie panel after
-panel and are converted as they are read, plus what the inputs give to the gates.
+Of float32, the product is that of floats.py: of the states before the step with the gates' parts of R, which lie panel
+after panel and are converted as they are read, plus what the inputs give to the gates.
 
 Of codes, in each step H is quantized, as all sequences together ask for. A sum of codes times both
-scales, plus what the inputs give to the gate, is rounded once: where float64 does not decide it, it is rounded to odd first.
+scales, plus what the inputs give to the gate, is rounded once:
+where float64 does not decide it, it is rounded to odd first.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ columns    units of the cell; row_block: sequences of a tile, of which `rows` ha
 recheck    also makes states that nothing else decides
 initial_h, initial_c  float32 [directions][rows][columns], in the order that `walk` tells
 lengths    int32, of each sequence
-walk       int64: HEADER words, then WORDS for each direction and step, then float32 [directions][columns]: what is added
-           to the product of the gate h (linear)
+walk       int64: HEADER words, then WORDS for each direction and step, then float32 [directions][columns]: what is
+           added to the product of the gate h (linear)
 """
 
 
 @emitter("recurrent")
 class RecurrentEmitter(WalkEmitter, FloatProductEmitter):
-    """operands: ``rows``, the cell, how many of its units are made at once, its activations, joined by commas, and ``clip``."""
+    """operands: ``rows``, the cell, how many of its units are made at once, its activations, joined by commas,
+    and ``clip``."""
 
     names = NAMES
     gate: Value
@@ -115,7 +118,8 @@ _LEAST = 2.0**-125
 
 @emitter("quantized_recurrent")
 class QuantizedRecurrentEmitter(WalkEmitter):
-    """rows: up to how many are multiplied at a time. operands: as of RecurrentEmitter. The thread's memory has the codes of H, [rows][4 * depth]."""
+    """rows: up to how many are multiplied at a time. operands: as of RecurrentEmitter.
+    The thread's memory has the codes of H, [rows][4 * depth]."""
 
     names = CODED_NAMES
     own_memory = True
@@ -137,7 +141,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         self.cells_of(walk, number, resets=False)
 
     def _quantized(self, h: Value) -> tuple[Value, Value]:
-        """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32, both as they are multiplied."""
+        """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32,
+        both as they are multiplied."""
         w, a, lanes = self.w, self.a, self.isa.lanes
         zeros = [w.zero(self.floats)] * 3
         with w.loop(0, a.rows * a.columns, lanes, zeros) as turn:
@@ -196,7 +201,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def _scaled(
         self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
     ) -> None:
-        """A vector of units: sums times their factor plus what the inputs give; starts: where that is, and where results go."""
+        """A vector of units: sums times their factor plus what the inputs give;
+        starts: where that is, and where results go."""
         mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
         for total, (inputs, sums) in zip(totals, starts, strict=True):
             added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
@@ -213,7 +219,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
 
 
 def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """number * factor + added rounded once to float64, and then to float32; and i1: where that may be once too often."""
+    """number * factor + added rounded once to float64, and then to float32;
+    and i1: where that may be once too often."""
     if not number.w.fused:
         product = number * factor
         total, reach = product + added, (abs(product) + abs(added)) * _REACH

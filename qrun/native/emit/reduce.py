@@ -43,7 +43,8 @@ class SumEmitter(RowwiseEmitter):
         return rounds_apart(made - reach, made + reach).any()
 
     def doubted(self, x: Value, y: Value) -> None:
-        """Ties are common where few elements are added, or divided by a small number. The result stays if all sums are exact."""
+        """Ties are common where few elements are added, or divided by a small number.
+        The result stays if all sums are exact."""
         sizes = self._sizes(x)
         some = self.some(lambda n, at: finer(self.term(self.loaded(n, x, at)), sizes.splat(n)))
         with self.w.when(some):
@@ -160,8 +161,8 @@ whole   the elements of a row that are made `rows` at once; the rest is made one
 
 @emitter("folded")
 class FoldedEmitter(KernelEmitter):
-    """`rows` elements at once. operands: the kind of the elements. form: ``sum``, ``product``, ``sum_abs``, ``sum_square``,
-    ``mean`` (of up to 32 bits, toward zero), ``greatest`` or ``least``."""
+    """`rows` elements at once. operands: the kind of the elements. form: ``sum``, ``product``, ``sum_abs``,
+    ``sum_square``, ``mean`` (of up to 32 bits, toward zero), ``greatest`` or ``least``."""
 
     names = FOLDED
 
@@ -227,7 +228,8 @@ units, chunk  blocks of all places before, and those of a tile
 
 @emitter("running")
 class RunningEmitter(KernelEmitter):
-    """`rows` neighbours at once. operands: the kind of the elements; float32 is added in float64, and each result rounded.
+    """`rows` neighbours at once. operands: the kind of the elements;
+    float32 is added in float64, and each result rounded.
 
     form: ``sum`` or ``product``, with ``_before`` where an element is not part of its own result.
     """

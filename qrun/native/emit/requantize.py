@@ -1,5 +1,5 @@
-"""From int32 accumulators to results: one generated sequence for every form of emit/spec.py, and the stores; and the part of its
-proofs that is generated: between which numbers the inverse of a multiplier may lie (see proof/search.py).
+"""From int32 accumulators to results: one generated sequence for every form of emit/spec.py, and the stores; and the
+part of its proofs that is generated: between which numbers the inverse of a multiplier may lie (see proof/search.py).
 
 The float32 operations that follow a sum in a graph (TAIL) are made one by one, as the graph has them.
 
@@ -129,8 +129,8 @@ class Requantizer:
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
-        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on. The last panel's cut vector is stored
-        through the mask.
+        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on. The last
+        panel's cut vector is stored through the mask.
         """
         if self.isa.dot == "madd256" and self.vectors <= 2 and self.out not in WIDE and self.form != "table":
             done = self._packed32([self.row(acc, held) for acc in block])

@@ -14,7 +14,8 @@ NAMES = (
 )
 """One 8-byte word each. The third outer axis is the first one that is interpolated.
 
-line_at, line_weights  int64 [taps][lines], float64 of that shape: where in x an index of it reads, in bytes, and the weights
+line_at, line_weights  int64 [taps][lines], float64 of that shape:
+where in x an index of it reads, in bytes, and the weights
 at, weights            int64 [taps][count], float64: the same of the second one, in bytes of the thread's memory
 pitch                  elements from one index of the second axis to the next, in the thread's memory
 length, count          of the second axis, in x and in y; of neighbours, 1 for the first
@@ -28,8 +29,8 @@ _MADE = {"f64": 8, "u8": 1, "s8": 1}
 class ResampleEmitter(StridedEmitter):
     """`rows` elements at once, `vectors` taps of the first axis and `unroll` of the second; operands: the kind of x.
 
-    form: ``columns`` of elements that stay side by side, or ``neighbours``, where the second axis is the innermost one and
-    a row of it is read as columns; ``+cut``: integers are cut off, not rounded.
+    form: ``columns`` of elements that stay side by side, or ``neighbours``, where the second axis is the innermost one
+    and a row of it is read as columns; ``+cut``: integers are cut off, not rounded.
     A row of sums of the first axis lies in the thread's memory; those of the second are made of it.
     """
 

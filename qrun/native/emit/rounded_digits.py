@@ -1,20 +1,22 @@
 """The product of digits.py where (code - 8) * scale is rounded to float32, which columns look up.
 
-Such a weight is ulp(scale) * (n * m + r), with m the integer that the scale's 24 bits are, n the code less 8, and r what
-rounding adds, an integer from -4 to 4: a number for each code, of each column and block, which is looked up in registers.
-r * ulp(scale) is so little that its sum needs the three upper digits only; what the others would add joins the reach.
+Such a weight is ulp(scale) * (n * m + r), with m the integer that the scale's 24 bits are, n the code less 8, and r
+what rounding adds, an integer from -4 to 4: a number for each code, of each column and block, which is looked up in
+registers. r * ulp(scale) is so little that its sum needs the three upper digits only;
+what the others would add joins the reach.
 
-In vectors of 256 bits a column has four bytes of a table. Which of them a code needs, and whether r has the other sign, say
-tables that all columns share:
+In vectors of 256 bits a column has four bytes of a table. Which of them a code needs, and whether r has the other sign,
+say tables that all columns share:
 
     table     column 0: r of 3, 5, 6, 7 | column 1: .. | ..
 
-With AVX512-VBMI tables have all r of sixteen columns, 8 added; their places are codes with the number of the column above
-them. These places are factors of the digits themselves: what the number of the column adds is the same for all k, and is
-taken away with the 8.
+With AVX512-VBMI tables have all r of sixteen columns, 8 added; their places are codes with the number of the column
+above them. These places are factors of the digits themselves: what the number of the column adds is the same for all k,
+and is taken away with the 8.
 
     places    bits 0 to 3: the code; 4 and 5: which 16 bytes of a register; 6: which register of a pair
-    tables    column 0 | column 4 | column 8 | column 12; of the next register column 1 | ..; columns 2 and 3 have the other pair
+    tables    column 0 | column 4 | column 8 | column 12; of the next register column 1 | ..; columns 2 and 3 have the
+              other pair
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Float64 sums of products rounded to float32, or a narrower type, as the real sums are: proved, or else added again without error.
+"""Float64 sums of products rounded to float32, or a narrower type, as the real sums are:
+proved, or else added again without error.
 
 A sum is proved if both ends of its reach round alike. The others are added again, product by product, with what each
-addition lost (numbers.py, two_sum); if the remainder tells which way to go, the sum is rounded to odd, and so once. What
-is still not known goes into a list, for `recheck` to make.
+addition lost (numbers.py, two_sum); if the remainder tells which way to go, the sum is rounded to odd, and so once.
+What is still not known goes into a list, for `recheck` to make.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from qrun.native.emit.values import ZERO
 from qrun.native.emit.widen import first_lanes
 
 REACH, ALPHA, BETA, FLAW, LOW, HIGH, ADDED = range(0, 56, 8)
-"""Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
-sum of all that was lost may be off, relative to that of its sizes; what results are limited to (Clip, Relu), and the zero that is
-added to them: -0 leaves each as it is, 0 makes 0 of -0."""
+"""Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what
+the sum of all that was lost may be off, relative to that of its sizes; what results are limited to (Clip, Relu), and
+the zero that is added to them: -0 leaves each as it is, 0 makes 0 of -0."""
 BATCH = 48
 """Bytes of an entry of `batches`."""
 _ADDEND = 2.0**-50
@@ -34,14 +35,14 @@ _DIGITS = 53
 
 
 class RoundingEmitter(KernelEmitter):
-    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend); ``+limits`` if Clip
-    or Relu follows.
+    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta *
+    addend); ``+limits`` if Clip or Relu follows.
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
     right_column: where it is in b. begins: whether sums begin with the addend, for which their reach then pays.
-    lengths: where the rows' reaches are kept. rounded_rows: rows of the result that are rounded together. mixes: whether sums of rows
-    with infinities or NaN are not those of their products, so that they are made again.
+    lengths: where the rows' reaches are kept. rounded_rows: rows of the result that are rounded together. mixes:
+    whether sums of rows with infinities or NaN are not those of their products, so that they are made again.
     """
 
     own_memory = True
@@ -70,8 +71,8 @@ class RoundingEmitter(KernelEmitter):
         return self.a.addend_row
 
     def take_batch(self, batch: Value, addend: Value | None = None) -> Value:
-        """Find where the product of this number reads and writes. Returns where its entry of `batches` is. addend: from where
-        its own is counted, if that is not as usual."""
+        """Find where the product of this number reads and writes. Returns where its entry of `batches` is. addend: from
+        where its own is counted, if that is not as usual."""
         a, self.batch = self.a, batch
         starts, operands = a.batches + batch * BATCH, (a.a, a.b, a.addend if addend is None else addend, a.y)
         x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate(operands))
@@ -243,8 +244,8 @@ class RoundingEmitter(KernelEmitter):
                 self.doubts.add(number, column + lane.index)
 
     def added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value, Value]:
-        """The sum of products, what its additions lost, the sum of the magnitudes of what each lost, and the least magnitude
-        of a product or addend that is not 0."""
+        """The sum of products, what its additions lost, the sum of the magnitudes of what each lost, and the least
+        magnitude of a product or addend that is not 0."""
         w, a, scaled = self.w, self.a, self.form == "scaled"
         begun = [*[w.zero(self.kind)] * 3, w.value(self.kind, math.inf)]
         with w.loop(0, a.taps, 1, begun) as tap:

@@ -10,7 +10,8 @@ A row's digits for a block of DEPTH k:
 
     group 0   digit 0: k 0 2 4 6, k 1 3 5 7 | digit 1 | .. | digit 4      8 bytes each
     group 1   ..
-    numbers   quantum, sum of all q, float64; what the sums of lower and upper digits start from, int32 | ..   for each piece
+    numbers   quantum, sum of all q, float64; what the sums of lower and upper digits start from, int32 | ..,
+              for each piece
     bits      those of all q's digits together, in 8 bytes
 """
 
@@ -33,7 +34,8 @@ _BITS = 38
 """A piece's greatest element becomes a number of up to 2**39 less a 65th part, which these digits have."""
 _MARGIN = 1 + 2.0**-6
 LOWER = 2
-"""Digits that make the lower one of the two integers that q is made of; UPPER_STEP: what the other one is multiplied with."""
+"""Digits that make the lower one of the two integers that q is made of;
+UPPER_STEP: what the other one is multiplied with."""
 UPPER_STEP = 2.0 ** (8 * LOWER)
 MIDDLE = 8
 """Of the codes."""
@@ -107,8 +109,8 @@ class RowDigitsEmitter(CodedProductEmitter):
         return self.squares + row * (8 * self.lanes)
 
     def _piece(self, source: Value, target: Value, start: Value, before: Sequence[Value]) -> list[Value]:
-        """Make the digits of a piece that starts at this k of the block. before: eight lanes of the bits that digits have, and of
-        the sums of squares. Returns these with its own."""
+        """Make the digits of a piece that starts at this k of the block. before: eight lanes of the bits that digits
+        have, and of the sums of squares. Returns these with its own."""
         xs = []
         for n in range(0, self.piece, LANES):
             mask = first_lanes(self.size - start - n, LANES)
@@ -142,12 +144,13 @@ class RowDigitsEmitter(CodedProductEmitter):
     def losses(self, upper: Value, whole: Value, off: Value, unit: Value) -> list[Value]:
         """What digits lose of eight elements, one for each of `shares`.
 
-        upper: the upper digits as integers, with the bias; whole: all digits, float64; off: what they are less than the elements."""
+        upper: the upper digits as integers, with the bias; whole: all digits, float64;
+        off: what they are less than the elements."""
         return [off]
 
     def _digits(self, integers: Value, target: Value) -> Value:
-        """Store the digits of eight integers, to which the bias was added: of even k, then of odd k. Returns them, eight bytes
-        of each integer."""
+        """Store the digits of eight integers, to which the bias was added: of even k, then of odd k. Returns them,
+        eight bytes of each integer."""
         digits, order = integers ^ _BIAS, [*range(0, LANES, 2), *range(1, LANES, 2)]
         first = digits.trunc("i32").bitcast(f"<{4 * LANES} x i8>")
         target.store(first.shuffled([4 * k + n for n in range(4) for k in order]), 4)

@@ -134,7 +134,8 @@ class RowwiseEmitter(KernelEmitter):
         return self.joined(lambda n, at: (x + at * 4).load(f"<{n} x float>", 4), first, better)
 
     def joined(self, term: Term, first: Value, join: Callable[[Value, Value], Value]) -> Value:
-        """`first` joined with all terms: within each lane, then over the lanes, then with the elements that fill no vector."""
+        """`first` joined with all terms: within each lane, then over the lanes,
+        then with the elements that fill no vector."""
         w, n = self.w, self.n
         block = self.a.length & -(SUMS * n)
         with w.loop(0, block, SUMS * n, [first] * SUMS) as turns:

@@ -1,8 +1,8 @@
 """The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
 
     segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done.
-             Helpers leave out calls that are the leader's alone, and waits before such calls only. A call whose guard, a byte,
-             is 0 is left out by all; the leader counts its tiles as finished
+             Helpers leave out calls that are the leader's alone, and waits before such calls only. A call whose guard,
+             a byte, is 0 is left out by all; the leader counts its tiles as finished
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
     repeat   lead, many times: what a turn makes is copied to where the next one reads it
@@ -14,9 +14,9 @@ which is the same if it found none; then when it came to the end.
 Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and
 finds the tiles taken; nobody waits for a sleeping thread.
 
-Who waits long gives its processor to others, through the function whose address the state has at YIELD, 0 for none. A system
-may wake a helper on the leader's processor: without that, each would wait there, for milliseconds, for what the other cannot
-do meanwhile. At first a thread waits without, as giving way costs more than most waits take.
+Who waits long gives its processor to others, through the function whose address the state has at YIELD, 0 for none. A
+system may wake a helper on the leader's processor: without that, each would wait there, for milliseconds, for what the
+other cannot do meanwhile. At first a thread waits without, as giving way costs more than most waits take.
 
 Which thread sees what, and why each memory ordering suffices (names of LLVM; C++ says relaxed for monotonic):
 
@@ -28,8 +28,8 @@ acquire     Reading that count in a barrier. The additions of several threads ar
 seq_cst     Opening, entering, closing. A helper adds itself to those inside, then looks whether the run is still open;
             the leader closes it, then looks whether someone is inside. Each stores one word and then loads the other's:
             with release and acquire both could read what was there before (Dekker's problem), and the helper would run
-            calls whose counters the next run resets. In one total order, one of the two sees the other: a helper that is
-            too late leaves without touching anything.
+            calls whose counters the next run resets. In one total order, one of the two sees the other: a helper that
+            is too late leaves without touching anything.
             Opening is also the release that the plan, its range and its counters need, which are plain stores; leaving
             is the release after which the leader, who reads that nobody is inside, has all results. Both would do with
             less, but happen once a run and thread.
@@ -68,7 +68,8 @@ def _undecided(w: Flow, plan: Value, doubtful: Value, doubts: Value) -> Value:
 
 
 def _direct(w: Flow, told: Value) -> Value:
-    """A run that is one call from Python, which tells where each array is as an object: 1 if a call could not decide a result.
+    """A run that is one call from Python, which tells where each array is as an object:
+    1 if a call could not decide a result.
 
     A word of an argument struct that is to be an address in an array gets where its elements begin, plus so many bytes.
     """
@@ -223,9 +224,10 @@ def _tallied(w: Flow, first: Value, count: Value) -> None:
 
 
 def _repeat(clock: str, w: Flow, state: Value, first: Value, end: Value, scratch: Value, turns: Value) -> Value:
-    """A loop around `lead`, which ends when a byte is 0 after a turn, when so many turns are done or so much time is over, or when a
-    call could not decide a result: then what that turn made is copied nowhere, so that it can be made again elsewhere. Returns how
-    many turns were done. In how many of them a byte was 1, and how long each call took, in ticks, is added up."""
+    """A loop around `lead`, which ends when a byte is 0 after a turn, when so many turns are done or so much time is
+    over, or when a call could not decide a result: then what that turn made is copied nowhere, so that it can be made
+    again elsewhere. Returns how many turns were done. In how many of them a byte was 1, and how long each call took,
+    in ticks, is added up."""
     plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
     moves, doubtful, going, spans = (
         (turns + place).load("ptr", 8) for place in (spec.MOVES, spec.DOUBTFUL, spec.GOING, spec.SPANS)
@@ -264,7 +266,8 @@ def _repeat(clock: str, w: Flow, state: Value, first: Value, end: Value, scratch
 
 
 def runner_text(architecture: str) -> str:
-    """LLVM IR of `lead`, `follow`, `repeat` and `direct`. The unit of the time stamps is the processor's; whoever reads them finds it."""
+    """LLVM IR of `lead`, `follow`, `repeat` and `direct`. The unit of the time stamps is the processor's;
+    whoever reads them finds it."""
     clock, segment = (
         _CLOCK[architecture],
         "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield",

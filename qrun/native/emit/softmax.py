@@ -177,7 +177,8 @@ class SoftmaxEmitter(KernelEmitter):
         return turn.carried[0].reduced("fmax").test("oge", self.certain)
 
     def _look_up(self, x: Value, y: Value, table: Value, shift: Value) -> None:
-        """Look up and store the result of each code. The table's index is 255 minus the distance to the greatest code."""
+        """Look up and store the result of each code. The table's index is 255 minus the distance to the greatest
+        code."""
         w, a, n = self.w, self.a, self.spec.rows
         if self.planes:
             pieces = [(table + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)]

@@ -1,7 +1,8 @@
 """What a kernel is specialised on; everything else is an argument at run time. And sizes that planners need to know.
 
-Nothing here writes IR: a planner that needs no more of `emit` than this, and the instruction sets, imports no emitter. The
-words of an argument struct are the emitter's alone; a compiled kernel brings their names along (machine/compile.py).
+Nothing here writes IR: a planner that needs no more of `emit` than this, and the instruction sets, imports no emitter.
+The words of an argument struct are the emitter's alone;
+a compiled kernel brings their names along (machine/compile.py).
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from qrun.native.emit.isa import Isa
 class KernelSpec:
     """One kernel.
 
-    kind:    which emitter writes it, by the name that `emit/kernel.py::emitter` declares it with. Its docstring says what rows,
-             vectors, unroll, form and operands mean; most often it is this:
+    kind:    which emitter writes it, by the name that `emit/kernel.py::emitter` declares it with. Its docstring says
+             what rows, vectors, unroll, form and operands mean; most often it is this:
     isa:     name of the instruction set.
     rows, vectors: the register block; or how many elements, and rows of them, are made at once.
     unroll:  k-steps of 4 bytes, or taps, per turn of the inner loop; of copies bytes of an element.
     form:    how results are made of sums (see BYTES and TAIL), or the functions that are made.
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
-    prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop, or per row of the right matrix
-             (float_product); 1 where rows that are made of operands, or codes, are fetched before they are needed.
+    prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop, or per row of the right
+             matrix (float_product); 1 where rows that are made of operands, or codes,
+             are fetched before they are needed.
     operands: the kinds of operands, indices or elements (emit/expression.py), or where they are and how they lie.
     halves:  float64 sums are added in vectors of half the size (recurrent).
     """
@@ -70,23 +72,25 @@ DTYPE_OF = {out: dtype for dtype, out in OUT_OF.items()}
 FACTOR_BYTES = {"ort": 8, "real": 32}
 """Bytes that a column of sums needs to become float32, in forms whose scales come with the run."""
 NARROW = {"float16": "f16", "bfloat16": "bf16"}
-"""Types whose numbers kernels keep as float32, by numpy's names: results of kernels with such an `out` are rounded to them."""
+"""Types whose numbers kernels keep as float32, by numpy's names:
+results of kernels with such an `out` are rounded to them."""
 WIDE = ("i32", "f32")
 """Types of results that have four bytes."""
 TAIL = "tail-"
 _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
 """Steps of a form that begins with TAIL, a letter each, with their number of float32 constants: m multiplies, a adds, r
-takes the greater one of x and 0, c clips to two limits. Each step rounds to float32; the first takes the sum as float32."""
+takes the greater one of x and 0, c clips to two limits. Each step rounds to float32;
+the first takes the sum as float32."""
 ENTRY = 64
-"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier, and what
-helpers leave out."""
+"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier, and
+what helpers leave out."""
 SKIP, PASS = 1, 2
 """Bits of what helpers leave out: the call itself, and the wait after it."""
 DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
 """In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
 of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
-finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is read
-with the first one: all threads write them, while they read the arguments."""
+finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is
+read with the first one: all threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, GONE, STATE = 0, 64, 128, 144, 152, 160, 168, 192, 256
 """The state that leader and helpers share, in bytes from its start.
 
@@ -99,8 +103,8 @@ GENERATION  the generation that was open last
 GONE        how many helpers have left
 STATE       the end of it all
 
-OPEN, INSIDE and GONE have a cache line each. YIELD to GENERATION share that of RANGE, since the leader alone changes them, and
-never while a run is open.
+OPEN, INSIDE and GONE have a cache line each. YIELD to GENERATION share that of RANGE, since the leader alone changes
+them, and never while a run is open.
 """
 STATE_AT, FIRST_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 72, 8)
 """What a run that is one call is told, in bytes from its start.
@@ -115,8 +119,8 @@ DOUBTFUL_AT, DOUBTS_AT  calls that may leave a result undecided, and how many
 Behind these stand the addresses of the array objects.
 """
 PLACE = 24
-"""Bytes of a place, three words: where the address of an array object is; the word that is to hold where its elements begin;
-how many bytes are added to that."""
+"""Bytes of a place, three words: where the address of an array object is; the word that is to hold where its elements
+begin; how many bytes are added to that."""
 MOST, MOVES, BEFORE, AFTER, DOUBTFUL, DOUBTS, GOING, SPANS, TICKS, SPELL, TALLIES, TURNS = range(0, 96, 8)
 """What many turns of a program are told, in bytes from its start.
 
@@ -132,8 +136,8 @@ TALLIES           how many moves follow that add a byte to a number: of turns th
 TURNS             the end of it all
 """
 LONG = {"x86_64": 1 << 27, "aarch64": 1 << 21}
-"""Ticks that turns in a row may take, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two milliseconds or
-more of one of 1 GHz or less."""
+"""Ticks that turns in a row may take, by architecture: 30 milliseconds or more of a clock of 1 to 5 GHz; two
+milliseconds or more of one of 1 GHz or less."""
 MOVE = 40
 """Bytes of a move: from where, to where, how many bytes, and how much further on both are in the next turn."""
 
@@ -147,8 +151,8 @@ HELD = (
 
 repeat, moved    functions of emit/runner.py; plan, calls, state, turns: what `repeat` is given
 most             how many turns there are at most
-point, points    rows of three words, and how many: the byte of the struct where the address of an operand is, where that
-                 address is to be put, and what is added to it
+point, points    rows of three words, and how many: the byte of the struct where the address of an operand is, where
+                 that address is to be put, and what is added to it
 first, firsts    moves before all turns, and how many; last, lasts: those after them
 stopped          whether the turns came to an end
 count            where their number is added to
@@ -158,7 +162,8 @@ UNDECIDED, LATE, FAILED, INTERRUPTED = 1, 2, 1 << 61, 1 << 62
 
 UNDECIDED    the reference has to decide
 LATE         the time is up
-FAILED       of the first failure of what a process calls; of the next one FAILED - 1, and so on (machine/call.py::mark_of)
+FAILED       of the first failure of what a process calls; of the next one FAILED - 1, and so on
+             (machine/call.py::mark_of)
 INTERRUPTED  is added to these where the failure is an interrupt
 """
 PIECE = 16
@@ -190,7 +195,8 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def repeated_words(spec: KernelSpec) -> tuple[str, ...]:
-    """Words of the struct of turns as one call: operands, those that say how many turns there are, and the run's own memory."""
+    """Words of the struct of turns as one call: operands, those that say how many turns there are,
+    and the run's own memory."""
     told = [f"{name}*" for name in ("count", "going") if name in spec.form.split()]
     return (*(f"operand{n}*" for n in range(spec.rows)), *told, "held*", "none", "tiles")
 

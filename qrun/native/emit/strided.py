@@ -1,4 +1,5 @@
-"""What kernels share that walk operands with strides: tiles of units, each an index of three outer axes and a chunk; and triangles."""
+"""What kernels share that walk operands with strides: tiles of units,
+each an index of three outer axes and a chunk; and triangles."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class StridedEmitter(KernelEmitter):
         self.starts: dict[str, Value] = {}
 
     def tile(self, tile: Value) -> None:
-        """Make one tile: for each of its units, let the operands start at the unit's outer index, and make its chunk."""
+        """Make one tile: for each of its units, let the operands start at the unit's outer index,
+        and make its chunk."""
         w, a = self.w, self.a
         start, end = tile.part(a.share, a.units)
         rest, chunk = divmod(start, a.chunks)
@@ -192,8 +194,8 @@ diagonal        where in a matrix' first row the elements behind the diagonal be
 
 @emitter("triangle")
 class TriangleEmitter(KernelEmitter):
-    """Elements of `unroll` bytes, `rows` of them at once. form: ``upper`` keeps what is behind the diagonal, ``lower`` what is
-    before it."""
+    """Elements of `unroll` bytes, `rows` of them at once. form: ``upper`` keeps what is behind the diagonal, ``lower``
+    what is before it."""
 
     names = TRIANGLE
     frozen = True

@@ -22,8 +22,8 @@ POWERS = tuple(2.0 ** (n / SIZE) for n in range(SIZE))
 ERF_END = 1006 / 256
 """erf is 1, rounded to float32, from 3.92 on."""
 ERF_STEP = 65 / 256
-"""From the middle of one piece of erf to that of the next; the first one begins in its middle, 0. It has few bits, so that what
-float32 numbers lie from a middle is exact in float32."""
+"""From the middle of one piece of erf to that of the next; the first one begins in its middle, 0. It has few bits, so
+that what float32 numbers lie from a middle is exact in float32."""
 _DEGREE, _WIDE = 8, 5
 """Of a piece's polynomial, and how many of its terms need float64."""
 
@@ -55,7 +55,8 @@ def _looked_up_single(table: Sequence[float], index: Value) -> Value:
 
 
 def power(raised: Value, steps: int) -> Value:
-    """2**(n / steps) for an integer n in the low bits of float64; steps: 1, or SIZE where one instruction looks up a number.
+    """2**(n / steps) for an integer n in the low bits of float64;
+    steps: 1, or SIZE where one instruction looks up a number.
 
     The bits that stand for a whole power are added to the exponent of 1, or of what the others stand for.
     """

@@ -1,5 +1,5 @@
-"""Functions of float64 vectors in IR, with relative errors below 2**-49: of angles, logarithms and what is made of them, and the
-error function.
+"""Functions of float64 vectors in IR, with relative errors below 2**-49: of angles, logarithms and what is made of
+them, and the error function.
 
 What they are given was float32, or follows from such numbers, so that it is not subnormal.
 """
@@ -105,7 +105,8 @@ _FRACTION = (1 << 52) - 1
 """Bits of a float64 that are not its exponent or its sign."""
 _WHOLE = 0x4330000000000000
 _COUNT = 2.0**52 + 1023
-"""2**52: its bits with an integer in the low ones are 2**52 more than it. An exponent is 1023 more than what it stands for."""
+"""2**52: its bits with an integer in the low ones are 2**52 more than it.
+An exponent is 1023 more than what it stands for."""
 _LN2 = math.log(2)
 
 
@@ -285,13 +286,14 @@ def quick_tanh(x: Value) -> tuple[Value, Value]:
 QUICK = {"sigmoid": quick_sigmoid, "tanh": quick_tanh}
 """Functions of float32 that are not large, as those of gates are not: float64 in few steps.
 
-Each returns what float64 rounds to, and an i1 in each lane: where that may not be the result, because the number is large, or
-because the middle between two float32 is near. Those lanes are made again, in the steps of numbers.py.
+Each returns what float64 rounds to, and an i1 in each lane: where that may not be the result, because the number is
+large, or because the middle between two float32 is near. Those lanes are made again, in the steps of numbers.py.
 """
 
 
 def _powers(x: Value, function: str) -> tuple[Value, Value]:
-    """2**n and p with exp(x) = 2**n * (1 + p), for a size of up to 160. n is a multiple of 1 / 16 where there are tables."""
+    """2**n and p with exp(x) = 2**n * (1 + p), for a size of up to 160.
+    n is a multiple of 1 / 16 where there are tables."""
     steps, terms = tabled.SIZE if x.w.permutes else 1, _TERMS[function][x.w.permutes]
     raised = x.fma(steps / math.log(2), MAGIC64)
     rest = (raised - MAGIC64).fma(-math.log(2) / steps, x)

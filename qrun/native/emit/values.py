@@ -201,7 +201,8 @@ class Value:
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
     def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
-        """A vector of the elements with these numbers, of this vector and then of the other one; negative: any element."""
+        """A vector of the elements with these numbers, of this vector and then of the other one;
+        negative: any element."""
         lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
         kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
         return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
@@ -246,7 +247,8 @@ def constants(kind: str, numbers: Iterable[int]) -> str:
 
 class Instructions:
     """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
-    instruction takes, in each lane, one of sixteen float64. narrowing: what rounds results to a narrower type (conversions.py)."""
+    instruction takes, in each lane, one of sixteen float64.
+    narrowing: what rounds results to a narrower type (conversions.py)."""
 
     narrowing: Callable[[Value], Value] | None = None
 

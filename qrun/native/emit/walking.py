@@ -1,7 +1,7 @@
 """What the walks of recurrent operators share: initial states, the cells of a step, and what lies where.
 
-States lie twice in memory, so that those before a step stay until all of those after it are known. Every function of a cell
-is an operation of its own, rounded to float32 as the operator of that name rounds.
+States lie twice in memory, so that those before a step stay until all of those after it are known. Every function of a
+cell is an operation of its own, rounded to float32 as the operator of that name rounds.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from qrun.native.emit.values import ZERO
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 """Products of a step, by cell; ``linear`` is a GRU that resets the product, not the state."""
 HALVES = ("lstm", "linear")
-"""Cells whose functions are given what other functions make. All units have the inner half first: so many functions that wait for
-nothing stand side by side."""
+"""Cells whose functions are given what other functions make. All units have the inner half first: so many functions
+that wait for nothing stand side by side."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 """Activations that cells know."""
 STEPS, GATE_STEP, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND, UNITS, PARTS, AHEAD = range(0, 72, 8)
 HEADER = 9
-"""Words: steps; bytes from one gate's sums to the next one's, from one sequence's Y to the next one's, and from direction
-to direction, and sequence to sequence, of initial states; the bits of what activations are clipped to; units of a part; parts,
-which are tiles of a round; whether each round is a step, and the first one before all of them: else one goes through all."""
+"""Words: steps; bytes from one gate's sums to the next one's, from one sequence's Y to the next one's, and from
+direction to direction, and sequence to sequence, of initial states; the bits of what activations are clipped to; units
+of a part; parts, which are tiles of a round; whether each round is a step, and the first one before all of them:
+else one goes through all."""
 OLD, NEW, Y, AT, SUMS, INPUTS = 0, 16, 32, 40, 48, 56
 WORDS = 8
-"""Bytes from the start of the results to H and C before the step, H and C after it, and Y; the element of the sequences;
-bytes to the sums of the first gate, and to what the inputs give to it."""
+"""Bytes from the start of the results to H and C before the step, H and C after it, and Y; the element of the
+sequences; bytes to the sums of the first gate, and to what the inputs give to it."""
 MOST_ROWS = 4
 """Sequences whose codes are multiplied at a time."""
 LENGTH = -1
@@ -46,8 +47,8 @@ LENGTH = -1
 class RecurrentCell:
     """Some units of one row: vectors of float32.
 
-    functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None. quick: whether
-    activations are those of `QUICK`. doubtful: i1, lanes whose states are not decided.
+    functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None. quick:
+    whether activations are those of `QUICK`. doubtful: i1, lanes whose states are not decided.
     """
 
     def __init__(self, w: Flow, lanes: int, functions: Sequence[str], bound: Value | None, quick: bool) -> None:
@@ -110,10 +111,12 @@ class RecurrentCell:
 
 
 class WalkEmitter(KernelEmitter):
-    """Arguments: y, addend, initial_h, initial_c, lengths, walk, rows, columns, a_row, y_row, addend_row, row_block; recheck.
+    """Arguments: y, addend, initial_h, initial_c, lengths, walk, rows, columns, a_row, y_row, addend_row,
+    row_block; recheck.
 
-    A tile is some sequences and units of a direction: one step of them, or, if no other tile needs what it makes, all steps. first, count: these sequences; own_units: the
-    first and the end of these units. cell: its kind; at_once: how many of its units are made at once.
+    A tile is some sequences and units of a direction: one step of them, or, if no other tile needs what it makes, all
+    steps. first, count: these sequences; own_units: the first and the end of these units.
+    cell: its kind; at_once: how many of its units are made at once.
     """
 
     doubts: RecheckEmitter

@@ -1,4 +1,5 @@
-"""Attention of float32: products, softmax and products again, a block of rows after the other, while it is in the cache."""
+"""Attention of float32: products, softmax and products again, a block of rows after the other,
+while it is in the cache."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Ope
 from qrun.native.machine.memory import aligned_up
 
 _BLOCK, _LEAST = 1 << 18, 48
-"""Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to convert
-the right matrices for them."""
+"""Bytes of a block of scores that stay in a second-level cache, and rows that it has at least, so that it pays to
+convert the right matrices for them."""
 NEAR = 1 << 19
 """Bytes of scores that stay in the cache anyway, so that slices would only be more calls."""
 _ROWS = 6
@@ -28,7 +29,8 @@ _PLAIN = ["a*", "b*", "y*"]
 
 
 class Attention(Operation):
-    """softmax(a @ b) @ c, shapes as numpy.matmul; the softmax may read what a function makes of the scores and of others.
+    """softmax(a @ b) @ c, shapes as numpy.matmul; the softmax may read what a function makes of the scores and of
+    others.
 
     scores, softmax, values: the three operations. place: which of what the softmax reads the scores are.
     operands: a and b, what else the softmax reads, c, and the result. What is between them is in the memory of threads.
@@ -118,8 +120,8 @@ def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
 def _sliced(
     engine: Engine, parts: Sequence[KernelCall], moves: Sequence[Mapping[str, Any]], own: int, extents: Sequence[int]
 ) -> KernelCall:
-    """Slices of these parts. moves: by part and word, what is to be added in each slice; a number instead of an array is a
-    place in the thread's memory, of which the parts' own begins at `own`."""
+    """Slices of these parts. moves: by part and word, what is to be added in each slice; a number instead of an array
+    is a place in the thread's memory, of which the parts' own begins at `own`."""
     width = max(map(len, moves))
     slices = next(len(move) for part in moves for move in part.values() if np.ndim(move))
     words = np.zeros((len(parts), width, 2), np.int64)

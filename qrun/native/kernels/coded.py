@@ -32,7 +32,8 @@ _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
 """Of codes that are multiplied with digits of the rows."""
 _MOST_ROWS = 6
-"""Up to so many rows, strips of one row or two take less time than converting the weights, where digits are added in 16 bits."""
+"""Up to so many rows, strips of one row or two take less time than converting the weights,
+where digits are added in 16 bits."""
 _ORDINARY = np.float32(2.0**100)
 _SUMS = 1 << 18
 """Bytes of sums that wait between two blocks of k."""
@@ -67,8 +68,8 @@ class CodedWeights:
 class CodedMatmul(Operation):
     """a @ weights + bias of float32, a [..., K], each element rounded once.
 
-    a: its shape. bias: float32 [N], or None. exact: makes elements that the kernel does not decide. memo: the weights as
-    the kernel reads them, for other shapes of a.
+    a: its shape. bias: float32 [N], or None. exact: makes elements that the kernel does not decide. memo: the weights
+    as the kernel reads them, for other shapes of a.
     """
 
     def __init__(
@@ -137,8 +138,8 @@ class CodedMatmul(Operation):
         return Cut(rows, even(self.panels, min(near, share), 1))
 
     def _digits(self) -> tuple[str, int]:
-        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; "" if none serves the
-        weights."""
+        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; "" if none serves
+        the weights."""
         isa, weights, rows = self.engine.isa, self.weights, self.stack.left.rows
         most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 2 - rows % 2)
         if not (isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
@@ -176,8 +177,8 @@ class _CodedRecheck(ElementRecheck):
 
 
 def packed(weights: CodedWeights, width: int) -> Array:
-    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel], and some zeros, as whole
-    pieces are read (emit/row_digits.py)."""
+    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel], and some zeros,
+    as whole pieces are read (emit/row_digits.py)."""
     group = GROUP[weights.bits]
     words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
     columns, panels = len(words), -(-len(words) // width)

@@ -1,5 +1,5 @@
-"""Planned convolutions, and products with constant weights: shapes, weights and scales in; an object that turns activations into
-results out."""
+"""Planned convolutions, and products with constant weights: shapes, weights and scales in; an object that turns
+activations into results out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products that copy blocks of activations first, where there are only products of 16 bits: which do, and in which form.
+"""Products that copy blocks of activations first, where there are only products of 16 bits:
+which do, and in which form.
 
 Activations are copied as 16 bits (widened), or as bytes that are small enough for sums of 16 bits (clipped).
 """
@@ -30,7 +31,8 @@ _FEW = 2
 _VECTORS, _QUAD = 2, 4
 """Groups of no more vectors of channels, or no more activations at each tap, are not copied."""
 _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
-"""Instructions for each row, for each of its vectors, and for the loop; the first and last fitted to what was measured."""
+"""Instructions for each row, for each of its vectors, and for the loop;
+the first and last fitted to what was measured."""
 SMALL = 32
 """Zero points, as uint8, beyond which most activations are expected to be large."""
 CLIPPED_ROWS = {2: 4, 1: 8}
@@ -75,8 +77,8 @@ def _narrow(rows: Mapping[int, int], channels: int, lanes: int) -> dict[int, int
 
 
 def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, int], count: int) -> list[PanelRun]:
-    """One run of panels of equal width, the cheapest for this many channels and `count` rows; the plain runs if they differ in
-    form.
+    """One run of panels of equal width, the cheapest for this many channels and `count` rows; the plain runs if they
+    differ in form.
 
     rows: rows of a block, by vectors of a panel. Panels may overlap.
     """
@@ -89,8 +91,8 @@ def _runs(plain: list[PanelRun], channels: int, lanes: int, rows: Mapping[int, i
 
 
 def _cost(vectors: int, rows: int, count: int) -> float:
-    """Instructions for so many rows in a turn of the inner loop of a panel. The loop and the loads of weights are shared by the
-    rows of a block."""
+    """Instructions for so many rows in a turn of the inner loop of a panel. The loop and the loads of weights are
+    shared by the rows of a block."""
     return -(-count // rows) * (rows * (_BROADCAST + _PRODUCT * vectors) + vectors + _LOOP)
 
 

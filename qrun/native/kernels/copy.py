@@ -1,4 +1,5 @@
-"""Planned copies: the same elements in another order, with other strides, with constants around them, or zeros in a triangle."""
+"""Planned copies: the same elements in another order, with other strides, with constants around them,
+or zeros in a triangle."""
 
 from __future__ import annotations
 
@@ -90,8 +91,8 @@ class Copy(Operation):
         return sum(move.count != 1 for move in self._moves)
 
     def lying_as(self, read: bool) -> tuple[int, ...] | None:
-        """Bytes from one element of the result to the next along each axis where the operand has them; or, unless `read`, of
-        the operand's where the result has them. None if that is not all that the copy does."""
+        """Bytes from one element of the result to the next along each axis where the operand has them; or, unless
+        `read`, of the operand's where the result has them. None if that is not all that the copy does."""
         if self.view or self._fills or any(map(any, self._first)) or self.orders != ("plain", "plain"):
             return None
         axes = sorted(self._moves, key=lambda move: move.y_axis if read else move.x_axis)
@@ -234,7 +235,8 @@ def _whole(shape: Sequence[int]) -> list[Move]:
 
 
 class Triangle(Operation):
-    """x [..., n, m] of elements of 1, 2, 4 or 8 bytes, with zeros before the place i + diagonal of each row i, or from it on.
+    """x [..., n, m] of elements of 1, 2, 4 or 8 bytes, with zeros before the place i + diagonal of each row i,
+    or from it on.
 
     upper: whether it is before.
     """

@@ -1,5 +1,5 @@
-"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and masks of what is not seen; and
-arrays that never change."""
+"""Planned steps of decoders: heads that turn by their place, caches that grow by new rows, and masks of what is not
+seen; and arrays that never change."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Heads:
 class _Ragged(Operation):
     """What the ends of sequences decide: an int32 operand of shape `ends` has the last place of each.
 
-    bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with an end
-    outside of them is undecided.
+    bounds: the least and the greatest end. A sequence keeps as many rows as its end is above the least one. A run with
+    an end outside of them is undecided.
     """
 
     kind = ""
@@ -78,8 +78,9 @@ class Rotary(_Ragged):
     """Heads turned: pairs of elements become (cos*a - sin*b, sin*a + cos*b), rounded to float32 after each step.
 
     ends:   the shape of the second operand.
-    angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the first
-            place of a sequence with the least end; that of others is as much later as their end is. pairs: neighbours turn with each other, else elements of the first half with those of the second.
+    angles: the shape [positions, half] of the last two, cos and sin; None: no elements turn. position: that of the
+            first place of a sequence with the least end; that of others is as much later as their end is. pairs:
+            neighbours turn with each other, else elements of the first half with those of the second.
     shape:  of the result, the heads in C order.
     """
 
@@ -155,8 +156,9 @@ class RaggedPresent(_Ragged):
 
 
 class RaggedMask(_Ragged):
-    """What is added to the scores of the new places: float32 of `shape`, [batch,places,total] in C order, 0 where a place is
-    seen, else -infinity. causal: later places are not; window: nor those before the last so many, 0 for all."""
+    """What is added to the scores of the new places: float32 of `shape`, [batch,places,total] in C order, 0 where a
+    place is seen, else -infinity. causal: later places are not;
+    window: nor those before the last so many, 0 for all."""
 
     kind = "hidden"
 

@@ -33,7 +33,8 @@ def depthwise(product: Product) -> list[RelocatableCall]:
 
 
 def _interleaves(product: Product) -> bool:
-    """Whether the weights fit the instruction that adds the products of a turn, and its kernel has the results' form."""
+    """Whether the weights fit the instruction that adds the products of a turn,
+    and its kernel has the results' form."""
     w, step = product.folded.centred, taps_per_turn(product.isa)
     if step == 1 or product.results.form(slice(None)) == "table":
         return False

@@ -1,5 +1,5 @@
-"""Planned steps on parameters that come with the run: ranges of tiles and what they say of a tensor's scale and zero point,
-its codes; and the scales that integer sums are multiplied with.
+"""Planned steps on parameters that come with the run: ranges of tiles and what they say of a tensor's scale and zero
+point, its codes; and the scales that integer sums are multiplied with.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Range(_Elements):
 
 
 class Parameters(_Step):
-    """Such ranges to the scale, the zero point, or both for Quantized: RESULTS[form]. Undecided if one is not finite."""
+    """Such ranges to the scale, the zero point, or both for Quantized: RESULTS[form].
+    Undecided if one is not finite."""
 
     places = ("found*", "y*")
     decides = False
@@ -92,8 +93,8 @@ class Quantized(_Elements):
 class Scaling:
     """sums * left * right * slope + bias for sums of `columns` columns, at most `most` large.
 
-    left, right, bias: float32 arrays that are constant, or operands that come with the run. left has one element, right one
-    or one for each column, as bias, which may be missing.
+    left, right, bias: float32 arrays that are constant, or operands that come with the run. left has one element, right
+    one or one for each column, as bias, which may be missing.
     form: ``real`` rounds the real value once; ``ort`` rounds each float32 step.
     """
 

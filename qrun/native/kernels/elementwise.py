@@ -47,11 +47,11 @@ class Expression(Operation):
     operands:  what is read, which broadcasts to y's shape, then y.
     kinds:     how what is read is seen, as in emit/expression.py: of TYPES, or any for where's last two.
     constants: those of all steps' functions, as float32.
-    rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how they
-               round.
+    rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how
+               they round.
 
-    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie. divides:
-    whether a run ends undecided where an integer is divided by 0.
+    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie.
+    divides: whether a run ends undecided where an integer is divided by 0.
 
     Raises Declined for operands that broadcast along too many axes.
     """
@@ -154,7 +154,8 @@ class Elementwise(Expression):
     reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
                Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
-    Raises Declined for more operands, those that broadcast along too many axes, and types that the function does not take.
+    Raises Declined for more operands, those that broadcast along too many axes,
+    and types that the function does not take.
     """
 
     def __init__(

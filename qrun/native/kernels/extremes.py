@@ -1,4 +1,5 @@
-"""Planned ArgMax, ArgMin and TopK: the places of the greatest or least elements; the elements at such places; and OneHot."""
+"""Planned ArgMax, ArgMin and TopK: the places of the greatest or least elements; the elements at such places;
+and OneHot."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ ARG_KINDS = ("float32", "int32", "int64", "uint8", "int8")
 
 
 class Arg(Operation):
-    """int64: where along an axis, which stays with a length of 1, the greatest or least element is; a NaN counts as both.
+    """int64: where along an axis, which stays with a length of 1, the greatest or least element is;
+    a NaN counts as both.
 
     what: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one. x: of ARG_KINDS.
     """
@@ -70,7 +72,8 @@ _PLACES = np.dtype(np.int64)
 class TopPlaces(Operation):
     """int64 [..., count]: where in each row, along the last axis of x, the best elements are, the best first.
 
-    what: ``max``, or ``min`` for the least. Of equals the first is the best; NaN is greater than all numbers, and -0 is 0.
+    what: ``max``, or ``min`` for the least. Of equals the first is the best;
+    NaN is greater than all numbers, and -0 is 0.
     """
 
     narrows = True
@@ -121,7 +124,8 @@ ONE_HOT_KINDS = ("int32", "int64", "uint8", "int8")
 class OneHot(Operation):
     """values[1] where the place along a new axis of x's shape is the index, else values[0].
 
-    x: indices, of ONE_HOT_KINDS. depth: of the new axis. least: the least index that exists; those below 0 count from the end.
+    x: indices, of ONE_HOT_KINDS. depth: of the new axis. least: the least index that exists;
+    those below 0 count from the end.
     """
 
     def __init__(self, engine: Engine, x: Operand, axis: int, depth: int, values: Array, least: int) -> None:

@@ -1,4 +1,5 @@
-"""Planned convolutions of float32, each element the real sum rounded once; weights are constants, or come with the run."""
+"""Planned convolutions of float32, each element the real sum rounded once;
+weights are constants, or come with the run."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ _LINE = 8
 class _Geometry:
     """How a convolution's rows become sums.
 
-    places: what each reads, a Window where it has one or two spatial axes. lines: whether a tap is a line of the kernel; plain:
-    whether each pixel of the result has one of its own, so that images follow each other; wide: whether the image is float64
-    already; depthwise: whether a channel of the result is made of one, or of a few at its own place; patches: whether neighbours
-    are made together (float_winograd.py).
+    places: what each reads, a Window where it has one or two spatial axes. lines: whether a tap is a line of the
+    kernel; plain: whether each pixel of the result has one of its own, so that images follow each other; wide: whether
+    the image is float64 already; depthwise: whether a channel of the result is made of one, or of a few at its own
+    place; patches: whether neighbours are made together (float_winograd.py).
     """
 
     places: Window | Taps
@@ -73,8 +74,8 @@ class _Geometry:
 class FloatConv(FloatProduct):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    reads: what results are made of, if that is not what strides, dilations and pads say. exact: makes elements that the kernel does
-    not decide. memo: weights in order, for convolutions
+    reads: what results are made of, if that is not what strides, dilations and pads say. exact: makes elements that the
+    kernel does not decide. memo: weights in order, for convolutions
     that differ in x_shape. widen: what makes the operand of x, if that is not x itself. Raises Declined.
     """
 
@@ -172,8 +173,8 @@ class FloatConv(FloatProduct):
 class WideImage(Operation):
     """float32 [N, C, spatial...] as float64, with the sums of squares of each group's channels behind those of a pixel.
 
-    lines: with the border, and one sum behind each line instead; the result has lines in place of pixels. channels: numbers of
-    a pixel, or line, that are x's.
+    lines: with the border, and one sum behind each line instead; the result has lines in place of pixels. channels:
+    numbers of a pixel, or line, that are x's.
     """
 
     order: Order = "channels"

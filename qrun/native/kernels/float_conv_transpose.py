@@ -1,7 +1,8 @@
 """Planned transposed convolutions of float32, each element the real sum rounded once.
 
 Results whose places leave the same remainders of the strides meet the same taps of the kernel, at the same distances:
-each such phase is a stack of products, one for each of its lines. What lies beyond the image is stored around it, as zeros.
+each such phase is a stack of products, one for each of its lines.
+What lies beyond the image is stored around it, as zeros.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class _Axis:
     begin: int
 
     def phase(self, first: int) -> tuple[int, list[tuple[int, int]]]:
-        """How many results there are from this one on, `stride` apart; the taps that they meet, and which input each tap
-        meets for the first of them."""
+        """How many results there are from this one on, `stride` apart; the taps that they meet, and which input each
+        tap meets for the first of them."""
         meets = ((tap, first + self.begin - tap * self.dilation) for tap in range(self.taps))
         found = [(tap, place // self.stride) for tap, place in meets if place % self.stride == 0]
         return -(-(self.out - first) // self.stride), found
@@ -53,7 +54,8 @@ class _Axis:
 
 
 class FloatConvTranspose(FloatProduct):
-    """y [N, M, spatial...] of float32 [N, C, spatial...], weights [C, M/group, kernel...], finite, and bias [M], constant.
+    """y [N, M, spatial...] of float32 [N, C, spatial...], weights [C, M/group, kernel...], finite,
+    and bias [M], constant.
 
         full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
 
@@ -128,7 +130,8 @@ class FloatConvTranspose(FloatProduct):
     def _stack(
         self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]
     ) -> FloatStack:
-        """A product for each image, group and line. steps: bytes from line to line of x and of y, and from row to row of y.
+        """A product for each image, group and line. steps: bytes from line to line of x and of y,
+        and from row to row of y.
         places: x as it is stored, and where the first result is."""
         images, pixels = self.result.shape[0], size(self.result.shape[2:])
         line, y_line, y_row = steps

@@ -34,8 +34,9 @@ def depthwise_call(
     extents: Sequence[int],
     pixel: int,
 ) -> KernelCall:
-    """The call for channels of one. line: elements of a line of the kernel, and how far they are moved from result to result,
-    and are apart; 1 where neighbours along the last axis share nothing. product: of weights [taps, channels]. pixel: bytes of one of the image."""
+    """The call for channels of one. line: elements of a line of the kernel, and how far they are moved from result to
+    result, and are apart; 1 where neighbours along the last axis share nothing.
+    product: of weights [taps, channels]. pixel: bytes of one of the image."""
     engine, arrays, terms = product.engine, product.arrays, product.terms
     isa, columns, width, (kernel, stride, dilation) = engine.isa, stack.columns, places.out[-1], line
     offsets = places.offsets(pixel).reshape(-1, width, stack.left.taps // kernel, kernel)
@@ -70,14 +71,16 @@ def depthwise_call(
 
 
 def _weights(given: Array, panel: int) -> dict[str, Array]:
-    """The weights [taps, channels] of a panel at least, in float64, and how large those of each channel are together."""
+    """The weights [taps, channels] of a panel at least, in float64,
+    and how large those of each channel are together."""
     weights = np.pad(given.astype(np.float64), [(0, 0), (0, max(0, panel - given.shape[1]))])
     with np.errstate(all="ignore"):
         return {"weights*": weights, "sizes*": np.abs(weights).sum(axis=0)}
 
 
 def _tile(threads: int, stack: FloatStack, count: int, rows: int, panels: int, panel: int) -> tuple[int, int]:
-    """How many of `count` windows, of so many pixels each, and how many panels, of so many channels each, a tile has."""
+    """How many of `count` windows, of so many pixels each, and how many panels, of so many channels each,
+    a tile has."""
     high = even(count, max(1, _PIXELS // rows), 1)
     if threads == 1:
         return high, panels

@@ -1,5 +1,5 @@
-"""Planned products of float32 matrices; of few rows also with a right matrix whose columns lie one after the other, or with a
-constant one that is more than near memory holds."""
+"""Planned products of float32 matrices; of few rows also with a right matrix whose columns lie one after the other, or
+with a constant one that is more than near memory holds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from qrun.native.machine.memory import aligned_up
 from qrun.shapes import broadcast_shapes
 
 _DOT_ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21
-"""Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many bytes on:
-smaller ones stay in the second-level cache, where rows are faster."""
+"""Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many
+bytes on: smaller ones stay in the second-level cache, where rows are faster."""
 _REGISTERS = {16: 24}
 """Sums that wait for each other, by lanes; others: 12."""
 _NEAR, _AHEAD = 3 << 16, 768
-"""Up to so many bytes of columns that are read together, the next ones are fetched meanwhile; else what follows in each."""
+"""Up to so many bytes of columns that are read together, the next ones are fetched meanwhile;
+else what follows in each."""
 _DOT_TILES, _DOT_COLUMNS, _WORK = 4, 32, 20000
-"""Tiles of a thread, where it is one of several; the least columns of a tile, each of which finds the lengths of rows; the least
-products of one."""
+"""Tiles of a thread, where it is one of several; the least columns of a tile, each of which finds the lengths of rows;
+the least products of one."""
 
 
 def serves(rows: int, depth: int, columns: int, constant: bool) -> bool:
-    """Whether products of this size are made so, rather than with a transposed copy of the right matrix; constant: which is then
-    made once."""
+    """Whether products of this size are made so, rather than with a transposed copy of the right matrix; constant:
+    which is then made once."""
     return 0 < rows <= _DOT_ROWS and depth >= _DEPTH and (not constant or 4 * depth * columns >= _LARGE)
 
 
@@ -67,8 +68,8 @@ _STARTS = {"a*": 0, "b*": 1, "y*": 3}
 class FloatMatmul(FloatProduct):
     """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
 
-    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
-    last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
+    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none;
+    its last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
     exact: makes elements that the kernel does not decide. memo: the lengths of weights' columns, for other shapes of a.
     turned: b, and weights, are matrices [N, K], which take the place of their transposes; few rows of a serve.
     """

@@ -1,4 +1,5 @@
-"""Products of float32 with constant weights, two of three in pairs: where that pays, what sums may be off, how work is cut."""
+"""Products of float32 with constant weights, two of three in pairs:
+where that pays, what sums may be off, how work is cut."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def steps(depth: int) -> tuple[int, int]:
 
 
 def neighbours(matrices: Array) -> Array:
-    """Of right matrices [number, K, N]: float64 [number, N], the sums of products of each column's neighbours that are paired."""
+    """Of right matrices [number, K, N]: float64 [number, N],
+    the sums of products of each column's neighbours that are paired."""
     _, size = steps(matrices.shape[1])
     terms = []
     for start in range(0, matrices.shape[1], size):
@@ -80,8 +82,9 @@ def pairs_call(
     lengths: Callable[[], Array],
     memo: Memo,
 ) -> KernelCall | None:
-    """The call for products that are `worthwhile`; None for others. matrices: constant right ones, float32 [number, K, N] in C
-    order; lengths: float64 [number, N], of their columns; memo: what is made of them. Other parameters as in product_call."""
+    """The call for products that are `worthwhile`; None for others. matrices: constant right ones, float32 [number, K,
+    N] in C order; lengths: float64 [number, N], of their columns; memo: what is made of them.
+    Other parameters as in product_call."""
     engine, left, isa = product.engine, stack.left, product.engine.isa
     length = weight(lengths()) if worthwhile(isa, stack) and np.isfinite(product.terms.alpha) else 0.0
     if not length:

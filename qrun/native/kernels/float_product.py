@@ -1,5 +1,5 @@
-"""Planned products of float32: how they are cut into tiles, and strips that fit the registers; what operations that have some
-share; and the call of the kernel that serves all."""
+"""Planned products of float32: how they are cut into tiles, and strips that fit the registers; what operations that
+have some share; and the call of the kernel that serves all."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def direct(rows: int, known: bool) -> bool:
 
 
 def block(isa: Isa, rows: int, columns: int, known: bool, split: bool = False) -> tuple[int, int]:
-    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths
-    of columns are, which else take the registers of one row more where there are few. split: vectors are added in halves."""
+    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the
+    lengths of columns are, which else take the registers of one row more where there are few.
+    split: vectors are added in halves."""
     need = -(-columns // (isa.lanes // 2))
 
     def cost(size: tuple[int, int]) -> float:
@@ -79,7 +80,8 @@ class Cut:
         depth: int = DEPTH,
     ) -> Cut:
         """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
-        without work, larger ones convert less twice. strip: its rows and columns; ready: whether rows need no conversion;
+        without work, larger ones convert less twice. strip: its rows and columns;
+        ready: whether rows need no conversion;
         depth: elements of a block of k.
         """
         rows, columns, k = size
@@ -128,8 +130,8 @@ def scratch_places(
 def laid_out(
     cut: Cut, strip: tuple[int, int], blocks: int, sizes: tuple[int, int, int, int]
 ) -> tuple[Mapping[str, int], int]:
-    """As `scratch_places`. strip: its rows and columns; blocks: those of k; sizes: bytes of converted rows, of the converted part
-    of the right matrix, of what is kept of each row, and of lengths, behind which the sums lie."""
+    """As `scratch_places`. strip: its rows and columns; blocks: those of k; sizes: bytes of converted rows, of the
+    converted part of the right matrix, of what is kept of each row, and of lengths, behind which the sums lie."""
     rows, width = strip
     left, right, squares, lengths = sizes
     slot = 8 * rows * width if blocks > 1 else 0
@@ -140,7 +142,8 @@ def laid_out(
 
 
 _AHEAD, _FEW, _FAR = (8, 16), 4, 1 << 20
-"""Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for more, and bytes of it from which on that
+"""Rows of the right matrix by which it is fetched ahead where it is read as it lies, for up to _FEW left rows and for
+more, and bytes of it from which on that
 pays: it comes from beyond the second-level cache, a short piece of each row at a time."""
 
 
@@ -186,8 +189,9 @@ def product_call(
     lengths: Callable[[], Array] | None = None,
     weights: FloatPanels | None = None,
 ) -> KernelCall:
-    """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or which
-    operand each is; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
+    """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
+    which operand each is; extents: bytes of each that are touched.
+    lengths: float64 [right matrices, columns], of columns, if constant.
     weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
     engine, left = product.engine, stack.left
     lanes = engine.isa.lanes // 2
@@ -225,7 +229,8 @@ def product_call(
 
 
 def known_lengths(stack: FloatStack, lengths: Array, width: int) -> dict[str, Array]:
-    """Words of kernels that know the lengths of columns, float64 [right matrices, columns], and read panels of this width."""
+    """Words of kernels that know the lengths of columns, float64 [right matrices, columns],
+    and read panels of this width."""
     panels = -(-stack.columns // width)
     starts = np.pad(stack.starts, [(0, 0), (0, 2)])
     starts[:, 4] = stack.starts[:, 1] // (stack.k * stack.b_row * (panels if stack.panel else 1)) * (8 * width * panels)

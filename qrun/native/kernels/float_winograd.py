@@ -1,4 +1,5 @@
-"""Convolutions of float32 by Winograd's minimal filtering: where patches are, what a sum may be off, how work is cut."""
+"""Convolutions of float32 by Winograd's minimal filtering:
+where patches are, what a sum may be off, how work is cut."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def matrix(transform: Any, width: int) -> Array:
 
 @cache
 def lost(filtering: Filtering) -> float:
-    """By how many units of roundoff, relative to the lengths of transformed pixels and weights, the transforms may be off."""
+    """By how many units of roundoff, relative to the lengths of transformed pixels and weights,
+    the transforms may be off."""
     image, kernel, result = filtering.roundings
     conditions = []
     for transform, width in ((filtering.image, filtering.side), (filtering.filter, TAPS)):
@@ -123,8 +125,8 @@ def winograd_call(
 
 
 def _strip(isa: Isa, patches: int, columns: int) -> tuple[int, int]:
-    """Rows by vectors of a strip: what loads, empty columns and patches made twice cost together is least; weights are read and
-    transformed faster where panels are wide."""
+    """Rows by vectors of a strip: what loads, empty columns and patches made twice cost together is least; weights are
+    read and transformed faster where panels are wide."""
     need = -(-columns // (isa.lanes // 2))
 
     def cost(size: tuple[int, int]) -> float:
@@ -137,8 +139,8 @@ def _strip(isa: Isa, patches: int, columns: int) -> tuple[int, int]:
 
 
 def _cut(number: int, size: tuple[int, int, int], strip: tuple[int, int, int], threads: int) -> tuple[int, int]:
-    """Patches and panels of a tile with which threads are done first. size: patches, columns and depth; strip: its rows and
-    columns, and the most patches of a tile."""
+    """Patches and panels of a tile with which threads are done first. size: patches, columns and depth; strip: its rows
+    and columns, and the most patches of a tile."""
     patches, columns, depth = size
     high, width, most = strip
     panels = -(-columns // width)

@@ -17,7 +17,8 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 from qrun.native.machine.memory import array_at
 
 Exact = Callable[[Array, Array, Array], Array]
-"""Rows of left operands and columns of right ones, [count, K], and what is added, [count], to results of the left ones' type."""
+"""Rows of left operands and columns of right ones, [count, K], and what is added, [count],
+to results of the left ones' type."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
 
@@ -28,8 +29,9 @@ class LeftRows:
 
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
     zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
-    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
-    and all numbers of a pixel, or of a line, if taps are parts of lines; line: its bytes then. links: how many roundings a sum may have one after the other, if it is not made block by block.
+    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py),
+    the channels and all numbers of a pixel, or of a line, if taps are parts of lines; line: its bytes then. links: how
+    many roundings a sum may have one after the other, if it is not made block by block.
     """
 
     rows: int
@@ -116,8 +118,8 @@ class FloatStack:
 
 
 def stack_starts(counts: Sequence[int], *steps: Sequence[int]) -> Ints:
-    """FloatStack.starts of products along some axes. counts: how many along each; steps: for each axis, bytes in a, b, addend
-    and y from one product to the next."""
+    """FloatStack.starts of products along some axes. counts: how many along each; steps: for each axis, bytes in a, b,
+    addend and y from one product to the next."""
     return np.ascontiguousarray(np.indices(counts).reshape(len(counts), -1).T @ np.array(steps, np.int64))
 
 
@@ -164,7 +166,8 @@ _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 
 @frozen
 class FloatTerms:
-    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. kind: of rounding.py;
+    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero.
+    kind: of rounding.py;
     out: the type to which they are rounded, of specifications."""
 
     kind: str
@@ -179,8 +182,8 @@ class FloatTerms:
         return self.kind if str(self.limits) == str(_UNLIMITED) else f"{self.kind}+limits"
 
     def numbers(self, left: LeftRows) -> Array:
-        """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor, the
-        addend, for rounding the ends, and for the lengths."""
+        """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor,
+        the addend, for rounding the ends, and for the lengths."""
         lost = 4 * left.taps * left.depth + 16
         reach = (left.chain + 6) * _UNIT * abs(self.alpha) * (1 + 2.0**-20)
         return np.array([reach, self.alpha, self.beta, lost * _UNIT, *self.limits])
@@ -256,8 +259,8 @@ def stack_call(
     extents: Sequence[int],
     scratch: int,
 ) -> KernelCall:
-    """The call of a kernel of this specification; words: those of the struct that tell how it works; arrays: these take the
-    place of those that all such kernels have. Else as above."""
+    """The call of a kernel of this specification; words: those of the struct that tell how it works; arrays: these take
+    the place of those that all such kernels have. Else as above."""
     left = stack.left
     filled = {
         "a_row": left.row,

@@ -22,8 +22,8 @@ _KEPT = 16
 
 
 class Foreign(Operation):
-    """What a function makes of arrays: its only result, or all of them behind each other as bytes, of which `outputs` are the
-    parts. Raises Declined where arrays are none that lie in memory as they are.
+    """What a function makes of arrays: its only result, or all of them behind each other as bytes, of which `outputs`
+    are the parts. Raises Declined where arrays are none that lie in memory as they are.
 
     The function may run in any thread; where it raises, or makes other types or shapes, the result is not decided.
     """

@@ -17,9 +17,10 @@ _FLOAT = np.dtype(np.float32)
 
 @frozen
 class TreeNodes:
-    """Nodes of trees. leaf: bool, of each node. Of the others: feature; threshold, float64; strict: whether they ask for less, not for at
-    most that; turned: whether they then hold where that is not so; the next nodes where they hold and where not; missing: whether
-    they hold for NaN. roots: of each tree. Of votes: first [nodes + 1], the first one of each node; target and weight, float64."""
+    """Nodes of trees. leaf: bool, of each node. Of the others: feature; threshold, float64; strict: whether they ask
+    for less, not for at most that; turned: whether they then hold where that is not so; the next nodes where they hold
+    and where not; missing: whether they hold for NaN. roots: of each tree. Of votes: first [nodes + 1], the first one
+    of each node; target and weight, float64."""
 
     leaf: Array
     feature: Array
@@ -48,8 +49,8 @@ class PackedForest:
 
 
 class TreeWalk(Operation):
-    """float32 x [N, features] to the sums of votes, float64 [N, targets]; or, if `numbers` are given, to float32 [N, 1]: the
-    sum of one target, divided by the first of them, plus the second. Then no leaf has more than one vote.
+    """float32 x [N, features] to the sums of votes, float64 [N, targets]; or, if `numbers` are given, to float32 [N,
+    1]: the sum of one target, divided by the first of them, plus the second. Then no leaf has more than one vote.
 
     features: how many x has, of which nodes know no more.
     """
@@ -82,8 +83,9 @@ class TreeWalk(Operation):
 
 
 class Winners(Operation):
-    """float64 sums of votes (or float32, for labels) [N, classes], to which base, float64 [classes], is added: as float32; or, if labels are given, int64
-    [classes], to that of the greatest of each row, int64 [N]. Of equals it is the first, and NaN is greater than all numbers."""
+    """float64 sums of votes (or float32, for labels) [N, classes], to which base, float64 [classes], is added: as
+    float32; or, if labels are given, int64 [classes], to that of the greatest of each row, int64 [N]. Of equals it is
+    the first, and NaN is greater than all numbers."""
 
     def __init__(self, engine: Engine, sums: Operand, base: Array, labels: Array | None = None) -> None:
         self.engine, self.base, self.labels = engine, base, labels
@@ -136,8 +138,8 @@ def packed_forest(trees: TreeNodes, lanes: int, single: bool) -> PackedForest:
 
 
 def _walked(trees: TreeNodes) -> tuple[Array, Array, Array]:
-    """Nodes level by level, those that a node leads to side by side; where these are, a leaf's being its own place; and the
-    steps to the last leaf of each tree."""
+    """Nodes level by level, those that a node leads to side by side; where these are, a leaf's being its own place; and
+    the steps to the last leaf of each tree."""
     levels, following, count = [trees.roots], list[Array](), 0
     tree, depths = np.arange(len(trees.roots)), np.zeros(len(trees.roots), np.int64)
     while len(levels[-1]):

@@ -1,5 +1,5 @@
-"""Planned copies of what indices name: those of a table for each axis (nearest neighbours, borders that repeat the image), or
-of the run; and changes of what these name."""
+"""Planned copies of what indices name: those of a table for each axis (nearest neighbours, borders that repeat the
+image), or of the run; and changes of what these name."""
 
 from __future__ import annotations
 
@@ -185,7 +185,8 @@ class NamedRows:
 
 
 class Gathered(Operation):
-    """The rows of an array [before, *named, lines * run] that the indices name: -s to s-1 where s is the length of the axis.
+    """The rows of an array [before, *named, lines * run] that the indices name:
+    -s to s-1 where s is the length of the axis.
 
     shapes: of the array and of the indices; y_shape: of the result. A run with an index beyond these ends undecided.
     Raises Declined for other indices than int32 and int64, and where there are no elements.
@@ -237,11 +238,12 @@ class Gathered(Operation):
 
 
 class Scattered(Operation):
-    """A copy of x [before, *named, lines * run] in which rows that the indices name, as of Gathered, are replaced by the updates,
-    or joined with them, one after the other.
+    """A copy of x [before, *named, lines * run] in which rows that the indices name, as of Gathered, are replaced by
+    the updates, or joined with them, one after the other.
 
     operands: x, indices and updates, as many rows of x's type. how: ``none``, ``add``, ``mul``, ``max`` or ``min``.
-    A run with an index that names no place ends undecided. Raises Declined for other types, and where there are no elements.
+    A run with an index that names no place ends undecided.
+    Raises Declined for other types, and where there are no elements.
     """
 
     def __init__(self, engine: Engine, operands: Sequence[Operand], places: NamedRows, how: str) -> None:

@@ -118,8 +118,9 @@ class Taps:
         out: Sequence[int],
         transposed: bool = False,
     ) -> Taps:
-        """Of windows with one value per axis. begin: pads before the image; out: windows. transposed: what each result of a
-        transposed convolution reads instead: sums that go to i * stride + k * dilation, less `begin`. Raises Declined."""
+        """Of windows with one value per axis. begin: pads before the image; out: windows. transposed: what each result
+        of a transposed convolution reads instead: sums that go to i * stride + k * dilation, less `begin`.
+        Raises Declined."""
         if size(out) * size(kernel) > ENTRIES:
             raise Declined("the table of offsets would be too large")
         places = []
@@ -208,7 +209,8 @@ _UNROLLS = (4, 3, 2)
 _WHOLE, _WHOLE_ODD = 8, 20
 """Up to so many steps are one turn without a loop; the latter where no unrolling divides their number."""
 _TILES_PER_THREAD, _TILE_MACS = 8, 1 << 16
-"""Tiles that even out how long threads take; and products of a tile, for each lane, beside which taking it costs little."""
+"""Tiles that even out how long threads take; and products of a tile, for each lane,
+beside which taking it costs little."""
 _OFFSET_LIMIT = 2**31 - 1
 
 
@@ -249,7 +251,8 @@ class Layout:
         return (self.images - 1) * self.x_image + far + read if far >= 0 else 0
 
     def y_bytes(self, written: int) -> int:
-        """Bytes from the buffer's start to the end of what a kernel writes, if it writes `written` bytes of each row."""
+        """Bytes from the buffer's start to the end of what a kernel writes,
+        if it writes `written` bytes of each row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
     @remembered
@@ -282,7 +285,8 @@ def unroll_for(k: int) -> tuple[int, int]:
 def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int, lanes: int) -> int:
     """Blocks per tile: all of them for one thread, else about eight tiles per thread, none too small to be worth it.
 
-    macs: products of one block. tiles: how many times over the blocks are walked (images and panels). lanes: of a vector.
+    macs: products of one block. tiles: how many times over the blocks are walked (images and panels).
+    lanes: of a vector.
     """
     if threads == 1:
         return blocks

@@ -1,4 +1,5 @@
-"""Planned normalization of float32: rows by mean and deviation or by a norm, and channels of a pixel by constants or neighbours."""
+"""Planned normalization of float32: rows by mean and deviation or by a norm,
+and channels of a pixel by constants or neighbours."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ class GroupRecheck(Rechecker):
 
 
 class ChannelNorm(LayerNorm):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...], in rows of a group of channels each.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...],
+    in rows of a group of channels each.
 
     scale, bias: float64 [C]. The results are those of `function`: float64 decides most rows, `function` makes
     the others.
@@ -148,7 +150,8 @@ class InverseRms(_Squares):
 
 
 class LpNorm(FloatRows):
-    """x / norm of its row: the sum of magnitudes (p = 1), or the root of that of squares (2); a row whose norm is 0 stays."""
+    """x / norm of its row: the sum of magnitudes (p = 1), or the root of that of squares (2);
+    a row whose norm is 0 stays."""
 
     together = 4
 

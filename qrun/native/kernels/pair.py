@@ -21,8 +21,8 @@ from qrun.shapes import broadcast_shapes
 class PairLookup(Operation):
     """y = table[a, b], element by element, for 8-bit codes a and b of one type.
 
-    shapes: of a and b, which broadcast; where they differ, rows (channels, or the last axis) are whole in both, and each
-            operand repeats along leading axes or along the ones between those and the row, or neither.
+    shapes: of a and b, which broadcast; where they differ, rows (channels, or the last axis) are whole in both, and
+            each operand repeats along leading axes or along the ones between those and the row, or neither.
     table:  [256, 256], 8-bit, indexed by the bits of a and b as uint8. x_type: of a and b.
     near:   what the function is about, or None: a cheaper form is looked for there, and proven for all pairs.
     memo:   the form that was found for the same table and other shapes.

@@ -123,8 +123,8 @@ class Pool(Operation):
 
 
 class MaxPool(Pool):
-    """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if there
-    is one."""
+    """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if
+    there is one."""
 
     kind = "max_pool"
     types = (*CODES, _FLOAT)
@@ -225,7 +225,8 @@ def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
 
 _UNIT = 2.0**-53
 Windows = Callable[[Array, Array], Array]
-"""Windows of float32, [count, taps], 0 in the padding, and what their sums are divided by, float64 [count], to means."""
+"""Windows of float32, [count, taps], 0 in the padding, and what their sums are divided by, float64 [count],
+to means."""
 
 
 class WindowRecheck(Rechecker):
@@ -253,7 +254,8 @@ class WindowRecheck(Rechecker):
 
 
 class AveragePool(Pool):
-    """The sum of each window of float32 [N, C, spatial...] / divisors [pixels], which are 1 or more; padding counts as 0."""
+    """The sum of each window of float32 [N, C, spatial...] / divisors [pixels], which are 1 or more;
+    padding counts as 0."""
 
     kind = "average_pool"
     types = (_FLOAT,)

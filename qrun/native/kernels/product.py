@@ -25,8 +25,8 @@ FAR_WEIGHTS = 200 << 10
 _FEW_BLOCKS = 3
 """Fewer blocks of rows have no time to fetch the next panel while this one is multiplied."""
 _NEAR, _GAIN = 16 << 10, 0.6
-"""Bytes of activations that stay in the first-level cache beside weights; and what walking panels inside of such chunks must
-leave of the bytes that come from the second level, to be worth the loops."""
+"""Bytes of activations that stay in the first-level cache beside weights; and what walking panels inside of such chunks
+must leave of the bytes that come from the second level, to be worth the loops."""
 
 
 @frozen
@@ -70,7 +70,8 @@ class Product:
     """Sums of activations times weights, and what becomes of them.
 
     x_zero: the activations' zero point, an element of their type; it is what an offset of -1 reads.
-    window: what each row of the layout reads. stored: whether a tap is a whole kernel row, of an image whose padding is stored.
+    window: what each row of the layout reads. stored: whether a tap is a whole kernel row,
+    of an image whose padding is stored.
     group:  groups of channels, each of which reads activations of its own.
     """
 
@@ -160,7 +161,8 @@ class Product:
         return parts
 
     def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
-        """Blocks per chunk if all panels of a chunk should follow each other, so that its activations stay near; else 0.
+        """Blocks per chunk if all panels of a chunk should follow each other, so that its activations stay near;
+        else 0.
 
         Weighs how often activations and weights come from the second-level cache.
         """
@@ -220,7 +222,8 @@ class Product:
         words: Mapping[str, int],
         scratch: int = 0,
     ) -> KernelCall:
-        """A call for the channels `pick` [panels, lanes], without operands; scratch: bytes that a calling thread brings.
+        """A call for the channels `pick` [panels, lanes], without operands;
+        scratch: bytes that a calling thread brings.
 
         arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
         """
@@ -250,7 +253,8 @@ class Product:
 
 
 def even_rows(rows: int, most: int) -> int:
-    """Rows of a block, up to `most`, so that as few blocks as can be overlap least: 16 rows are 4 blocks of 4, not of 5."""
+    """Rows of a block, up to `most`, so that as few blocks as can be overlap least:
+    16 rows are 4 blocks of 4, not of 5."""
     return -(-rows // -(-rows // most))
 
 
@@ -268,8 +272,9 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
 
 
 def pack(weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
-    """Of [N, taps, k] the channels `pick` [panels, lanes], neighbours in each panel and -1 for none, as words of four bytes:
-    int32 [panels, taps * depth bytes / 4, lanes], zero where there is no channel or k. dtype: of the packed weights."""
+    """Of [N, taps, k] the channels `pick` [panels, lanes], neighbours in each panel and -1 for none, as words of four
+    bytes: int32 [panels, taps * depth bytes / 4, lanes], zero where there is no channel or k.
+    dtype: of the packed weights."""
     taps, k = weights.shape[1:]
     rows = np.zeros((pick.shape[1], taps, depth), dtype)
     packed = aligned((len(pick), rows[0].nbytes // 4, len(rows)), np.int32)

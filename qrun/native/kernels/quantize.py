@@ -59,7 +59,8 @@ class _Grid:
 
 
 class _Elementwise(Operation):
-    """One array of a shape to another type: scale and zero point per tensor, or per column of axis 1 or the last one."""
+    """One array of a shape to another type: scale and zero point per tensor,
+    or per column of axis 1 or the last one."""
 
     why = ""
     own_words = ("constants*", "zero!")

@@ -1,5 +1,5 @@
-"""Planned copies that join tensors of any type, or 8-bit ones, each mapped through a table of its own; that repeat elements, take some by
-their places, or move them between channels and blocks of pixels."""
+"""Planned copies that join tensors of any type, or 8-bit ones, each mapped through a table of its own; that repeat
+elements, take some by their places, or move them between channels and blocks of pixels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST = 1024
 class Concat(Operation):
     """Tensors joined along `axis`, element x of each as table[x].
 
-    tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None where x is copied as it
-            is, which tables that change nothing are taken for.
+    tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None where x is copied as
+            it is, which tables that change nothing are taken for.
     x_types, y_type: of the inputs and the result, of 1, 2, 4 or 8 bytes.
 
-    Wider elements that are joined along the channels may lie in either order: convolutions are not the only ones that make
-    them. Raises Declined for other types, and for very many tensors.
+    Wider elements that are joined along the channels may lie in either order: convolutions are not the only ones that
+    make them. Raises Declined for other types, and for very many tensors.
     """
 
     narrows = True
@@ -132,7 +132,8 @@ def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_t
 def repeated(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], times: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """The operand times[i] times along each axis i of the result, whose last axes are the operand's; both lie in `order`.
+    """The operand times[i] times along each axis i of the result, whose last axes are the operand's;
+    both lie in `order`.
 
     Orders other than ``plain`` are for results of the operand's rank.
     """
@@ -162,7 +163,8 @@ def spread(
 ) -> Copy:
     """Channels of [N, C, H, W] that become blocks of pixels [N, C / block / block, H * block, W * block].
 
-    steps: channels of the operand from one row of a block to the next, from one column, and from one channel of the result.
+    steps: channels of the operand from one row of a block to the next, from one column,
+    and from one channel of the result.
     gathered: the inverse, from blocks of pixels of that shape back to channels. Both lie in `order`.
     """
     n, c, h, w = (int(length) for length in shape)

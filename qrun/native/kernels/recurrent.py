@@ -1,5 +1,5 @@
-"""Planned recurrent operators: all steps of the walk along sequences in one kernel call. Weights are float32, or codes; then the
-state is quantized before each step."""
+"""Planned recurrent operators: all steps of the walk along sequences in one kernel call. Weights are float32, or codes;
+then the state is quantized before each step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _MOST = 1 << 15
 class Recurrent(Walked):
     """A walk whose cells take products of float32.
 
-    recurrent: float32 [directions, gates * units, units]. exact: makes elements of products that the kernel does not decide.
+    recurrent: float32 [directions, gates * units, units].
+    exact: makes elements of products that the kernel does not decide.
     memo: the weights as the kernel reads them, for other shapes.
     """
 
@@ -86,8 +87,9 @@ class Recurrent(Walked):
 
     @cached_property
     def share(self) -> Share:
-        """Sequences need nothing of each other. All units of a step need all of the step before, and those of a GRU that resets
-        its state what all make on the way. Shares of units are even, as columns that none has take as long as others."""
+        """Sequences need nothing of each other. All units of a step need all of the step before, and those of a GRU
+        that resets its state what all make on the way. Shares of units are even,
+        as columns that none has take as long as others."""
         walk, engine = self.walk, self.engine
         blocks = _blocks(walk.batch, walk.directions, engine.threads)
         rows, parts = walk.batch // blocks, engine.threads // (walk.directions * blocks)
@@ -107,14 +109,15 @@ class Recurrent(Walked):
         return self._block(self.share.rows, self.share.units)
 
     def _block(self, rows: int, units: int) -> tuple[int, int]:
-        """Where vectors take their way in two parts, a row's number is best multiplied as it is loaded, so that one vector stands
-        alone where rows are enough to fill the time that a sum takes."""
+        """Where vectors take their way in two parts, a row's number is best multiplied as it is loaded, so that one
+        vector stands alone where rows are enough to fill the time that a sum takes."""
         if rows >= _SIDE_BY_SIDE and halves(self.engine.isa):
             return even(rows, _ALONE, 1), 1
         return block(self.engine.isa, rows, units, True, self._split(rows))
 
     def _split(self, rows: int) -> bool:
-        """Whether vectors of sums are added in halves: of several rows, each number that is converted is multiplied often."""
+        """Whether vectors of sums are added in halves: of several rows,
+        each number that is converted is multiplied often."""
         return rows <= _FEW and halves(self.engine.isa)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -177,8 +180,8 @@ class _CellRecheck(ElementRecheck):
 
 @frozen
 class CodedState:
-    """What H is multiplied with: codes int8 or uint8 [directions, units, gates * units], scales float32 and zero points that
-    broadcast to [directions, gates * units]."""
+    """What H is multiplied with: codes int8 or uint8 [directions, units, gates * units], scales float32 and zero points
+    that broadcast to [directions, gates * units]."""
 
     codes: Array
     scales: Array

@@ -20,8 +20,8 @@ FLOAT_KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_s
 class Reduction(FloatRows):
     """What a row of `length` elements comes to, of shape y_shape.
 
-    kind: of FLOAT_KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the root of that),
-          ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
+    kind: of FLOAT_KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the
+          root of that), ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
           ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
     reference: makes rows' results [count, ...] of their elements [count, length].
     """
@@ -52,8 +52,8 @@ _FORMS = ("sum", "product", "sum_abs", "sum_square", "mean", "greatest", "least"
 class IntegerReduction(Operation):
     """What a row of `length` elements comes to, one or more of them, of shape y_shape.
 
-    kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (the exact
-          one, toward zero; of up to 32 bits); ``greatest`` or ``least``, of bool too.
+    kind: ``sum``, ``product``, ``sum_abs`` (of magnitudes) or ``sum_square`` (of squares), which wrap; ``mean`` (the
+          exact one, toward zero; of up to 32 bits); ``greatest`` or ``least``, of bool too.
 
     Raises Declined for other kinds, and types that they do not take.
     """
@@ -86,10 +86,11 @@ _RUNNING = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
 class Accumulated(Operation):
-    """y[i] = x[0] joined with ... x[i] along an axis of a shape with elements; float32 in float64, each result rounded once.
+    """y[i] = x[0] joined with ... x[i] along an axis of a shape with elements;
+    float32 in float64, each result rounded once.
 
-    what: ``sum`` or ``product``; integers wrap. exclusive: up to x[i - 1], so that y[0] is 0 or 1. reverse: from the end.
-    Raises Declined for other types.
+    what: ``sum`` or ``product``; integers wrap. exclusive: up to x[i - 1], so that y[0] is 0 or 1. reverse: from the
+    end. Raises Declined for other types.
     """
 
     def __init__(self, engine: Engine, x: Operand, axis: int, what: str, exclusive: bool, reverse: bool) -> None:

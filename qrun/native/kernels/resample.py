@@ -55,7 +55,8 @@ _WHOLE = WeighedTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)))
 
 class Resample(Operation):
     """y = sum of x at the indices of taps times their weights along an axis, then along the next one, all in float64:
-    each sum in order from 0 on, rounded once, to dtype. Integers are rounded to even, or cut off with `cut`, and saturate.
+    each sum in order from 0 on, rounded once, to dtype. Integers are rounded to even, or cut off with `cut`,
+    and saturate.
 
     taps: by axis, one or two that follow each other. x: float32, float64, uint8 or int8.
     lies: how both lie; ``any`` where the last axis is interpolated, of three or more, and neither of the first two is.

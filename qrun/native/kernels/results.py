@@ -93,7 +93,8 @@ class Results:
         return next((form for form in _PROVEN_FORMS if getattr(self.proven, form)[channels].all()), "table")
 
     def why(self, form: str, channels: Ints) -> str:
-        """Why these channels take `form` and none that is cheaper: "" for the cheapest one, and where there is no choice."""
+        """Why these channels take `form` and none that is cheaper:
+        "" for the cheapest one, and where there is no choice."""
         forms = (*_PROVEN_FORMS, "table")
         if self.proven is None or form not in forms[1:]:
             return ""

@@ -36,10 +36,11 @@ _SLOTS, _ROOM = 64, 1 << 16
 class FloatRows(Operation):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
-               both are within a reach of each other that grows with the additions that follow each other in a sum.
+    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does
+               not: both are within a reach of each other that grows with the additions that follow each other in a sum.
     epsilon:   of kinds that have one: what is added below a root.
-    source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
+    source:    what makes x of the operands, in the kernel; None if x is the operand.
+               reduces: whether rows become numbers.
     together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
     """
 
@@ -63,7 +64,7 @@ class FloatRows(Operation):
         self.engine, self.length, self.epsilon = engine, length, epsilon
         self.reference, self.out = reference, "f32"
         self.recheck: Rechecker = Recheck(reference)
-        # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
+        # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 at a time.
         self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
         self.numbers, self.arrays = self._constants()
 
@@ -82,8 +83,8 @@ class FloatRows(Operation):
         return made if made._loops() else None
 
     def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
-        """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if that
-        is not one axis, or rows are short, or parts of an axis."""
+        """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if
+        that is not one axis, or rows are short, or parts of an axis."""
         source = self.source
         if source is None:
             return None
@@ -119,8 +120,8 @@ class FloatRows(Operation):
         return tuple(loop.steps[place] for loop in loops[:-1])
 
     def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
-        """The call for so many rows along the last axis but one, of operands that point to the first one. near: which one lies,
-        with the result, where nothing is that the program knows."""
+        """The call for so many rows along the last axis but one, of operands that point to the first one. near: which
+        one lies, with the result, where nothing is that the program knows."""
         found, padding = None, Loop(1, (0,) * len(self.operands))
         if self.source:
             *_, axis, inner = self.source.axes()

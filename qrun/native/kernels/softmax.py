@@ -97,8 +97,8 @@ class Softmax(Operation):
 
 
 def _tables(scale: float, y_scale: float) -> dict[str, Array]:
-    """Of each distance from a row's greatest code: its weight, that over y_scale, and both as the forms need them that begin in
-    float32.
+    """Of each distance from a row's greatest code: its weight, that over y_scale, and both as the forms need them that
+    begin in float32.
 
     A quotient there has three roundings, of level, inverse and product, and the error of the sum: each of `length`
     weights is off by at most 1 / (2 * WEIGHT), and the greatest of them is 1.

@@ -37,7 +37,8 @@ class PanelRun:
 
 @frozen
 class Meeting:
-    """`count` products in a row: the left, the right and the resulting matrix of the first, and steps of the first two."""
+    """`count` products in a row: the left, the right and the resulting matrix of the first,
+    and steps of the first two."""
 
     count: int
     left: int
@@ -85,7 +86,8 @@ class Stack:
         self.shift = 128 if b.dtype == np.uint8 else 0
 
     def sized_as(self, other: Stack) -> Stack | None:
-        """The products of another one's sizes, with results of its own; None if these are not known, or made otherwise."""
+        """The products of another one's sizes, with results of its own;
+        None if these are not known, or made otherwise."""
         own = (self.a.dtype, self.b.dtype, self.results.out, self.matrices)
         if own != (other.a.dtype, other.b.dtype, other.results.out, 1) or self.requantized is None:
             return None

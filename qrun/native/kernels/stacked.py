@@ -1,7 +1,7 @@
 """Planned products of two operands that are both known at run time only: stacks of matrices, packed in each run.
 
-Which matrices meet, and where packed ones lie, is a Stack's (kernels/stack.py), for known shapes; `pack`, `row_terms` and
-`dense` kernels do it. How the zero points come into the sums stands in emit/prepare.py.
+Which matrices meet, and where packed ones lie, is a Stack's (kernels/stack.py), for known shapes; `pack`, `row_terms`
+and `dense` kernels do it. How the zero points come into the sums stands in emit/prepare.py.
 """
 
 from __future__ import annotations

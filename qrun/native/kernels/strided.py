@@ -57,7 +57,8 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
 def outer_words(
     names: Sequence[str], outer: Sequence[Loop], chunks: tuple[int, int], unit_bytes: int, threads: int
 ) -> dict[str, int]:
-    """Words of emit/strided.py: of the outer loops, at most OUTER, and of tiles. chunks: how many, and elements of each."""
+    """Words of emit/strided.py: of the outer loops, at most OUTER, and of tiles.
+    chunks: how many, and elements of each."""
     loops = [Loop(1, (0,) * len(names))] * (OUTER - len(outer)) + list(outer)
     units = math.prod(loop.count for loop in loops) * chunks[0]
     each = share(units, unit_bytes, threads)

@@ -1,5 +1,5 @@
-"""Planned sums of a product with constant weights, for a zero point of the activations that comes with each run, and the
-float32 operations that follow them."""
+"""Planned sums of a product with constant weights, for a zero point of the activations that comes with each run, and
+the float32 operations that follow them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Place:
 
 
 class SumsPlan:
-    """A Conv or Gemm without a target, planned for a zero point of 0, its kernel calls, and where each of them finds what
-    depends on the run.
+    """A Conv or Gemm without a target, planned for a zero point of 0, its kernel calls, and where each of them finds
+    what depends on the run.
 
     totals: int64 [N], the sum of each channel's weights less their zero point.
     """
@@ -70,7 +70,8 @@ class SumsPlan:
         self.prepared = Operand((at + self.fill,), _BYTE)
 
     def sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
-        """As `Operation.sized_as` has it of the product, without a tail; made once for the two operations of a kernel."""
+        """As `Operation.sized_as` has it of the product, without a tail;
+        made once for the two operations of a kernel."""
         return memo.once(id(self), lambda: self._sized_as(other, memo))
 
     def _sized_as(self, other: SumsPlan, memo: Memo) -> SumsPlan | None:
@@ -93,8 +94,8 @@ class SumsPlan:
         return next(array for array in part.section.keep if address(array) == start)
 
     def prepare(self, number: int) -> KernelCall:
-        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out. It does not depend
-        on the rows of activations."""
+        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out. It does
+        not depend on the rows of activations."""
         part, place = self.parts[number], self.places[number]
         key = (
             "prepare",
@@ -207,7 +208,8 @@ def dynamic_sums(
     y_shape: Sequence[int] | None = None,
     memo: Memo | None = None,
 ) -> tuple[Prepare, DynamicSums]:
-    """The two steps of a product planned for a zero point of 0: weights [N, ...], their zero point of one element or [N].
+    """The two steps of a product planned for a zero point of 0:
+    weights [N, ...], their zero point of one element or [N].
 
     memo: what was made of the same weights for other shapes. Raises Declined if it has no kernels: an empty product.
     """

@@ -35,8 +35,8 @@ _GROUPS, _INPUTS = 8, 32
 class TiledPart:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
-    tables: how rows are tiled whose pixels are so many bytes apart. itemsize: of results. x_start: the input channel where its
-            group begins.
+    tables: how rows are tiled whose pixels are so many bytes apart. itemsize: of results. x_start: the input channel
+            where its group begins.
     """
 
     section: KernelCall
@@ -61,7 +61,8 @@ class TiledPart:
 
 
 def tiled(product: Product) -> list[TiledPart]:
-    """Kernel calls group by group, or for all groups merged; none if tiles would do too much that counts for nothing."""
+    """Kernel calls group by group, or for all groups merged;
+    none if tiles would do too much that counts for nothing."""
     if product.group == 1:
         return _tiled(product)
     if product.group <= _GROUPS and product.k >= _INPUTS:
@@ -145,7 +146,8 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
 
 
 def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
-    """int8 [N, taps, k] as panels of groups of vectors: [total / 4][channels of the group][4], zero where nothing is."""
+    """int8 [N, taps, k] as panels of groups of vectors:
+    [total / 4][channels of the group][4], zero where nothing is."""
     parts = [
         pack(weights, pick[:, group.start * TILE : group.stop * TILE], total // weights.shape[1]).reshape(len(pick), -1)
         for group in groups(spec)

@@ -212,7 +212,8 @@ def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, 
 def tables(
     window: Window, depth: int, mode: Mode, stored: bool, taps: tuple[int, ...], chunks: int, pixel: int
 ) -> Tables:
-    """Tables for about `chunks` chunks of blocks or more; taps: which tap each one of the kernel reads. pixel, depth, mode and
+    """Tables for about `chunks` chunks of blocks or more; taps: which tap each one of the kernel reads.
+    pixel, depth, mode and
     stored: as `tiling` takes them."""
     made = tiling(window, pixel, depth, mode, stored)
     assert made

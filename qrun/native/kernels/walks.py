@@ -14,15 +14,16 @@ from qrun.native.machine.engine import Array, Engine, Ints, Operand, Operation, 
 from qrun.native.machine.memory import aligned_copy, array_at
 
 Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
-"""Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and for
-``linear`` what the inputs give to the gate h; the states before."""
+"""Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and
+for ``linear`` what the inputs give to the gate h; the states before."""
 UNFIT = "a length is negative, or beyond the inputs, or a state that is to be quantized is no number"
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
 @frozen
 class CellForm:
-    """kind: of emit/walking.py. functions: activations, of each direction. clip: what bounds what they are given, or None."""
+    """kind: of emit/walking.py. functions: activations, of each direction.
+    clip: what bounds what they are given, or None."""
 
     kind: str
     functions: tuple[str, ...]
@@ -31,8 +32,8 @@ class CellForm:
 
 @frozen
 class Walk:
-    """Sizes of a recurrent operator. backward: of each direction; batch_first: whether the sequences are the first axis of inputs,
-    Y and states."""
+    """Sizes of a recurrent operator. backward: of each direction; batch_first: whether the sequences are the first axis
+    of inputs, Y and states."""
 
     steps: int
     batch: int
@@ -63,8 +64,8 @@ class Walk:
 
 @frozen
 class Share:
-    """Sequences and units of a direction that a tile makes; rounds: whether a tile is one step of them, as others need what it makes
-    in the next one, or all steps."""
+    """Sequences and units of a direction that a tile makes; rounds: whether a tile is one step of them, as others need
+    what it makes in the next one, or all steps."""
 
     rows: int
     units: int
@@ -72,12 +73,13 @@ class Share:
 
 
 class Walked(Operation):
-    """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial states
-    and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
+    """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial
+    states and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
 
-    given: which of initial_h, initial_c and lengths come with the run; the others are 0, 0, and those of whole sequences.
-    stepped: makes cells that float64 does not decide. added: float32 [directions, units], what the cell ``linear`` adds to the
-    product of the gate h.
+    given: which of initial_h, initial_c and lengths come with the run;
+    the others are 0, 0, and those of whole sequences.
+    stepped: makes cells that float64 does not decide. added: float32 [directions, units], what the cell ``linear`` adds
+    to the product of the gate h.
     """
 
     def __init__(
@@ -129,8 +131,8 @@ class Walked(Operation):
         raise NotImplementedError
 
     def units_of(self, parts: int) -> int:
-        """Units of each of so many parts: a multiple of those that are made at once, of which the last part has enough too; all units
-        where there is none."""
+        """Units of each of so many parts: a multiple of those that are made at once, of which the last part has enough
+        too; all units where there is none."""
         units, step = self.walk.units, max(self.at_once, self.engine.isa.lanes)
         each = -(-units // (parts * step)) * step
         last = (units - 1) % each + 1
@@ -227,7 +229,8 @@ class Walked(Operation):
         return {name: array for name, array in held.items() if name not in self.names}
 
     def remade(self, number: int, place: int, addend: int, result: int) -> None:
-        """Make again the states of the units from this one on, which float64 does not decide; number: as the kernel counts them;
+        """Make again the states of the units from this one on, which float64 does not decide;
+        number: as the kernel counts them;
         addend, result: addresses of operands."""
         table, count = self.table, self.at_once
         (step, row), resets = divmod(number // 2, self.walk.batch), bool(number % 2)

@@ -25,7 +25,8 @@ _BITS, _SYMBOLS, _NAMES, _RELOCATIONS = 1, 2, 3, 4
 _WRITE, _ALLOC = 1, 2
 _RELATIVE = (2, 4)
 _GLOBAL_FUNCTION = 0x12
-"""Of the ELF-64 format: machine; types and flags of sections; R_X86_64_PC32 and PLT32, which hold distances; a symbol's info."""
+"""Of the ELF-64 format: machine; types and flags of sections; R_X86_64_PC32 and PLT32, which hold distances;
+a symbol's info."""
 _HEAD = struct.Struct("<II")
 _SYMBOL = struct.Struct("<24sQ")
 _ALIGN = 64
@@ -116,7 +117,8 @@ def _relocate(
 
 
 class Blob:
-    """A blob in executable memory, which nothing can write to. It must outlive every call. body: what it was made of."""
+    """A blob in executable memory, which nothing can write to. It must outlive every call.
+    body: what it was made of."""
 
     def __init__(self, body: bytes, memory: Any, start: int, offsets: Mapping[str, int]) -> None:
         self.body = body

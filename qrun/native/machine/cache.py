@@ -1,5 +1,5 @@
-"""Compiled kernels, found constants and images of models on disk. Kernels are executable code, so only a private directory
-of this user is trusted.
+"""Compiled kernels, found constants and images of models on disk. Kernels are executable code, so only a private
+directory of this user is trusted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def size_limit() -> int:
 
 
 def default_directory() -> Path | None:
-    """Where this user's compiled kernels are kept: QRUN_CACHE_DIR, or below XDG_CACHE_HOME or the platform's cache folder."""
+    """Where this user's compiled kernels are kept: QRUN_CACHE_DIR,
+    or below XDG_CACHE_HOME or the platform's cache folder."""
     if named := os.environ.get("QRUN_CACHE_DIR"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -84,8 +85,8 @@ class ObjectCache:
 
     A directory that is not this user's alone is not used: `refused` then says why, and nothing is read or written.
     An entry whose content does not match its hash, or that belongs to someone else, counts as absent. When all entries
-    together take more than `limit` bytes, about, those go that were not used for longest. Raises CallError as `size_limit`
-    does.
+    together take more than `limit` bytes, about, those go that were not used for longest. Raises CallError as
+    `size_limit` does.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None) -> None:
@@ -189,7 +190,8 @@ def _head(key: str, parts: Sequence[Bytes]) -> bytes:
 
 
 def _checks(parts: Sequence[Bytes]) -> bytes:
-    """The length, and the CRC-32 of each piece: against damage they are as good as a hash, and take a sixth of the time.
+    """The length, and the CRC-32 of each piece: against damage they are as good as a hash,
+    and take a sixth of the time.
 
     Who could make others that fit could write to the folder, and so could write the hash as well.
     """
@@ -222,7 +224,8 @@ def _refusal(directory: Path) -> str:
 
 
 def _open_own(path: Path, largest: int) -> int:
-    """A regular file of this user alone, of this size at most, open; its time says that it is used. -1 for anything else."""
+    """A regular file of this user alone, of this size at most, open; its time says that it is used.
+    -1 for anything else."""
     try:
         handle = os.open(path, _OLD)
     except OSError:

@@ -25,7 +25,8 @@ _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int6
 class Rechecker(ABC):
     """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
 
-    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT); then `undecided` tells why.
+    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT);
+    then `undecided` tells why.
     """
 
     def __init__(self) -> None:
@@ -83,8 +84,8 @@ _own = threading.local()
 
 
 class CompiledKernel:
-    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it waits
-    until it is compiled.
+    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it
+    waits until it is compiled.
 
     names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
            with the code, so that who fills the struct of a kernel from the cache imports no emitter.
@@ -107,8 +108,8 @@ class CompiledKernel:
         return int(self._function(*arguments))
 
     def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array], sparse: bool = False) -> Ints:
-        """A struct with these words, and addresses of arrays, by name, of which the struct need not have all. sparse: whether
-        words that are not given are 0; else KeyError for one that is missing."""
+        """A struct with these words, and addresses of arrays, by name, of which the struct need not have all. sparse:
+        whether words that are not given are 0; else KeyError for one that is missing."""
         places = self._places
         values: list[Any] = [0 if sparse else None] * len(self.names)
         for name, value in words.items():
@@ -223,8 +224,8 @@ class KernelCall:
         return replace(self, pointers=pointers, extents=tuple(extents))
 
     def with_constants(self, own: KernelCall, names: Sequence[str]) -> KernelCall:
-        """The same call with the constants of one of the same form: its words of these names, as far as the kernel has them,
-        and what it holds."""
+        """The same call with the constants of one of the same form: its words of these names, as far as the kernel has
+        them, and what it holds."""
         arguments = self.arguments.copy()
         arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
         return KernelCall(
@@ -263,8 +264,8 @@ _KEPT = 64
 
 
 def mark_of(error: BaseException) -> int:
-    """The mark (emit/spec.py) of what went wrong, which `undecided` raises in its place: each failure has its own, as kernels of
-    several threads call the same functions. The first one is the greatest, but for interrupts."""
+    """The mark (emit/spec.py) of what went wrong, which `undecided` raises in its place: each failure has its own, as
+    kernels of several threads call the same functions. The first one is the greatest, but for interrupts."""
     mark = next(_marks) + (0 if isinstance(error, Exception) else INTERRUPTED)
     _failures[mark] = error.with_traceback(None)
     for old in list(_failures)[:-_KEPT]:

@@ -43,12 +43,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Library:
-    """llvmlite's library, ready to compile for this machine, without llvmlite's modules: to import them takes as long as to
-    compile four kernels. Safe to use from several threads.
+    """llvmlite's library, ready to compile for this machine, without llvmlite's modules: to import them takes as long
+    as to compile four kernels. Safe to use from several threads.
 
-    The functions are those that llvmlite calls, with the parameters that they have in the releases of `KNOWN`; of another
-    release nothing is called here, and `llvm` imports it instead. Each call has a context of its own, so that threads compile
-    side by side; llvmlite would let one of them in at a time.
+    The functions are those that llvmlite calls, with the parameters that they have in the releases of `KNOWN`; of
+    another release nothing is called here, and `llvm` imports it instead. Each call has a context of its own, so that
+    threads compile side by side; llvmlite would let one of them in at a time.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,7 +67,8 @@ class Library:
             raise OSError(self._taken(out).decode(errors="replace"))
 
     def compile(self, text: str, cpu: str, features: str) -> bytes:
-        """IR to an object file, as position-independent code whose constants lie next to it. Raises RuntimeError for wrong IR."""
+        """IR to an object file, as position-independent code whose constants lie next to it.
+        Raises RuntimeError for wrong IR."""
         call, out = self._call, _Handle()
         context, module, machine = call["ContextCreate"](), None, None
         try:

@@ -34,7 +34,8 @@ Emitted = tuple[str, tuple[str, ...]]
 
 @frozen
 class Runner:
-    """The functions of emit/runner.py, as ctypes functions of addresses and of numbers, none negative; they run without the GIL."""
+    """The functions of emit/runner.py, as ctypes functions of addresses and of numbers, none negative;
+    they run without the GIL."""
 
     lead: Any
     follow: Any
@@ -68,8 +69,8 @@ class Kernels:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, spec: KernelSpec) -> CompiledKernel:
-        """The kernel, which a thread may still compile. Most take no memory of the calling thread, and do not look at the
-        third argument. Raises Declined where it cannot be compiled.
+        """The kernel, which a thread may still compile. Most take no memory of the calling thread, and do not look at
+        the third argument. Raises Declined where it cannot be compiled.
         """
         with self._lock:
             kernel = self._ready.get(spec)
@@ -105,8 +106,8 @@ class Kernels:
         return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
     def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:
-        """Many kernels will be wanted soon: if this process is to compile the functions that walk a program, let a thread load
-        LLVM, and compile them and these.
+        """Many kernels will be wanted soon: if this process is to compile the functions that walk a program, let a
+        thread load LLVM, and compile them and these.
         """
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
@@ -115,16 +116,18 @@ class Kernels:
         self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
 
     def foreseeing(self) -> AbstractContextManager[None]:
-        """Meanwhile kernels are asked for that may not be needed: these are compiled only while there is nothing else to do."""
+        """Meanwhile kernels are asked for that may not be needed:
+        these are compiled only while there is nothing else to do."""
         return self._builder.foreseeing()
 
     def finish(self, kernels: Iterable[CompiledKernel], isa: Isa) -> None:
-        """Until these are compiled, and the functions that walk a program: by this thread too. Raises what that raised."""
+        """Until these are compiled, and the functions that walk a program: by this thread too.
+        Raises what that raised."""
         self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
     def blobs(self, specs: Sequence[KernelSpec], isa: Isa) -> tuple[tuple[str, bytes], ...]:
-        """What `adopt` takes: the words of each of these kernels and its blob, and last that of the functions that walk a
-        program. Nothing where one of them is no blob."""
+        """What `adopt` takes: the words of each of these kernels and its blob, and last that of the functions that walk
+        a program. Nothing where one of them is no blob."""
         kernels = [self.get(spec) for spec in specs]
         codes = [*(kernel.code.get() for kernel in kernels), self._walking(isa).get()]
         if not all(isinstance(code, blob.Blob) for code in codes):
@@ -133,7 +136,8 @@ class Kernels:
         return tuple((words, code.body) for words, code in zip(names, codes, strict=True))
 
     def adopt(self, specs: Sequence[KernelSpec], kept: Sequence[tuple[str, bytes]]) -> None:
-        """Take what `blobs` told of these kernels, where this process has no code of theirs yet: sooner than from the cache."""
+        """Take what `blobs` told of these kernels, where this process has no code of theirs yet:
+        sooner than from the cache."""
         if not (blob.USABLE and kept):
             return
         with self._lock, contextlib.suppress(OSError):
@@ -164,7 +168,8 @@ class Kernels:
             return self._walks
 
     def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Awaited[Any], tuple[str, ...]]:
-        """What holds the code, and the names that came with it; an entry of the cache is a line of names before the code."""
+        """What holds the code, and the names that came with it;
+        an entry of the cache is a line of names before the code."""
         key = self._key(name, isa)
         entry = self.cache.load(key, _suffix())
         if entry is not None:
@@ -205,8 +210,8 @@ class Kernels:
 
 
 def _alone(name: str) -> bool:
-    """Whether programs seldom call this kernel: fusing makes it part of another one (plan/fusing.py), or its copy is not needed.
-    Such kernels are compiled when they are asked for, not ahead."""
+    """Whether programs seldom call this kernel: fusing makes it part of another one (plan/fusing.py), or its copy is
+    not needed. Such kernels are compiled when they are asked for, not ahead."""
     kind, of = name.partition("-")[0], {"shares": "-shares-", "dense": "-i32-i32-"}
     return kind in ("elementwise", "runs") or (kind in of and of[kind] in name)
 

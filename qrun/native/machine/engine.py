@@ -1,4 +1,5 @@
-"""What operations share: the instruction set, the compiled kernels and the threads; how their kernel calls are kept, and run."""
+"""What operations share: the instruction set, the compiled kernels and the threads;
+how their kernel calls are kept, and run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Arrays that kernels work on, on 64-byte boundaries, and poisoned by tests where nobody may rely on what they hold; and one block of memory
-for buffers that are not all needed at once."""
+"""Arrays that kernels work on, on 64-byte boundaries, and poisoned by tests where nobody may rely on what they hold;
+and one block of memory for buffers that are not all needed at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tuple[Array, int]:
-    """An uninitialised array on a 64-byte boundary, in memory of at least so many bytes from there on; and its address."""
+    """An uninitialised array on a 64-byte boundary, in memory of at least so many bytes from there on;
+    and its address."""
     raw = np.empty(nbytes + 64, np.uint8)
     forget(raw)
     start = address(raw)
@@ -65,8 +66,8 @@ def new_aligned(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> tu
 
 @cache
 def elements_at() -> int:
-    """Where in an array object, in bytes, the address of its first element is, as numpy's C headers have it: behind what every
-    object begins with. -1 where that is not so."""
+    """Where in an array object, in bytes, the address of its first element is, as numpy's C headers have it: behind
+    what every object begins with. -1 where that is not so."""
     if sys.implementation.name != "cpython":
         return -1
     place = object.__basicsize__
@@ -124,8 +125,8 @@ def arrange(needs: Sequence[Need]) -> tuple[list[int], int]:
     """Offsets of the buffers, at the start of cache lines, and the size of the whole.
 
     Buffers in use at the same step do not overlap. The largest are placed first, in the first gap, which leaves few
-    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in the
-    smallest gap.
+    gaps but looks at all that are in use at once; more than MANY are placed in the order in which they are needed, in
+    the smallest gap.
     """
     if len(needs) > MANY:
         return _in_time(needs)

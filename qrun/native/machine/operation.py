@@ -40,7 +40,8 @@ class Operand:
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
-        """Elements of a row, which lie next to each other whatever the stride. In order ``any`` it is that of ``channels``."""
+        """Elements of a row, which lie next to each other whatever the stride.
+        In order ``any`` it is that of ``channels``."""
         if order == "plain" or not self.shape:
             return size(self.shape)
         return self.shape[-1 if order == "rows" or len(self.shape) == 1 else 1]
@@ -96,8 +97,8 @@ class OperandStrides:
 
 
 class Operation(ABC):
-    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads, but that it
-    keeps its kernel calls for each set of strides.
+    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads, but
+    that it keeps its kernel calls for each set of strides.
 
     operands: what it reads, in order, and last what it writes.
     order:    how operands lie in memory. ``channels``: axis 1 innermost; ``rows``: as numpy's C order; in both, rows of
@@ -137,11 +138,11 @@ class Operation(ABC):
         return {}
 
     def sections(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart; none where the
-        result has no elements.
+        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart; none
+        where the result has no elements.
 
-        0 stands for rows without gaps. In order ``any`` rows with gaps are those of ``channels``. Raises ValueError where rows
-        would overlap, and for gaps in an operand that has none: in C order, with a border, or tight.
+        0 stands for rows without gaps. In order ``any`` rows with gaps are those of ``channels``. Raises ValueError
+        where rows would overlap, and for gaps in an operand that has none: in C order, with a border, or tight.
         """
         key = tuple(strides)
         if len(key) != len(self.operands):
@@ -156,8 +157,8 @@ class Operation(ABC):
         return found
 
     def _sized(self, strides: tuple[int, ...]) -> tuple[KernelCall, ...]:
-        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, where `serve`
-        says that they can stand in; else calls that are planned anew."""
+        """The kernel calls after `resized`: those of the other operation with the constants of this one's calls, where
+        `serve` says that they can stand in; else calls that are planned anew."""
         assert self._sizes is not None
         before, other = self._sizes
         own, calls = (before.tight, other.sections(strides)) if self.own_words else ((), ())
@@ -190,7 +191,8 @@ class Operation(ABC):
 
     @property
     def source_order(self) -> Order:
-        """The order in memory of the operands that are read; `order` is that of the result, and of these unless they differ."""
+        """The order in memory of the operands that are read;
+        `order` is that of the result, and of these unless they differ."""
         return self.order
 
     @property
@@ -202,21 +204,23 @@ class Operation(ABC):
         return self
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """The operation that writes its result as this operand, in this order, without a copy in between; None if there is none."""
+        """The operation that writes its result as this operand, in this order, without a copy in between;
+        None if there is none."""
         return None
 
     def reading(self, source: Operation) -> Operation | None:
-        """The operation that reads what `source` reads, and computes its own operand from that; None if there is none."""
+        """The operation that reads what `source` reads, and computes its own operand from that;
+        None if there is none."""
         return None
 
     def limited(self, low: float, high: float, zero: float) -> Operation | None:
-        """The operation with its results clipped to low..high (to high where the limits cross; NaN stays) and `zero` added; None
-        if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0, which makes 0.0 of -0.0."""
+        """The operation with its results clipped to low..high (to high where the limits cross; NaN stays) and `zero`
+        added; None if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0, which makes 0.0 of -0.0."""
         return None
 
     def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
-        """The operation on numbers of this narrower type that are kept as float32: each result is rounded to the type, once. None
-        if there is none."""
+        """The operation on numbers of this narrower type that are kept as float32: each result is rounded to the type,
+        once. None if there is none."""
         return self if self.narrows else None
 
     def moving(self, dtype: np.dtype[Any]) -> Operation | None:
@@ -224,13 +228,14 @@ class Operation(ABC):
         return None
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
-        """This operation with the sizes of `other`, where the two differ in sizes and constants only; None if it must be planned
-        anew. memo: shared by the operations of one kernel."""
+        """This operation with the sizes of `other`, where the two differ in sizes and constants only; None if it must
+        be planned anew. memo: shared by the operations of one kernel."""
         return None
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
-        """The same operation with one operand (place -1: the result) where a transpose would read or write it: `operand` is what
-        lies there, `steps` the bytes from one element to the next along each axis. None if it cannot."""
+        """The same operation with one operand (place -1: the result) where a transpose would read or write it:
+        `operand` is what lies there, `steps` the bytes from one element to the next along each axis.
+        None if it cannot."""
         return None
 
     @property
@@ -253,8 +258,8 @@ class Operation(ABC):
         return made
 
     def resized(self, other: Operation) -> Self | None:
-        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or rows
-        differ that have constants of their own: those of an order other than ``any``."""
+        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or
+        rows differ that have constants of their own: those of an order other than ``any``."""
         if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
             return None
         for own, operand in zip(self.operands, other.operands, strict=True):
@@ -271,7 +276,8 @@ class Operation(ABC):
 
 
 def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
-    """Raises ValueError unless a call reaches the last one of a result's bytes: calls that end before leave it unwritten."""
+    """Raises ValueError unless a call reaches the last one of a result's bytes:
+    calls that end before leave it unwritten."""
     reach = max((section.extents[-1] for section in sections), default=0)
     if reach < nbytes:
         raise ValueError(f"kernels write {reach} of a result's {nbytes} bytes")

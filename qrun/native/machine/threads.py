@@ -57,11 +57,11 @@ class HelperCall:
 class Helpers:
     """Up to `count` threads that make the calls handed to them. One starts when none is idle.
 
-    They end when nobody holds this object any more, and with the process. That waits for the calls that have begun: these
-    may be in compiled code, on memory that goes away then.
+    They end when nobody holds this object any more, and with the process. That waits for the calls that have begun:
+    these may be in compiled code, on memory that goes away then.
 
-    Where there are processors for all of them, none wakes on that of the thread that calls: Linux may put a thread there though
-    others are idle, and then moves it after milliseconds.
+    Where there are processors for all of them, none wakes on that of the thread that calls: Linux may put a thread
+    there though others are idle, and then moves it after milliseconds.
     """
 
     def __init__(self, count: int) -> None:
@@ -138,8 +138,8 @@ def _asking() -> Callable[[], int] | None:
 
 @cache
 def yielding() -> int:
-    """The address of the system's function that lets other threads have this one's processor: without operands, it returns an
-    int. 0 where there is none."""
+    """The address of the system's function that lets other threads have this one's processor: without operands, it
+    returns an int. 0 where there is none."""
     try:
         function = ctypes.CDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield
     except (OSError, AttributeError):
@@ -149,8 +149,8 @@ def yielding() -> int:
 
 T = TypeVar("T")
 _SWITCH = 2e-4
-"""Seconds after which Python lets the thread have its lock: it wants it for a moment between two calls of LLVM, and would
-wait 5 ms for it each time."""
+"""Seconds after which Python lets the thread have its lock: it wants it for a moment between two calls of LLVM, and
+would wait 5 ms for it each time."""
 
 
 class Awaited(Generic[T]):
@@ -231,8 +231,8 @@ class Builder:
 
     @contextmanager
     def foreseeing(self) -> Iterator[None]:
-        """Meanwhile it is not certain that what is asked for will be needed; at the end what nobody has begun is left to who
-        waits for it."""
+        """Meanwhile it is not certain that what is asked for will be needed; at the end what nobody has begun is left
+        to who waits for it."""
         with self._lock:
             self._foreseeing += 1
         try:

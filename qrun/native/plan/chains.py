@@ -1,4 +1,5 @@
-"""Elementwise tasks whose results only other ones read, as one task: one pass over memory, and no arrays between them."""
+"""Elementwise tasks whose results only other ones read, as one task:
+one pass over memory, and no arrays between them."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _STEPS = 32
 
 
 def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = None) -> list[Item]:
-    """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others become
-    steps that do nothing. The list keeps its length. memo: operations that were made of the same operations.
+    """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others
+    become steps that do nothing. The list keeps its length. memo: operations that were made of the same operations.
     """
     memo = memo or Memo()
     made = list(items)
@@ -56,8 +57,8 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
 
 
 class _Chains:
-    """readers: numbers of the items that read a value; one that there is not where the run returns it. channels: whether
-    some values may lie channels-last."""
+    """readers: numbers of the items that read a value; one that there is not where the run returns it. channels:
+    whether some values may lie channels-last."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> None:
         self.items, self.memo = items, memo
@@ -171,8 +172,8 @@ class _Chain:
 def _joined(
     read: Sequence[Operand], kinds: str, parts: Sequence[Expression], given: Sequence[Sequence[int]]
 ) -> Expression:
-    """One operation for all parts. read: what it reads, and how, in kinds; given: what each part reads, by number: of these,
-    then of the steps of all parts."""
+    """One operation for all parts. read: what it reads, and how, in kinds; given: what each part reads, by number: of
+    these, then of the steps of all parts."""
     steps: list[FunctionStep] = []
     constants: list[float] = []
     rechecks: list[Recheck] = []
@@ -191,9 +192,9 @@ _PACKS = frozenset(f"to_{name}" for name in NARROW.values())
 
 
 def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items, in which what widens a value reads what was narrowed to it, or what widened it before, instead; what
-    narrows values that nothing reads then is gone. A node that only moves elements moves narrow ones, unless what it reads,
-    or makes, is there as float32 as well."""
+    """As many items, in which what widens a value reads what was narrowed to it, or what widened it before, instead;
+    what narrows values that nothing reads then is gone. A node that only moves elements moves narrow ones, unless what
+    it reads, or makes, is there as float32 as well."""
     if not any(_narrows(task) or _widens(task) for item in items for task in item.tasks):
         return list(items)
     made = _widened_once(items, set(wanted))

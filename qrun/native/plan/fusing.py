@@ -70,8 +70,8 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
 
 
 def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """As many items; where products, softmax, and products of its shares follow each other, the last do all of the work as one
-    task, so that scores never leave the cache."""
+    """As many items; where products, softmax, and products of its shares follow each other, the last do all of the work
+    as one task, so that scores never leave the cache."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
         return items
     from qrun.native.kernels.attention import Attention
@@ -97,7 +97,8 @@ def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Mem
 
 
 def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; Relu or Clip of what a product of floats makes becomes a step that does nothing: the product does it."""
+    """As many items; Relu or Clip of what a product of floats makes becomes a step that does nothing:
+    the product does it."""
     made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
         if not isinstance(item, Task) or len(item.inputs) != 1 or item.operation.between is None:
@@ -155,7 +156,8 @@ def _moved(task: Task, copy: Copy, place: int) -> Operation | None:
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
-    """The copies that end with item `end`, each reading what the one before made, at most three: numbers and operations."""
+    """The copies that end with item `end`, each reading what the one before made, at most three:
+    numbers and operations."""
     places: list[int] = []
     copies: list[Copy] = []
     while end >= 0 and len(places) < 3:
@@ -199,8 +201,8 @@ _FLOAT = np.dtype(np.float32)
 
 
 def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items with tails joined to products: a task that the kernel of an earlier item also does becomes a step without
-    outputs. The list keeps its length.
+    """The items with tails joined to products: a task that the kernel of an earlier item also does becomes a step
+    without outputs. The list keeps its length.
     """
     made, links = list(items), Links(items, wanted)
     for number, item in enumerate(items):
@@ -232,7 +234,8 @@ class _TailBuilder:
         self.sources: list[Key] = []
 
     def take(self, task: Task) -> bool:
-        """Whether a task that reads what there is so far, and nothing that is made later, is part of the tail from now on."""
+        """Whether a task that reads what there is so far, and nothing that is made later,
+        is part of the tail from now on."""
         operation = task.operation
         if not isinstance(operation, Elementwise) or operation.result.shape != self.sums.result.shape:
             return False

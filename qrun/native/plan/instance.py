@@ -1,4 +1,5 @@
-"""The memory of one run of a program, and the run: arrays in, kernels called without Python between them, arrays out."""
+"""The memory of one run of a program, and the run: arrays in, kernels called without Python between them,
+arrays out."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ _WORTH = 32
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers.
 
-    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/program.py) can use again.
+    standing, direct: what turns with it (native/plan/turns.py) and runs of one call (native/plan/program.py) can use
+    again.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -194,8 +196,8 @@ class Instance:
         return made
 
     def _measure(self, stamps: Sequence[Stamp], unmet: AbstractSet[Key]) -> None:
-        """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
-        and where all of a segment are small none is called. unmet: the guards that were false."""
+        """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is
+        inside now, and where all of a segment are small none is called. unmet: the guards that were false."""
         left_out = [n for n, item in enumerate(self.listing.item_of) if self.listing.guards.get(item) in unmet]
         known = self.alone.work[left_out]
         self.alone.measure(stamps)
@@ -252,8 +254,8 @@ class Instance:
             raise failed
 
     def repeat(self, segment: Segment, most: int, turns: Ints) -> tuple[int, BaseException | None]:
-        """Run a segment at most so many times, as `turns` says (emit/runner.py); how many times it was, and why the next one
-        could not be made, if that is so. Raises an interrupt that came meanwhile.
+        """Run a segment at most so many times, as `turns` says (emit/runner.py); how many times it was, and why the
+        next one could not be made, if that is so. Raises an interrupt that came meanwhile.
         """
         if segment.first in self.helped:
             self.call_helpers()
@@ -274,7 +276,8 @@ class Instance:
         return undecided(mark)
 
     def told(self, tick: float) -> dict[int, Any]:
-        """What happened in memory that calls have of their own, by item. tick: the ns of a tick of the processor's clock."""
+        """What happened in memory that calls have of their own, by item.
+        tick: the ns of a tick of the processor's clock."""
         return {int(self.listing.counts[number, 3]): held.told(tick) for number, held in self.held.items()}
 
     def call_helpers(self) -> None:

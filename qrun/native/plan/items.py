@@ -46,7 +46,8 @@ class Chain:
 
 @frozen
 class PythonStep:
-    """A step that runs elsewhere, on arrays; nothing runs for one without outputs. loose: whether it is bound to no shapes."""
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs.
+    loose: whether it is bound to no shapes."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]
@@ -68,8 +69,8 @@ def item_of(tasks: Sequence[Task]) -> Item:
 
 
 class Links:
-    """Which items make and read values, by number, and how often each value is read, `wanted` once more: found out when it is
-    asked for first, as many programs have nothing that a pass looks for."""
+    """Which items make and read values, by number, and how often each value is read, `wanted` once more: found out when
+    it is asked for first, as many programs have nothing that a pass looks for."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
         self._items, self._wanted = items, wanted

@@ -1,5 +1,5 @@
-"""What a run needs of a schedule, as numbers: argument structs, which words of them are addresses, and where values lie; and that
-without addresses, for another process: what structs point to is named by number, and found again."""
+"""What a run needs of a schedule, as numbers: argument structs, which words of them are addresses, and where values
+lie; and that without addresses, for another process: what structs point to is named by number, and found again."""
 
 from __future__ import annotations
 
@@ -46,14 +46,17 @@ class View:
 class Listing:
     """A schedule that is ready to run.
 
-    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls. Those that tiles
-              of other calls make themselves come last.
-    counts:   [calls, 4], of all but these: tiles; whether all threads wait after it; the first call since the wait before; item.
-    parts:    [calls, 4], of each call with parts: its number, the word that points to them, the first one, how many they are.
+    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls. Those that
+              tiles of other calls make themselves come last.
+    counts:   [calls, 4], of all but these: tiles; whether all threads wait after it;
+              the first call since the wait before; item.
+    parts:    [calls, 4], of each call with parts: its number, the word that points to them, the first one,
+              how many they are.
     pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
-    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside; those of an
-              array of their own key are returned, and each run makes the array.
-    given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
+    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside;
+              those of an array of their own key are returned, and each run makes the array.
+    given, room: of arrays by key, their type and shape, and the bytes that calls may touch.
+    fixed: those that never change.
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided.
     joined:   items whose work another one does, and which one that is.

@@ -21,13 +21,15 @@ Conversion = Callable[[Operand, Order, Operand, Order], Operation]
 class Storage:
     """A value in memory, or one form of it.
 
-    order: ``channels`` or ``plain``; key: of the array that holds it, which is C-contiguous; None if it lies in the arena.
-    beyond: of one in an array that each run makes, for a value that it returns: where barriers take it to lie, bytes from the
-            arena's start, behind all that lie there.
+    order: ``channels`` or ``plain``; key: of the array that holds it, which is C-contiguous;
+    None if it lies in the arena.
+    beyond: of one in an array that each run makes, for a value that it returns: where barriers take it to lie, bytes
+            from the arena's start, behind all that lie there.
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
-    home, ahead, stride: once all parents are known, the outermost one, bytes from its start, and from row to row (0 without gaps).
+    home, ahead, stride: once all parents are known, the outermost one, bytes from its start,
+    and from row to row (0 without gaps).
     """
 
     operand: Operand
@@ -100,7 +102,8 @@ class Storage:
 
 @frozen
 class Placed:
-    """An operation on storages, the result last, done for the item of this number, if its guard is true or it has none."""
+    """An operation on storages, the result last, done for the item of this number,
+    if its guard is true or it has none."""
 
     operation: Operation
     storages: tuple[Storage, ...]
@@ -113,7 +116,8 @@ class Placement:
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
     guards: of items that a value decides on, its key.
-    placed: operations in order, conversions among them. forms: of each value by key; the first one is what is seen from outside.
+    placed: operations in order, conversions among them. forms: of each value by key;
+    the first one is what is seen from outside.
     borders: storages whose border is to be filled once. arena: its size in bytes.
     """
 
@@ -280,7 +284,8 @@ class Placement:
             beyond += aligned_up(root.nbytes)
 
     def _returned(self, key: Key) -> Storage | None:
-        """The memory of a value that a run returns, if it is that value's alone, as its user sees it: it can be what is returned."""
+        """The memory of a value that a run returns, if it is that value's alone, as its user sees it:
+        it can be what is returned."""
         storage = self.forms[key][0]
         root, packed = storage.root, storage.order == "plain" or _same_memory(storage.operand.shape)
         apart = storage.stride or storage.ahead or storage.nbytes != root.nbytes

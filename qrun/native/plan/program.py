@@ -1,4 +1,5 @@
-"""Program: a schedule that several threads can run at once, each with memory of its own, which is kept for the next run.
+"""Program: a schedule that several threads can run at once, each with memory of its own,
+which is kept for the next run.
 
 Direct: its runs with little Python, one native call for all kernels, or for those between two steps that run elsewhere.
 """
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A listing, and the memory of its runs: `nbytes` each. schedule: what it was made of, None if another process made it.
+    """A listing, and the memory of its runs: `nbytes` each.
+    schedule: what it was made of, None if another process made it.
 
-    `run` may be called from several threads at once; each run has memory of its own, kept for the next one: `free` are those
-    that nobody has.
+    `run` may be called from several threads at once; each run has memory of its own, kept for the next one: `free` are
+    those that nobody has.
     """
 
     def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
@@ -60,10 +62,12 @@ class Program:
         looks: Looks | None = None,
         timed: bool = True,
     ) -> StampedResult:
-        """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
+        """arrays: the values that come from outside, counted already.
+        elsewhere: item number and its inputs to its outputs.
         timed: whether the result has stamps.
 
-        Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide, Late.
+        Raises Unplanned if an array has not the type and shape of its operand,
+        Undecided if a kernel could not decide, Late.
         """
         instance = self.take(budget)
         try:
@@ -93,11 +97,12 @@ _NONE = np.zeros((0, 3), np.int64)
 
 
 class Direct:
-    """Runs of a program that do what `Program.run` does, but tell no times, and leave the account of memory and time to who asks.
+    """Runs of a program that do what `Program.run` does, but tell no times,
+    and leave the account of memory and time to who asks.
 
-    read: the arrays from outside that kernels read. made: of each result of kernels its key, shape and type, and how many bytes
-    its memory is to have, 0 if it is small and those of its elements are enough. alone: whether kernels are all that it takes:
-    one call. nbytes: what a run takes at most, without what is made elsewhere.
+    read: the arrays from outside that kernels read. made: of each result of kernels its key, shape and type, and how
+    many bytes its memory is to have, 0 if it is small and those of its elements are enough. alone: whether kernels are
+    all that it takes: one call. nbytes: what a run takes at most, without what is made elsewhere.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
@@ -131,9 +136,9 @@ class Direct:
         return made if whole and own and not loose else None
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
-        """The results of arrays that have the operands' shapes and types, and that nobody changes meanwhile; None where it takes
-        `Program.run`: where one has gaps, memory is short, or a kernel could not decide. elsewhere: as there; it is not asked if
-        kernels are all that it takes.
+        """The results of arrays that have the operands' shapes and types, and that nobody changes meanwhile; None where
+        it takes `Program.run`: where one has gaps, memory is short, or a kernel could not decide. elsewhere: as there;
+        it is not asked if kernels are all that it takes.
 
         Raises what `elsewhere` raises. What that makes may be memory that others have too."""
         try:
@@ -219,8 +224,8 @@ class Direct:
 class _Told:
     """What the function `direct` is told of this memory; the words from _ARRAYS on are each run's.
 
-    there: the keys of arrays that are there at first; later: those that are made elsewhere, in order. places: the word of each of
-    them that kernels read. segments: with the count of the places whose arrays are there by then.
+    there: the keys of arrays that are there at first; later: those that are made elsewhere, in order. places: the word
+    of each of them that kernels read. segments: with the count of the places whose arrays are there by then.
     """
 
     def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:

@@ -1,4 +1,5 @@
-"""Turns of a program as an operation of another one, which no thread shares: loops in loops without Python between them."""
+"""Turns of a program as an operation of another one, which no thread shares:
+loops in loops without Python between them."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _TRUE = np.ones(1, np.bool_)
 class RepeatedForm:
     """How turns begin, and what of them is wanted.
 
-    read:   keys of what they read from outside, in the order of the operands. first: of those, which one a value that goes
-            around is at first, by key; a condition that is in none is true.
+    read:   keys of what they read from outside, in the order of the operands. first: of those, which one a value that
+            goes around is at first, by key; a condition that is in none is true.
     elements: which one a scanned value is, by key; the turn's number is in none.
     count, going: which one says how many turns there are, and whether there are any; None where none does.
     length: how many there are at most; where something is stacked, there are as many.
@@ -45,8 +46,8 @@ class RepeatedForm:
 
 
 class Repeated(Operation):
-    """What many turns make: the states that are wanted, then what is stacked, behind each other as bytes, of which `outputs` are
-    the parts. Only a program can run it. Raises Declined where threads could share the work of a turn."""
+    """What many turns make: the states that are wanted, then what is stacked, behind each other as bytes, of which
+    `outputs` are the parts. Only a program can run it. Raises Declined where threads could share the work of a turn."""
 
     def __init__(self, engine: Engine, turning: Turning, form: RepeatedForm, operands: Sequence[Operand]) -> None:
         if turning.listing.helpers:
@@ -91,7 +92,8 @@ class Repeated(Operation):
 
 @cache
 def _numbers(bits: int) -> Array:
-    """The numbers of turns up to 2**bits, which stay, as structs point to them: so few arrays that all lengths share them."""
+    """The numbers of turns up to 2**bits, which stay, as structs point to them:
+    so few arrays that all lengths share them."""
     return np.arange(1 << bits, dtype=np.int64)
 
 
@@ -119,7 +121,8 @@ class HeldTurns:
             self.words[HELD.index(name)] = word
 
     def _pointing(self, operation: Repeated, returned: Mapping[Key, Array]) -> list[tuple[int, int, int]]:
-        """Words that are set before each first turn: the byte of the struct where the base is, where they are, what is added."""
+        """Words that are set before each first turn: the byte of the struct where the base is, where they are,
+        what is added."""
         listing, form, ready = self._turning.listing, operation.form, self._ready
         kernel = operation.tight[0].kernel
         places = {key: 8 * number for number, key in enumerate(form.read)}
@@ -145,8 +148,8 @@ class HeldTurns:
         return rows
 
     def _around(self, operation: Repeated) -> tuple[Array, Array]:
-        """Moves before all turns, from operands to what the first one reads, and after them, to the result; those of their words
-        that depend on where operands lie are set with the others."""
+        """Moves before all turns, from operands to what the first one reads, and after them, to the result; those of
+        their words that depend on where operands lie are set with the others."""
         form, ready = operation.form, self._ready
         first = np.zeros((len(self._turning.carried), MOVE // 8), np.int64)
         last = np.zeros((len(form.states), MOVE // 8), np.int64)

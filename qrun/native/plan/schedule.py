@@ -26,7 +26,8 @@ from qrun.native.plan.stamps import Segment
 
 @frozen
 class Span:
-    """Bytes of the arena, or beyond it, that a call touches; columns: of each row, where rows are `stride` bytes apart."""
+    """Bytes of the arena, or beyond it, that a call touches;
+    columns: of each row, where rows are `stride` bytes apart."""
 
     root: Storage
     first: int
@@ -50,7 +51,8 @@ class Span:
 
 
 class Ranges:
-    """Half-open ranges of numbers, joined where they meet; `tag`: what all of a joined range have in common, or None."""
+    """Half-open ranges of numbers, joined where they meet;
+    `tag`: what all of a joined range have in common, or None."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -169,8 +171,8 @@ class Schedule:
         return tuple(calls)
 
     def _rows(self) -> tuple[tuple[PlannedCall, ...], Ints]:
-        """The calls, then those that tiles of some of them make themselves; of each such call [4]: its number, the word that
-        points to its parts, the number of the first one, and how many they are."""
+        """The calls, then those that tiles of some of them make themselves; of each such call [4]: its number, the word
+        that points to its parts, the number of the first one, and how many they are."""
         rows, parts = list(self.calls), []
         for number, call in enumerate(self.calls):
             section = call.section
@@ -180,7 +182,8 @@ class Schedule:
         return tuple(rows), np.array(parts, np.int64).reshape(-1, 4)
 
     def _barriers(self) -> tuple[list[bool], list[int]]:
-        """After which calls all threads wait, and the first call since the wait before; a thread alone waits for none."""
+        """After which calls all threads wait, and the first call since the wait before;
+        a thread alone waits for none."""
         marks, since = [False] * len(self.calls), [0] * len(self.calls)
         first, before, reads, writes = 0, None, Touched(), Touched()
         for number, call in enumerate(self.calls if self.helpers else ()):
@@ -223,7 +226,8 @@ class Schedule:
         return tuple(self._freeing(plain))
 
     def _freeing(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """The segments with the arrays that are last needed in each, but for the last one where nothing is made after it."""
+        """The segments with the arrays that are last needed in each,
+        but for the last one where nothing is made after it."""
         ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in segments]
         frees: dict[int, list[Key]] = {}
         wanted = set(self.wanted)
@@ -254,10 +258,11 @@ def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
 
 
 def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
-    """For each item whose work another one's operation does, the number of that one; not for copies, through which that one
-    reads or writes: they are no work any more.
+    """For each item whose work another one's operation does, the number of that one; not for copies, through which that
+    one reads or writes: they are no work any more.
 
-    given: the items of the steps; items: as many, of which those that were joined to others have become steps that do nothing.
+    given: the items of the steps; items: as many, of which those that were joined to others have become steps that do
+    nothing.
     """
     makers = {key: number for number, item in enumerate(items) for key in item.outputs}
     readers = {key: number for number, item in enumerate(given) for key in item.inputs}

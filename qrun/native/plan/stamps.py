@@ -1,5 +1,5 @@
-"""What the time of a program's run was spent on: notes that its threads take, what they say about each item, and which calls
-take less time than it costs to share them: these helpers leave to the leader.
+"""What the time of a program's run was spent on: notes that its threads take, what they say about each item, and which
+calls take less time than it costs to share them: these helpers leave to the leader.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from qrun.native.machine.memory import Ints
 from qrun.native.plan.items import Key
 
 _SMALL = 3000
-"""Nanoseconds of work that two threads do not do sooner than one: taking tiles and waiting for each other moves some lines
-of memory between their caches, each some hundred nanoseconds."""
+"""Nanoseconds of work that two threads do not do sooner than one: taking tiles and waiting for each other moves some
+lines of memory between their caches, each some hundred nanoseconds."""
 _RUNS = 4
 """Runs in which calls are measured. The shortest time counts, which depends least on what else the machine does."""
 _PART = 16
@@ -58,8 +58,8 @@ class Segment:
 class Stamp:
     """When a segment began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
 
-    ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it; then
-           when it came to the end. Those of a thread that was not there are older than the leader's.
+    ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it;
+           then when it came to the end. Those of a thread that was not there are older than the leader's.
     """
 
     segment: Segment
@@ -86,8 +86,9 @@ class Stamp:
 
 @frozen
 class StampedResult:
-    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told: what steps
-    that ran elsewhere said of themselves, by item. unmet: the guards that were false. inside: turns that calls made, by item."""
+    """Values asked for, and what the time was spent on. lent: whether others may have some of the values too. told:
+    what steps that ran elsewhere said of themselves, by item. unmet: the guards that were false.
+    inside: turns that calls made, by item."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]
     stamps: tuple[Stamp, ...]
@@ -98,8 +99,8 @@ class StampedResult:
 
 
 def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:
-    """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what nobody had to run: that starts
-    when the item before it ends.
+    """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what nobody had to run: that
+    starts when the item before it ends.
 
     item_of: each call's item. The time of a call is the leader's, with its wait for the helpers.
     """

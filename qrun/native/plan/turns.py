@@ -34,8 +34,8 @@ from qrun.native.plan.items import Key
 from qrun.native.plan.program import Program
 
 _FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
-"""Turns that are first made without coming back to Python, where interrupts are seen; it comes back so seldom that as many
-turns take longer than the first of these times (ns), if it can be, and not longer than the other."""
+"""Turns that are first made without coming back to Python, where interrupts are seen; it comes back so seldom that as
+many turns take longer than the first of these times (ns), if it can be, and not longer than the other."""
 
 Move = tuple[int, int, int, int, int]
 Place = tuple[Key | None, int]
@@ -126,11 +126,13 @@ class Turning:
                 yield key
 
     def run(self, values: Mapping[Any, Array], most: int, room: int, budget: Budget, timed: bool = True) -> Turned:
-        """Some turns, at most so many, of which what is stacked takes no more than so many bytes. timed: whether with spans.
+        """Some turns, at most so many, of which what is stacked takes no more than so many bytes.
+        timed: whether with spans.
 
-        values: what is carried at first; what is scanned, contiguous, an element of each turn along a first axis; and all
-        else that the program reads. None is made where a kernel cannot decide what the first one gives, and until it is known
-        which calls threads are to share. It ends when the budget allows no more time. Raises MemoryLimitError.
+        values: what is carried at first; what is scanned, contiguous, an element of each turn along a first axis; and
+        all else that the program reads. None is made where a kernel cannot decide what the first one gives, and until
+        it is known which calls threads are to share. It ends when the budget allows no more time.
+        Raises MemoryLimitError.
         """
         most = min(most, max(room // max(self.element, 1), 1))
         instance = self.program.take(budget)
@@ -165,7 +167,8 @@ class Turning:
     def _repeat(
         self, instance: Instance, ready: TurnsMemory, most: int, deadline: Deadline | None, timed: bool
     ) -> tuple[int, tuple[tuple[int, ...], float], bool]:
-        """How many turns were made, the ns that they took by item, and those of a tick, and whether turns in it took too long."""
+        """How many turns were made, the ns that they took by item, and those of a tick,
+        and whether turns in it took too long."""
         going, turns, segment = ready.going, ready.turns, self.listing.segments[0]
         done, size, spent, ticks = 0, _FIRST, 0, 0
         ready.tallied[...] = 0
@@ -193,12 +196,14 @@ class Turning:
 
 
 class TurnsMemory:
-    """What turns with the memory of one run need: buffers, and the moves between them. It is used again with that memory.
+    """What turns with the memory of one run need: buffers, and the moves between them.
+    It is used again with that memory.
 
     values: what a turn reads, in its buffer, by key; starts: where that begins. going: the byte that ends the turns.
     tallied: how many turns there were, if they are a call; in how many each guard was true; the ticks that calls took.
     before: how many of the moves come before a turn.
-    moves:  as emit/runner.py has them; loose: rows that read arrays of the run, their keys, and how many bytes from the start.
+    moves:  as emit/runner.py has them; loose: rows that read arrays of the run, their keys,
+            and how many bytes from the start.
     """
 
     def __init__(self, turning: Turning, instance: Instance) -> None:
@@ -234,8 +239,8 @@ class TurnsMemory:
             self.turns[word // 8] = value
 
     def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> Ints:
-        """The moves before and after a turn; without the addresses of arrays of a run. Before one, what turns inside it have
-        counted is put aside, for the case that this one does not count."""
+        """The moves before and after a turn; without the addresses of arrays of a run. Before one, what turns inside it
+        have counted is put aside, for the case that this one does not count."""
         turning, arena = self.turning, address(instance.memory)
         rows: list[Move] = []
 
@@ -274,8 +279,8 @@ class TurnsMemory:
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> Mapping[Key, Array]:
-        """Let the moves be those of turns that begin; returns what must live until they end. known: arrays by key, stacked: what
-        gets what is stacked."""
+        """Let the moves be those of turns that begin; returns what must live until they end. known: arrays by key,
+        stacked: what gets what is stacked."""
         self.moves[...] = self._rows
         sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self.loose}
         for row, key, start in self.loose:

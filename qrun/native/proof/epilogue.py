@@ -223,7 +223,8 @@ def bounds_spec(isa: Isa) -> KernelSpec:
 
 
 def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:
-    """As `prove`, but what was searched before is looked up in the kernels' cache, and what is searched now is kept there."""
+    """As `prove`, but what was searched before is looked up in the kernels' cache,
+    and what is searched now is kept there."""
     if len(low) < _FEW or (target.w_scale == target.w_scale[0]).all():
         return prove(target, low, high, isa.fma)
     bounds, kept = Bounds.of(kernels, isa), kernels.cache

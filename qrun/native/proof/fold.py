@@ -159,11 +159,11 @@ def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
 
 
 def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
-    """Factors that bound the 16-bit sum of a lane, which has four activations: each one times its first factor, plus the
-    largest of the four times the second factor, is at least what the products with any channel's weights add up to.
+    """Factors that bound the 16-bit sum of a lane, which has four activations: each one times its first factor, plus
+    the largest of the four times the second factor, is at least what the products with any channel's weights add up to.
 
-    weights: int8 [N, taps, k]. Returns int8 [taps, depth] for each of the two factors. A lane of weights 100, 60, -20, 0 in its
-    only channel: the most that one weight gives is 100, two 160; so factors 60 and 40 bound all sums.
+    weights: int8 [N, taps, k]. Returns int8 [taps, depth] for each of the two factors. A lane of weights 100, 60, -20,
+    0 in its only channel: the most that one weight gives is 100, two 160; so factors 60 and 40 bound all sums.
 
     With s(k) the largest sum of k of the lane's weights that have one sign, in any channel, and sorted activations x,
     sums are at most those of (x[k] - x[k+1]) * s(k), and so of x[0] * s(1) + (x[1] + x[2] + x[3]) * d for a d of at
@@ -192,8 +192,8 @@ def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
 
 
 def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
-    """Of [N, size], not negative, the largest over N, where a lane reads the first and third or second and fourth pair of
-    each eight: of a pair's values, of their sum, of the sum of a value of each of a lane's pairs, and of all four.
+    """Of [N, size], not negative, the largest over N, where a lane reads the first and third or second and fourth pair
+    of each eight: of a pair's values, of their sum, of the sum of a value of each of a lane's pairs, and of all four.
     """
     pairs = values.view(np.uint16)
     low, high = pairs & 0xFF, pairs >> 8
@@ -202,7 +202,8 @@ def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
 
 
 def _both(pairs: Words) -> Words:
-    """The largest sums of a lane's two pairs, of which one word has the first of two lanes, the next word the second."""
+    """The largest sums of a lane's two pairs, of which one word has the first of two lanes,
+    the next word the second."""
     words = pairs.view(np.uint32)
     sums = (words[:, ::2] + words[:, 1::2]).view(np.uint16)
     most: Words = sums.max(axis=0)

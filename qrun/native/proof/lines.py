@@ -71,7 +71,8 @@ def fit_lines(
 def _candidates(
     tables: Ints, limits: tuple[int, int], add: int, done: Bools, likely: Expected | None
 ) -> Iterator[tuple[Ints, Singles, Singles, Floats]]:
-    """Lines to try for the tables that are not done: their numbers, slopes, offsets, and slopes times codes [n, 256]."""
+    """Lines to try for the tables that are not done: their numbers, slopes, offsets,
+    and slopes times codes [n, 256]."""
     if likely is not None:
         with np.errstate(over="ignore"):
             slope, offset = likely.slopes.astype(np.float32), (likely.offsets - add).astype(np.float32)
@@ -101,8 +102,8 @@ def _products(slopes: Singles) -> Floats:
 def _slopes(upper: Floats, lower: Floats) -> Floats:
     """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper: cutting planes.
 
-    The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the next
-    slope is where the tangents at the ends of the range meet.
+    The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the
+    next slope is where the tangents at the ends of the range meet.
     """
     ends = [_tangents(upper, lower, np.full(len(upper), end)) for end in (-_STEEPEST, _STEEPEST)]
     (left_room, left_rise), (right_room, right_rise) = ends

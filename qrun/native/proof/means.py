@@ -36,8 +36,8 @@ _TRIALS = 1025 + 2 * (np.arange(200) * 611 % 1536)
 class Means:
     """Constants of a SumPool.
 
-    form:      x32: RNE(fl32(fl32(float32(sum) * a) * b)); f64: RNE(fl64(sum * m)); q64: RNE(fl64(fl64(sum * scale) / d));
-               all plus `zero`, saturated. table: a lookup.
+    form:      x32: RNE(fl32(fl32(float32(sum) * a) * b)); f64: RNE(fl64(sum * m)); q64: RNE(fl64(fl64(sum * scale) /
+               d)); all plus `zero`, saturated. table: a lookup.
     constants: 8 bytes for each output pixel, int64 places in `table` for a lookup. why: what the cheaper forms lack.
     """
 

@@ -27,8 +27,8 @@ SINGLE = 2**24
 """Integers below it are float32 numbers: their product with a small factor needs no rounding."""
 RAISED = 2**22
 RAISED_ENDS = 2**26
-"""Accumulators that form y32 adds to the bits of MAGIC: below RAISED the sum is MAGIC plus the accumulator. Further on it still
-grows with it, so that of the ends, up to RAISED_ENDS, the saturated result can be tried."""
+"""Accumulators that form y32 adds to the bits of MAGIC: below RAISED the sum is MAGIC plus the accumulator. Further on
+it still grows with it, so that of the ends, up to RAISED_ENDS, the saturated result can be tried."""
 _LONG = 2.0**31 - 600
 """As INSIDE, of results that are converted to int32."""
 _FACTORS = (range(2, 17), range(17, 65), range(65, 257))
@@ -89,11 +89,11 @@ class Search:
         self.far[rows] = np.where(begin < end, np.maximum(np.abs(bottom), np.abs(top)), 0)
 
     def _inverse_bounds(self, steps: Floats, reach: Bools) -> Floats:
-        """Between which numbers 1 / product lies if multiplying by `product`, a real number, takes every reachable step to
-        more than want - 1/2, and one below it to less: float64 [2, n].
+        """Between which numbers 1 / product lies if multiplying by `product`, a real number, takes every reachable step
+        to more than want - 1/2, and one below it to less: float64 [2, n].
 
-        step / (want - 1/2) lies on one side of 1 / product, and (step - 1) / (want - 1/2) on the other. Their errors are
-        below 2**-51 of the former, and 2**-52.
+        step / (want - 1/2) lies on one side of 1 / product, and (step - 1) / (want - 1/2) on the other. Their errors
+        are below 2**-51 of the former, and 2**-52.
         """
         at = steps * self._weights
         below = at - self._weights
@@ -248,8 +248,8 @@ class Search:
 def numpy_bounds(inverse: Floats, halves: Floats, weights: Floats) -> Floats:
     """As Search._inverse_bounds, with all steps, as float64 finds them for multipliers 1 / inverse [n].
 
-    If `inverse` lies well between the bounds, then these steps are the exact ones: the multiplier takes them to more than
-    want - 1/2, and one below them to less.
+    If `inverse` lies well between the bounds, then these steps are the exact ones: the multiplier takes them to more
+    than want - 1/2, and one below them to less.
     """
     bounds = np.empty((2, len(inverse)))
     room = np.empty((STEPS, min(len(inverse), _CHUNK)))

@@ -89,8 +89,8 @@ def wanted(lowest: int, zero: int) -> Ints:
 def plain_steps(x: np.float64, w: Floats, y: np.float64, want: Ints) -> Floats:
     """Smallest integers t with RNE(t * x * w / y) >= want, for 0 < x * w / y < 512: float64 [N, 255].
 
-    The float64 quotients are right within 4 units in their last place: 2**-16 for those below NEVER. Where an integer is
-    that near, integers decide.
+    The float64 quotients are right within 4 units in their last place: 2**-16 for those below NEVER. Where an integer
+    is that near, integers decide.
     """
     quotients = np.multiply((y / (x * w))[:, None], want - 0.5)
     steps = np.ceil(quotients)
@@ -107,8 +107,8 @@ def _integer_steps(x: np.float64, w: Floats, y: np.float64, want: Ints) -> Ints:
     """Smallest t with RNE(t * x * w / y) >= want, for 0 < x * w / y < 512; NEVER and ALWAYS if far beyond int32.
 
     With odd mantissas, t * a * b / c * 2**e reaches want - 1/2 when t * p >= q; equality is a tie and counts only
-    where want is even (d >= 0), else t * p must be larger (d >= 1). Compared through d = t * p - q modulo 2**64: for t next to the estimate |d| stays below 2**61,
-    though p or q alone may not fit.
+    where want is even (d >= 0), else t * p must be larger (d >= 1). Compared through d = t * p - q modulo 2**64: for t
+    next to the estimate |d| stays below 2**61, though p or q alone may not fit.
     """
     (a, ea), (b, eb), (c, ec) = _odd(np.asarray([x])), _odd(w), _odd(np.asarray([y]))
     shift = -(ea + eb - ec) - 1

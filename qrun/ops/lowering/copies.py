@@ -65,7 +65,8 @@ def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> 
 
 
 def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> NativeKernel:
-    """The kernel of an operator that takes elements of its first input by indices along some axes, and all along others."""
+    """The kernel of an operator that takes elements of its first input by indices along some axes,
+    and all along others."""
     from qrun.native.kernels.indexed import Indexed
     from qrun.native.machine.operation import Operand
 
@@ -79,7 +80,8 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
 
 
 def tried(of: Callable[[Order], Tried]) -> Tried:
-    """The operation in whichever order its operands lie, or in C order where it is not possible in both. Raises Declined."""
+    """The operation in whichever order its operands lie, or in C order where it is not possible in both.
+    Raises Declined."""
     from qrun.native.errors import Declined
 
     made = of("any")

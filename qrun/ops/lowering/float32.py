@@ -152,7 +152,8 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
 def shares_kernel(
     site: LoweringContext, axis: int, reference: Callable[[Array], Array], logarithms: bool = False
 ) -> NativeKernel:
-    """The kernel of a softmax over all axes from `axis` on, or of its logarithms. reference: of rows [count, length]."""
+    """The kernel of a softmax over all axes from `axis` on, or of its logarithms.
+    reference: of rows [count, length]."""
     from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 
     x, kind = _rows(site), LogSoftmaxF32 if logarithms else SoftmaxF32

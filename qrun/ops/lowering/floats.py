@@ -35,7 +35,8 @@ def float_kernel(
 def scaled_stages(
     product: DynamicProduct, left: Array | Given, scale: int, bias: int | None, slope: Array | None = None
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
-    """The stages that make output 0, float32; and the operations among them that multiply matrices, and their sums by scales."""
+    """The stages that make output 0, float32; and the operations among them that multiply matrices,
+    and their sums by scales."""
     from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
 
     site = product.site

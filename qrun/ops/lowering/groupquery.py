@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from qrun.native.kernels.decoder import Heads
 
 _QUERY, _PAST, _ENDS, _ANGLES, _BIAS = 0, 3, 5, (7, 8), 10
-"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin; what is
-added to scores."""
+"""Numbers of inputs: the first of query, key and value; of the two pasts; the ends of the sequences; cos and sin; what
+is added to scores."""
 
 
 @frozen
 class GroupQuery:
     """What is known of a node.
 
-    batch; groups: heads of keys and values; each: queries that share one of them; places: the new ones; size: elements of
-    a head; total: places with those of the cache; past: its shape, None without one.
+    batch; groups: heads of keys and values; each: queries that share one of them; places: the new ones; size: elements
+    of a head; total: places with those of the cache; past: its shape, None without one.
     packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden;
     window: how many last places are seen, 0 for all. bias: the shape of what is added to scores, None for nothing.
     angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
@@ -86,8 +86,9 @@ class GroupQuery:
 
 
 def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
-    """The kernel of a node whose shapes and attributes are checked. What places sequences have is seen in the run; without a
-    cache, or with one sequence, it ends undecided where they are not `total`. Declined where the numbers do not fit: the reference kernel tells why.
+    """The kernel of a node whose shapes and attributes are checked. What places sequences have is seen in the run;
+    without a cache, or with one sequence, it ends undecided where they are not `total`. Declined where the numbers do
+    not fit: the reference kernel tells why.
     """
     if 0 in (form.batch, form.places, form.size):
         raise declined("no elements")

@@ -61,8 +61,8 @@ class NativeKernel:
     complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
     stages:    what `run` does, for programs that place operands themselves; none if `run` does more than that.
     plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
-    room:      all inputs of the node to its output or outputs as `run` makes them, but for their elements; None: `run` is as
-               cheap.
+    room:      all inputs of the node to its output or outputs as `run` makes them, but for their elements; None: `run`
+               is as cheap.
     """
 
     run: Callable[[Inputs], Any]
@@ -132,11 +132,13 @@ class _Lowering:
 
 
 class OfShapes(_Lowering):
-    """A lowering that looks at shapes and types of inputs, never at values: nodes with other constants share its kernel."""
+    """A lowering that looks at shapes and types of inputs, never at values:
+    nodes with other constants share its kernel."""
 
 
 class EveryType(_Lowering):
-    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32 (_native_narrow.py)."""
+    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32
+    (_native_narrow.py)."""
 
 
 def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:
@@ -183,8 +185,8 @@ class StagesRun:
 
 
 def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
-    """The first kernel for operands of the sizes of the other one, which differs from it in sizes and constants only; None if it
-    must be lowered anew."""
+    """The first kernel for operands of the sizes of the other one, which differs from it in sizes and constants only;
+    None if it must be lowered anew."""
     if not isinstance(own.run, StagesRun) or not isinstance(other.run, StagesRun) or own.plain or other.plain:
         return None
     if len(own.stages) != len(other.stages):
@@ -238,7 +240,8 @@ def declined(reason: str) -> Exception:
 
 
 def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") -> None:
-    """Declined unless the type fits. what: what there is no native one of, as in ``pools of {}``; {} stands for the type."""
+    """Declined unless the type fits. what: what there is no native one of, as in ``pools of {}``;
+    {} stands for the type."""
     if not fits:
         raise declined(f"no native {what.format(type_name(dtype))}")
 

@@ -116,7 +116,8 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def named_elements(site: LoweringContext) -> NamedRows:
-    """The elements of the first input that the second names along ``axis``. Declined where it names less than whole lines."""
+    """The elements of the first input that the second names along ``axis``.
+    Declined where it names less than whole lines."""
     from qrun.native.kernels.indexed import NamedRows
 
     data, indices = site.inputs[:2]
@@ -128,7 +129,8 @@ def named_elements(site: LoweringContext) -> NamedRows:
 
 
 def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[int]) -> NativeKernel:
-    """The kernel of an operator that takes elements of its first input where its second one says, which is checked in the run."""
+    """The kernel of an operator that takes elements of its first input where its second one says,
+    which is checked in the run."""
     from qrun.native.kernels.indexed import Gathered
 
     data, indices = site.inputs[:2]
@@ -140,7 +142,8 @@ def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[
 
 
 def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
-    """The kernel of an operator that joins elements of its first input with those of its third one where its second one says.
+    """The kernel of an operator that joins elements of its first input with those of its third one where its second one
+    says.
 
     Sums and products of float32 are made in float64, and rounded once.
     """

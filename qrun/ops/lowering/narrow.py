@@ -1,7 +1,7 @@
 """Native lowerings of float16 and bfloat16: those of float32, on the same numbers, with results rounded to the type.
 
-A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results. Between two
-such nodes of a program both steps fall away (native/plan/chains.py).
+A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results. Between
+two such nodes of a program both steps fall away (native/plan/chains.py).
 """
 
 from __future__ import annotations

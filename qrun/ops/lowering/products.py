@@ -1,4 +1,5 @@
-"""Native lowerings of products and convolutions of float32. What float64 does not decide is made by the reference's exact sums."""
+"""Native lowerings of products and convolutions of float32.
+What float64 does not decide is made by the reference's exact sums."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage
 
 
 def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
-    """Whether the columns of a right matrix lie one after the other, and are best taken so for a product of so many rows.
+    """Whether the columns of a right matrix lie one after the other,
+    and are best taken so for a product of so many rows.
 
     Of a matrix that comes with the run, `turned` tells how it lies.
     """

@@ -157,7 +157,8 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
 
 
 def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringContext:
-    """The product of the inputs with the weights of all directions side by side, as a node: X, W, scale, zero point, bias."""
+    """The product of the inputs with the weights of all directions side by side, as a node:
+    X, W, scale, zero point, bias."""
 
     def joined() -> tuple[Array, ...]:
         right = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(w.shape[1], -1))

@@ -48,7 +48,8 @@ def resize_kernel(
 
 
 def _summed(site: LoweringContext, tables: dict[int, tuple[np.ndarray, np.ndarray | None]]) -> NativeKernel:
-    """The kernel of sums along these axes, in their order: one operation for each but the last two if they are neighbours."""
+    """The kernel of sums along these axes, in their order:
+    one operation for each but the last two if they are neighbours."""
     from qrun.native.kernels.resample import Resample, WeighedTaps
     from qrun.native.machine.operation import Operand
 

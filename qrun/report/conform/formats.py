@@ -1,4 +1,5 @@
-"""Files of ``qrun conform``: what their suffixes are, the documents for programs, and one HTML page in the style of ``qrun report``."""
+"""Files of ``qrun conform``: what their suffixes are, the documents for programs,
+and one HTML page in the style of ``qrun report``."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def fields(found: Judgement) -> dict[str, Any]:
 
 
 def _junit(found: Judgement, argv: Sequence[str]) -> str:
-    """A suite for each runtime, a test for each case; verdicts of --fail-on are failures, what was not run is skipped."""
+    """A suite for each runtime, a test for each case; verdicts of --fail-on are failures,
+    what was not run is skipped."""
     root = Tree.Element("testsuites", {"name": "qrun conform"})
     for each in found.runtimes:
         about = {"name": safe(each.title), "tests": str(len(each.cases)), "time": f"{each.seconds:.3f}"}

@@ -29,7 +29,8 @@ def suffixes() -> Mapping[str, str]:
 
 
 def target(spec: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """Format and file of ``FILE`` or ``FORMAT=FILE``. known: suffixes by format. CallError if there is no such format."""
+    """Format and file of ``FILE`` or ``FORMAT=FILE``. known: suffixes by format.
+    CallError if there is no such format."""
     name, sign, file = spec.partition("=")
     if sign and name in known and file:
         return name, file

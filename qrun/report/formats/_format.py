@@ -39,10 +39,11 @@ FORMATS: Registry[str, CheckFormat] = Registry("qrun.report.formats")
 
 
 def check_format(name: str, *, suffix: str = "", unencodable: str = "backslashreplace") -> Callable[[F], F]:
-    """Declare a format: a function ``(report, asked)`` that returns its text, or ``(screen, report, asked)`` that draws.
+    """Declare a format: a function ``(report, asked)`` that returns its text, or ``(screen, report, asked)`` that
+    draws.
 
-    suffix: of the files that ``-o`` writes in this format. unencodable: how it writes what a stream's encoding has not, as
-    in ``str.encode``.
+    suffix: of the files that ``-o`` writes in this format. unencodable: how it writes what a stream's encoding has not,
+    as in ``str.encode``.
     """
 
     def declare(make: F) -> F:

@@ -1,7 +1,7 @@
 """``qrun check`` as JUnit XML: a suite for each model, a case for each rule and each vector.
 
-A finding below --fail-on is text of a case that passed. A vector that failed for a reason that was not chosen is a skipped
-case, not one that passed.
+A finding below --fail-on is text of a case that passed. A vector that failed for a reason that was not chosen is a
+skipped case, not one that passed.
 """
 
 from __future__ import annotations

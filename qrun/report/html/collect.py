@@ -67,8 +67,10 @@ class PageContent:
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
-    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run. against: of a profile, another runtime.
-    comparison: a document of qrun compare; evaluation: of qrun eval. data: the documents themselves, for other programs.
+    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run.
+    against: of a profile, another runtime.
+    comparison: a document of qrun compare; evaluation: of qrun eval.
+    data: the documents themselves, for other programs.
     """
 
     command: Sequence[str]
@@ -97,7 +99,8 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     """Read everything that a page shows.
 
     documents: reports of one model, a later one going before an earlier one of the same kind; besides those of KINDS
-               ``quantization``, with one record a tensor under ``tensors``, ``outputs``, and ``graph`` with its ``edges``.
+               ``quantization``, with one record a tensor under ``tensors``, ``outputs``,
+               and ``graph`` with its ``edges``.
     command:   how to make the page again; date: when it was made, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
@@ -205,7 +208,8 @@ def _node(item: Item) -> ProfileNode:
 
 
 def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
-    """A document without what a page does not show: nodes that are left out, tensors after the first, single samples."""
+    """A document without what a page does not show: nodes that are left out, tensors after the first,
+    single samples."""
     kept: dict[str, Any] = {}
     for key, value in item.value.items():
         if key == "nodes" and isinstance(value, list):

@@ -1,4 +1,5 @@
-"""What every page has around its own content: head, style, policy, script; and the blocks of a report as parts of a page."""
+"""What every page has around its own content: head, style, policy, script;
+and the blocks of a report as parts of a page."""
 
 from __future__ import annotations
 

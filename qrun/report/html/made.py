@@ -86,7 +86,8 @@ def report(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> str:
-    """One self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes; its text is returned.
+    """One self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes;
+    its text is returned.
 
     feeds:   arrays by input name, for the runs. output: a file to write, too.
     against: also compare every tensor with another runtime, see `qrun.compare`.

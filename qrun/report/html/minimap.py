@@ -1,4 +1,5 @@
-"""The graph in small: a box a node, in layers from left to right, coloured by time or by accuracy, linked to its row."""
+"""The graph in small: a box a node, in layers from left to right, coloured by time or by accuracy,
+linked to its row."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ def members(node: ProfileNode) -> tuple[int, ...]:
 def between(nodes: Sequence[ProfileNode], edges: Sequence[tuple[int, int]]) -> Mapping[int, tuple[int, ...]]:
     """For each row the rows that it reads, by index; rows that neither read nor are read are left out.
 
-    Nodes that ran as one are one. A node without a row, or one of several rows such as a DequantizeLinear with many readers,
-    is looked through to what it reads.
+    Nodes that ran as one are one. A node without a row, or one of several rows such as a DequantizeLinear with many
+    readers, is looked through to what it reads.
     """
     rows: dict[int, set[int]] = {}
     for node in nodes:
@@ -85,8 +86,8 @@ def between(nodes: Sequence[ProfileNode], edges: Sequence[tuple[int, int]]) -> M
 
 
 def layout(links: Mapping[int, tuple[int, ...]]) -> Mapping[int, Place]:
-    """A place for each row: one layer after all that it reads, in the lane of one of these where that is free; rows that
-    read nothing stand before their first reader."""
+    """A place for each row: one layer after all that it reads, in the lane of one of these where that is free; rows
+    that read nothing stand before their first reader."""
     depths = _depths(links)
     lanes: dict[int, int] = {}
     taken: set[tuple[int, int]] = set()

@@ -27,8 +27,8 @@ def by_model(documents: Sequence[Document]) -> list[list[Document]]:
     """The documents of each model, in the order in which the models come.
 
     A second document of the same kind and model stands for itself, as one before a change and one after. What tells of
-    several models (a check of a folder, an evaluation) goes with each of them; a comparison of several models with a first one is one
-    comparison for each.
+    several models (a check of a folder, an evaluation) goes with each of them; a comparison of several models with a
+    first one is one comparison for each.
     Raises CallError if a document of several models has none in common with the others.
     """
     several, groups = [], list[list[Document]]()
@@ -82,7 +82,8 @@ def of_model(found: Iterable[Item], model: ModelFile) -> list[Item]:
 
 
 def page_model(documents: Sequence[Document]) -> ModelFile | None:
-    """The model of a page; None if only checks tell of models. Raises CallError if two documents have no model in common."""
+    """The model of a page; None if only checks tell of models.
+    Raises CallError if two documents have no model in common."""
     told = [(kind, item, records(kind, item)) for kind, item in documents]
     ranks = {kind: rank for rank, kind in enumerate(MEASURED)}
     told = [each for each in sorted(told, key=lambda each: ranks.get(each[0], len(ranks))) if each[2]]

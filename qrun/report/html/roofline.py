@@ -21,8 +21,8 @@ from qrun.running.machine import Machine
 LEVELS = ((1 << 15, "L1"), (1 << 20, "L2"), (1 << 24, "L3"))
 """Bytes up to which a buffer counts as one of a cache; what is larger is in RAM."""
 LOWEST, LEFTMOST, NEAR_THE_END = 12.0, 10.0, 86.0
-"""Percent of an axis: where names of slopes begin, beside the numbers of the other one; from where labels stand on the other side
-of their line."""
+"""Percent of an axis: where names of slopes begin, beside the numbers of the other one; from where labels stand on the
+other side of their line."""
 TOP = 95.0
 """Percent of the upright axis from which a label finds no room above its line, where no dots are."""
 MARGIN = 0.12

@@ -1,4 +1,5 @@
-"""Several models, or several results of one, side by side: facts, outputs, findings, scores and times, a column a model."""
+"""Several models, or several results of one, side by side:
+facts, outputs, findings, scores and times, a column a model."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SLACK = 0.1
 
 @frozen
 class CellValue:
-    """A cell: its text, the number that it tells, if it tells one, and what is compared where the text is not all of it.
+    """A cell: its text, the number that it tells, if it tells one,
+    and what is compared where the text is not all of it.
 
     undecided: it is not marked, whatever it says: the runs tell no difference.
     """
@@ -48,7 +50,8 @@ NOTHING = CellValue()
 class Row:
     """What the models tell of one thing, in their order.
 
-    better: 1 where more is better, -1 where less is, 0 where neither. slack: part of a number up to which another is the same.
+    better: 1 where more is better, -1 where less is, 0 where neither.
+    slack: part of a number up to which another is the same.
     """
 
     name: str

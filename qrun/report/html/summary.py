@@ -1,5 +1,5 @@
-"""What a page says first: the answer in a sentence or two, or how each of several models stands to the first one; and the
-outputs."""
+"""What a page says first: the answer in a sentence or two, or how each of several models stands to the first one; and
+the outputs."""
 
 from __future__ import annotations
 

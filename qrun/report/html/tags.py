@@ -30,7 +30,8 @@ def join(parts: Iterable[str], between: str = "") -> Markup:
 
 
 def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Markup:
-    """``<name ...>children</name>``. Attributes: ``class_`` for ``class``, ``_`` for ``-``; those None or False are left out."""
+    """``<name ...>children</name>``. Attributes: ``class_`` for ``class``, ``_`` for ``-``;
+    those None or False are left out."""
     inner = "".join(text(c) if isinstance(c, str) else join(c) for c in children)
     return Markup(f"<{name}{_attributes(attributes)}>{inner}</{name}>")
 
@@ -102,8 +103,8 @@ def table(
     How a column looks is said once: the class ``n3`` is for numbers in the third column.
 
     columns: None is left out. id: of a row, for links to it.
-    box: words: ``tall`` to scroll what is longer than a window, ``narrow`` for a table of few columns, ``side`` for a first column
-         that stays where the others are scrolled.
+    box: words: ``tall`` to scroll what is longer than a window, ``narrow`` for a table of few columns, ``side`` for a
+         first column that stays where the others are scrolled.
     """
     shown = [column for column in columns if column is not None]
     heads = (

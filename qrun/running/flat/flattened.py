@@ -1,9 +1,10 @@
 """Plans in which the nodes of graphs stand in place of the nodes that run these, for inputs of known shapes.
 
-Of an If: where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be done, the nodes
-are those of the branch that it takes. Else they are those of both branches, each guarded by a bool: the condition, or what
-is true where that is not; and each result of the If is chosen between what the branches make. Of a Loop or Scan of few turns,
-whose number follows from shapes: those of all turns; of others, in graphs that run many times, one that makes all turns.
+Of an If: where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be
+done, the nodes are those of the branch that it takes. Else they are those of both branches, each guarded by a bool: the
+condition, or what is true where that is not; and each result of the If is chosen between what the branches make. Of a
+Loop or Scan of few turns, whose number follows from shapes: those of all turns;
+of others, in graphs that run many times, one that makes all turns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def flattened(
 ) -> Flattened | None:
     """The plan with graphs in place of nodes that run them; None where none can be.
 
-    events, bounds: of its steps. infos: of all tensors, shapes: values that follow from shapes, for inputs of these shapes.
+    events, bounds: of its steps. infos: of all tensors, shapes: values that follow from shapes,
+    for inputs of these shapes.
     repeats: makes turns of loops that are calls of the program, None where there are to be none.
     """
     if not any(step.bodies for step in plan.steps):
@@ -62,7 +64,8 @@ class _Flattening(RepeatedSteps):
         return self.flat(self.plan.keep, whole)
 
     def _as_it_is(self, step: Step, number: int, event: NodeEvent, bound: KernelBinding | None) -> NodeEvent:
-        """Add a step of the plan; what it reads may follow from shapes now, so that it is bound again. The event of the step."""
+        """Add a step of the plan; what it reads may follow from shapes now, so that it is bound again.
+        The event of the step."""
         node = replace(step.node, index=next(self.numbers), name=step.node.label)
         own = replace(step, node=node)
         self.natives.lenders[node.index] = self.around, step

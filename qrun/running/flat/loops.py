@@ -1,4 +1,5 @@
-"""Steps of all turns of a Loop or Scan in a flat plan (running/flat/flattened.py), where these are few and shapes tell how many."""
+"""Steps of all turns of a Loop or Scan in a flat plan (running/flat/flattened.py),
+where these are few and shapes tell how many."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from qrun.running.flat.steps import FlatLevel, FlatSteps, Unforetold
 from qrun.running.plan import Step
 
 UNROLLED = 128
-"""The most steps of all turns of a loop that stand in its place: each is planned, and joined to its neighbours where it can be."""
+"""The most steps of all turns of a loop that stand in its place:
+each is planned, and joined to its neighbours where it can be."""
 
 
 class UnrolledSteps(FlatSteps):
@@ -67,8 +69,8 @@ class UnrolledSteps(FlatSteps):
         self._results(step, level, at, states, ordered, kwargs.get("scan_output_axes") or [0] * len(stacks))
 
     def _turn(self, step: Step, level: FlatLevel, at: Origin, turn: tuple[int, int], given: Sequence[str]) -> list[str]:
-        """Add a turn of a body, unless all of them are too many steps. turn: its number, and how many steps there were before
-        the first one. given: what it is fed with."""
+        """Add a turn of a body, unless all of them are too many steps. turn: its number, and how many steps there were
+        before the first one. given: what it is fed with."""
         body = step.bodies["body"]
         if len(self.steps) - turn[1] + len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
             raise Unforetold
@@ -84,7 +86,8 @@ class UnrolledSteps(FlatSteps):
         stacks: Sequence[Sequence[str]],
         axes: Sequence[int],
     ) -> None:
-        """Add what makes the outputs of a loop: of what goes around at the end, and of elements, to be joined along axes."""
+        """Add what makes the outputs of a loop: of what goes around at the end, and of elements,
+        to be joined along axes."""
         node = step.node
         for output, name in zip(node.outputs, carried, strict=False):
             if output:
@@ -114,8 +117,8 @@ class UnrolledSteps(FlatSteps):
         called: Mapping[str, str] | None = None,
         part: str = "",
     ) -> list[str]:
-        """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is to call what
-        its nodes make, where not by new names; part: of these, where the graph is added several times."""
+        """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is
+        to call what its nodes make, where not by new names; part: of these, where the graph is added several times."""
         body, node = step.bodies[name], step.node
         graph = body.model
         if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):

@@ -1,4 +1,5 @@
-"""What a plan is in which the nodes of graphs stand in place of the nodes that run these, and what happened at those."""
+"""What a plan is in which the nodes of graphs stand in place of the nodes that run these,
+and what happened at those."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ CERTAIN = "its condition follows from shapes"
 
 @frozen
 class Origin:
-    """Where a step of a flat plan comes from: the number of a step of the plan that it was made of, and the path of a node
-    inside that, ``then_branch/Conv_7``; "" for what is done for the step itself. around: the paths of
+    """Where a step of a flat plan comes from: the number of a step of the plan that it was made of, and the path of a
+    node inside that, ``then_branch/Conv_7``; "" for what is done for the step itself. around: the paths of
     nodes with graphs that it is done for, from the outer one to the inner one."""
 
     number: int
@@ -26,7 +27,8 @@ class Origin:
 
 @frozen
 class GoneNode:
-    """An If, Loop or Scan inside another one. guard: what its graph is guarded by, "" for nothing; op, why: as of an InsideEvent."""
+    """An If, Loop or Scan inside another one. guard: what its graph is guarded by, "" for nothing;
+    op, why: as of an InsideEvent."""
 
     source: Origin
     guard: str
@@ -41,7 +43,8 @@ class Flat:
     events:  of its steps. sources: where these come from; guards: of those that a bool of the run decides on, its name.
     inner:   what has graphs, and is inside other such nodes, and is gone; as often as it runs in a turn of these.
     whole:   events of the steps of the plan that it was made of.
-    needed:  names of bools that are true in each run that the plan is for: a branch that is not there would refuse its inputs.
+    needed:  names of bools that are true in each run that the plan is for:
+             a branch that is not there would refuse its inputs.
     repeated: of steps that make all turns of a loop, by number, what is in a turn; its `whole` is that of this one.
     """
 
@@ -67,8 +70,8 @@ class Flat:
         helpers: Mapping[int, Sequence[tuple[int, int, int]]],
         steps: Mapping[int, tuple[int, ...]],
     ) -> Iterator[NodeEvent]:
-        """Events of the steps of the plan that it was made of. starts, spans: of its own (ns); helpers, steps: as of their
-        NodeEvents."""
+        """Events of the steps of the plan that it was made of. starts, spans: of its own (ns); helpers, steps: as of
+        their NodeEvents."""
         items: list[list[int]] = [[] for _ in self.whole]
         for item, source in enumerate(self.sources):
             items[source.number].append(item)
@@ -81,8 +84,9 @@ class Flat:
     def inside(
         self, spans: Sequence[int], runs: Callable[[str], int], path: str, turns: Mapping[int, Any]
     ) -> Iterator[Happening]:
-        """What happened at nodes inside others. spans: of its steps (ns); runs: how often a guard was true, "" for none; path:
-        of the plan's graph, as a Run has it; turns: of steps that make those of a loop (native/plan/turns.py::Turned)."""
+        """What happened at nodes inside others. spans: of its steps (ns); runs: how often a guard was true, "" for
+        none; path: of the plan's graph, as a Run has it; turns: of steps that make those of a loop
+        (native/plan/turns.py::Turned)."""
         within = {(one.source.number, one.source.path): 0 for one in self.inner}
         for item, (source, event, span) in enumerate(zip(self.sources, self.events, spans, strict=True)):
             for outer in source.around:

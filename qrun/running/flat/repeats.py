@@ -1,4 +1,5 @@
-"""Loops in a flat plan (running/flat/flattened.py) of which one step makes all turns, where only a run tells how many."""
+"""Loops in a flat plan (running/flat/flattened.py) of which one step makes all turns,
+where only a run tells how many."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 class LoopTurns:
     """The turns of a Loop or Scan, whose names are those of the flat plan and of a turn's.
 
-    count, going: what says how many there are, and whether there are any; "" where nothing does. most: how many there are
-    at most, or, where something is kept of each turn, as when such shapes came before: so many. states: what goes around at first; elements: what is scanned. fed: what a turn reads, in the order of the body's
-    inputs. made: what it makes; stacked: what of that is kept of each turn. until: whether the first value that goes around
-    is a condition.
+    count, going: what says how many there are, and whether there are any; "" where nothing does. most: how many there
+    are at most, or, where something is kept of each turn, as when such shapes came before: so many. states: what goes
+    around at first; elements: what is scanned. fed: what a turn reads, in the order of the body's inputs. made: what it
+    makes; stacked: what of that is kept of each turn. until: whether the first value that goes around is a condition.
     """
 
     count: str
@@ -48,8 +49,8 @@ class LoopTurns:
 
 
 MakesRepeated = Callable[[Flattened, LoopTurns], "tuple[Repeated, tuple[str, ...]] | None"]
-"""The plan of a turn, and the turns, to the operation that makes all of them, and the names of what it reads; None where there
-is none."""
+"""The plan of a turn, and the turns, to the operation that makes all of them, and the names of what it reads; None
+where there is none."""
 
 
 class RepeatedSteps(UnrolledSteps):

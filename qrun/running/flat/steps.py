@@ -34,7 +34,8 @@ class RefusedStep(Unforetold):
 
 @frozen
 class FlatLevel:
-    """The graph whose steps are looked at. natives: its kernels; names: what the flat plan calls its tensors, where that differs.
+    """The graph whose steps are looked at. natives: its kernels;
+    names: what the flat plan calls its tensors, where that differs.
 
     source: of its nodes but for their labels. guard: of its steps. start: of new names.
     """
@@ -51,8 +52,8 @@ class FlatLevel:
 
 @frozen
 class Flattened:
-    """A flat plan, ready to become a program. bounds: of its steps. infos: of all tensors; shapes: values that follow from
-    shapes."""
+    """A flat plan, ready to become a program. bounds: of its steps. infos: of all tensors; shapes: values that follow
+    from shapes."""
 
     plan: Plan
     natives: NativeKernels
@@ -65,7 +66,8 @@ class Flattened:
 class FlatSteps:
     """Steps that are added one after the other, and what shapes tell of them.
 
-    plan: the plan that the flat one is made of; around: its kernels, whole: events of its steps. natives: those of the flat plan.
+    plan: the plan that the flat one is made of; around: its kernels, whole: events of its steps.
+    natives: those of the flat plan.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """What depends on a model's file alone, kept on disk beside the compiled kernels, so that it is made once.
 
-An image is found by all bytes of the model and its external data, by qrun's sources and the versions of what they stand on,
-and by what was asked for. What it holds is as good as made now: it was checked when it was made, and its file is believed
-only as those of kernels are (native/machine/cache.py). What cannot be kept is made each time.
+An image is found by all bytes of the model and its external data, by qrun's sources and the versions of what they stand
+on, and by what was asked for. What it holds is as good as made now: it was checked when it was made, and its file is
+believed only as those of kernels are (native/machine/cache.py). What cannot be kept is made each time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from qrun.running.programs import KEPT, forms, surplus
 T = TypeVar("T")
 _MARK = ".planned"
 MOST = 8
-"""Programs that a session keeps for later processes, besides one that it makes with its first run: each is a file as large as
-the model's weights, and takes longer to write than many runs. Who meets more shapes, as a cache that grows, meets others later."""
+"""Programs that a session keeps for later processes, besides one that it makes with its first run: each is a file as
+large as the model's weights, and takes longer to write than many runs.
+Who meets more shapes, as a cache that grows, meets others later."""
 OFTEN = 8
 """Runs that take longer together than writing such a file, after which one is written."""
 
@@ -88,8 +89,8 @@ class Images:
         first: RunResult,
         held: Mapping[int, int] | None = None,
     ) -> None:
-        """Keep a program. first: a run with such inputs; held: bytes while each of its steps ran, if known. serves: whether that
-        observed, and whether runs do that the program serves besides."""
+        """Keep a program. first: a run with such inputs; held: bytes while each of its steps ran, if known. serves:
+        whether that observed, and whether runs do that the program serves besides."""
         observed = first if serves[0] else None
         key = self._program_key(compiled.plan.keep, serves, feeds)
         if (compiled.flat or has_bodies(compiled.plan.model.nodes)) and self._load(key) is not None:
@@ -102,7 +103,8 @@ class Images:
         return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, told)
 
     def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
-        """What `make` makes of the model, or made in an earlier process. keep, functions: as `qrun.passes.optimize` takes them."""
+        """What `make` makes of the model, or made in an earlier process.
+        keep, functions: as `qrun.passes.optimize` takes them."""
         key = self._key("optimized", functions, sorted(keep))
         found = self._load(key)
         if found is not None:
@@ -131,8 +133,8 @@ class Images:
 
 
 class KeptPrograms:
-    """The programs of a session that earlier processes made; those it makes are kept for later ones. Safe to use from several
-    threads."""
+    """The programs of a session that earlier processes made; those it makes are kept for later ones. Safe to use from
+    several threads."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -167,8 +169,8 @@ class KeptPrograms:
             self._put(_key(keep, observe, feeds), None)
 
     def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for these is to be made and kept at once: after a session's first run without one. Other shapes
-        may never come again; theirs is kept when they did OFTEN."""
+        """Whether the program for these is to be made and kept at once: after a session's first run without one. Other
+        shapes may never come again; theirs is kept when they did OFTEN."""
         with self._lock:
             key = _key(keep, False, feeds)
             while key not in self._awaited and len(self._awaited) >= KEPT:

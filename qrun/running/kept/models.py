@@ -1,4 +1,5 @@
-"""What parsing a model's file made, kept, so that neither onnx nor protobuf is imported where an earlier process parsed it.
+"""What parsing a model's file made, kept, so that neither onnx nor protobuf is imported where an earlier process parsed
+it.
 
 Large weights are not in it: they are read from the model's file, all of which is read anyway to find what is kept.
 """

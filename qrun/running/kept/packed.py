@@ -1,7 +1,8 @@
 """Plain values and arrays as one piece of bytes that can be mapped into memory.
 
     16 bytes        how long the index is, and the padding after it
-    index           Python's own form of constants (marshal): numbers, texts, tuples, dicts; for each array its type, shape, place
+    index           Python's own form of constants (marshal): numbers, texts, tuples, dicts; for each array its type,
+                    shape, place
     arrays          each on a boundary of 64 bytes of the file
 
 Reading makes values and calls nothing; marshal is for bytes that were checked, which is what the cache does.

@@ -1,4 +1,5 @@
-"""Native programs as plain values: all that a run of one needs in another process, and what its nodes' checks look at."""
+"""Native programs as plain values: all that a run of one needs in another process,
+and what its nodes' checks look at."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class KeptProgram:
     """A program that was made in another process.
 
     checks: of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe.
-    told:   what is observed at each step that leaves nothing; None if the program cannot tell what an observing run does.
+    told:   what is observed at each step that leaves nothing;
+            None if the program cannot tell what an observing run does.
     peak:   bytes that an observing run that goes step by step holds at most; held: while it runs each of `checks`.
     """
 
@@ -55,8 +57,8 @@ def packed_program(
 ) -> Any:
     """The program as plain values. Raises Unstorable.
 
-    first: a run that observed, if the program is to tell what such runs do; held: bytes while each of its steps ran, if known. model: as it was loaded; its constants are named
-    only.
+    first: a run that observed, if the program is to tell what such runs do; held: bytes while each of its steps ran, if
+    known. model: as it was loaded; its constants are named only.
     """
     listing, schedule, plan = compiled.program.listing, compiled.program.schedule, compiled.plan
     loose = any(step.loose for step in listing.steps.values())
@@ -139,8 +141,8 @@ def observing_program(
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
     """Of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe; None if
-    something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides it:
-    else a run that needs that fails, and goes step by step."""
+    something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides
+    it: else a run that needs that fails, and goes step by step."""
     if compiled.flat is not None:
         return None
     found: dict[int, Complete] = {}

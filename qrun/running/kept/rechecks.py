@@ -1,4 +1,5 @@
-"""What makes results that kernels of a kept program do not decide: found again when there is one, by lowering its step."""
+"""What makes results that kernels of a kept program do not decide:
+found again when there is one, by lowering its step."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ class LaterRecheck(Rechecker):
 
 
 def makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """Recheckers, or what makes their elements, by identity, and where they are found again: step, stage, call and number."""
+    """Recheckers, or what makes their elements, by identity, and where they are found again:
+    step, stage, call and number."""
     for item, bound in enumerate(compiled.bounds):
         if bound is None or bound.kernel is None:
             continue
