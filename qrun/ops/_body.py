@@ -60,6 +60,11 @@ def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
     return inputs[value] if isinstance(value, int) else made[value]
 
 
+def dequantized(codes: Array, scale: Array, zero_point: Array, ctx: Context) -> Array:
+    """What the codes of a tensor with one scale mean, as DequantizeLinear-13 makes it."""
+    return np.asarray(node("DequantizeLinear", [codes, scale, zero_point], ctx, version=13))
+
+
 def nodes_kernel(
     site: LoweringContext, nodes: Sequence[InnerNode], outputs: Mapping[str, int] | None = None
 ) -> NativeKernel:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
-from qrun.ops._body import InnerNode, node, nodes_kernel, run_nodes
+from qrun.ops._body import InnerNode, dequantized, node, nodes_kernel, run_nodes
 from qrun.ops._context import note_scale, same_type, scalar
 from qrun.ops._op import (
     Array,
@@ -225,7 +225,7 @@ def _numbers(given: QEmbedInputs, name: str, ctx: Context) -> Array:
     step, shift = scalar(scale, f"{name}_scale", _NAME), scalar(zero, f"{name}_zero_point", _NAME)
     note_scale(ctx, step, f"{name}_scale")
     ctx.claim(code.shape, 8)
-    return np.asarray(node("DequantizeLinear", [code, step, shift], ctx, version=13))
+    return dequantized(code, step, shift, ctx)
 
 
 def check_tables(tables: tuple[Array, Array, Array | None], gamma: Array, beta: Array) -> None:

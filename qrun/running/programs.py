@@ -19,13 +19,13 @@ from qrun.running.compiling import Compiler
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat.steps import Flattened
 from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
 
 if TYPE_CHECKING:
     from qrun.running.flat import flattened
     from qrun.running.flat import turns as flat_turns
+    from qrun.running.flat.steps import Flattened
 else:
     flattened, flat_turns = Later("qrun.running.flat.flattened"), Later("qrun.running.flat.turns")
 
