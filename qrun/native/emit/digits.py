@@ -6,8 +6,8 @@ of bytes. Of these sums the three upper ones make one int32, modulo 2**32, and t
 digits as one integer, and of the lower ones. Without an instruction that adds products of four bytes, those of a whole
 piece are added in 16 bits, each at most 15 * 128, so 16 of them in a lane. Digits that are 0 in all of a row's block of
 k, as the lowest of most numbers that were float16 or int8, are left out: the loop over pieces is written for each
-number of them. Sums in doubt, and those of rows with infinities or NaN,
-are made again in float64 as coded.py makes them.
+number of them. Sums in doubt, and those of rows with infinities or NaN, are made again in float64 as coded.py makes
+them.
 """
 
 from __future__ import annotations

@@ -214,9 +214,9 @@ def available() -> tuple[Isa, ...]:
 
 
 def _zen4(isa: Isa) -> bool:
-    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4,
-    which is told by what it has and
-    lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought AVX512-VP2INTERSECT."""
+    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4, which is told by
+    what it has and lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought
+    AVX512-VP2INTERSECT."""
     if isa.lanes != 16:
         return False
     host = host_features(isa.architecture)
