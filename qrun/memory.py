@@ -24,8 +24,6 @@ SMALL = 2**24
 """Up to so many bytes are taken without asking the system what is free, which takes longer than many nodes."""
 LARGE = 2**28
 """A run that holds more looks ahead, once, whether later nodes will need too much: taking it would take seconds."""
-
-
 _COUNTED = 2**70
 """Of more bytes only the size is told."""
 
@@ -53,8 +51,7 @@ def file_size(nbytes: int) -> str:
 
 
 class ResourceLimits(TypedDict, total=False):
-    """What a run may take: max_memory in bytes, None for 80 % of what is free;
-    max_time in seconds, None for any time."""
+    """What a run may take: max_memory bytes, None for 80 % of what is free; max_time seconds, None for any."""
 
     max_memory: int | None
     max_time: float | None

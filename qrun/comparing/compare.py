@@ -80,7 +80,7 @@ def compare(
     min_sqnr:   dB that each output must reach, in place of rtol and atol.
     budget:     seconds for measuring what each node costs; None for no limit.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
-    max_time: seconds that it may take; None: any time.
+    max_time:   seconds that it may take; None: any time.
 
     A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
     `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.
@@ -88,14 +88,7 @@ def compare(
     several = [feeds] if isinstance(feeds, Mapping) else list(feeds or ())
     first = load(model) if not isinstance(model, Model) else model
     if not several:
-        names = "{" + ", ".join(f"{v.name!r}: array" for v in first.inputs[:3]) + "}"
-        raise CallError(
-            "QR001",
-            "no inputs were given",
-            where=[first.label],
-            fixes=["-i FILE, or --random"],
-            calls=[f"qrun.compare({'model' if other is None else 'model, other'}, feeds={names})"],
-        )
+        raise _fed_nothing(first, "model" if other is None else "model, other")
     if other is not None:
         second = load(other) if not isinstance(other, Model) else other
         return accuracy(
@@ -111,11 +104,15 @@ def compare(
     choose("against", against, AGAINST)
     choose("arith", arith, get_args(Arith))
     if len(several) > 1:
-        fixes = ["compare each: [qrun.compare(model, feeds=one) for one in feeds]"]
-        raise CallError(
-            "QR005", "one model on two sides takes one set of inputs", facts=[("got", str(len(several)))], fixes=fixes
-        )
+        facts, fixes = [("got", str(len(several)))], ["compare each: [qrun.compare(model, feeds=one) for one in feeds]"]
+        raise CallError("QR005", "one model on two sides takes one set of inputs", facts=facts, fixes=fixes)
     given = model if isinstance(model, (str, Path, Model, bytes)) else model.SerializeToString()
     data = given if isinstance(given, bytes) else None
     a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory, max_time=max_time)
     return compare_runtimes(a, b, several[0], tolerance(against, lsb=lsb, rtol=rtol, atol=atol), isolate=isolate)
+
+
+def _fed_nothing(model: Model, models: str) -> CallError:
+    names = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
+    call = f"qrun.compare({models}, feeds={names})"
+    return CallError("QR001", "no inputs were given", where=[model.label], fixes=["-i FILE, or --random"], calls=[call])

@@ -139,8 +139,7 @@ def deform_conv(
     strides: tuple[int, ...] = (),
     ctx: Context,
 ) -> Array:
-    """Conv of X [N,C,spatial...] and W [M,C/group,kernel...], whose samples lie at offsets from their places,
-    times mask.
+    """Conv of X [N,C,spatial...] and W [M,C/group,kernel...] whose samples lie elsewhere, by offset, times mask.
 
     offset [N,offset_group*K*r,out...]: for each group of channels and each of the K taps how far to go along the r
     spatial axes; mask [N,offset_group*K,out...], 1 if left out; B [M]. A sample between elements is that of straight

@@ -45,8 +45,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
 def group_query_attention(
     given: GroupQueryInputs, *, attributes: GroupQueryAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:
-    """Attention of N heads of queries to M of keys, with a cache:
-    output [B,S,N*H], present_key, present_value, output_qk.
+    """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], both presents, and output_qk.
 
     query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H];
     of sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the

@@ -42,8 +42,7 @@ def linear_attention(
         output = scale * S' query               scale 0 stands for 1 / sqrt(dk)
 
     In float64 for all tokens; output is then rounded once to its type, present_state to past_state's (query's, if left
-    out). chunk_size changes nothing.
-    Limits: state_window 0.
+    out). chunk_size changes nothing. Limits: state_window 0.
     Raises OperatorError for shapes and attributes that do not fit.
     """
     one_of("update_rule", update_rule, _RULES)

@@ -42,18 +42,16 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     ctx: Context,
 ) -> Array:
-    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis;
-    zeros where an index does not exist.
+    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; 0 where no index exists.
 
     data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the
     low bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4
-    other axes may have 1, and a block_size of 0 is the whole axis.
-    zero_points are packed as data; 0, or 2**(bits-1) of uint8.
+    other axes may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; if left out, they
+    are 0, or 2**(bits-1) of uint8.
 
         y = (code - zero_point) * scale
 
-    In float32 steps, then of scales' type. Indices -s to s-1.
-    Raises OperatorError for shapes and attributes that do not fit.
+    In float32 steps, then of scales' type. Raises OperatorError for shapes and attributes that do not fit.
     """
     packed = data.dtype == np.uint8
     floating = data.dtype in FLOAT8 or data.dtype in SMALL

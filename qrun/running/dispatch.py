@@ -52,8 +52,7 @@ class KernelBinding:
 
     @cached_property
     def shaped(self) -> tuple[Array, ...]:
-        """Arrays of the shapes and types that the kernel makes, which take no memory;
-        none if its stages do not tell."""
+        """Arrays of the kernel's results, by shape and type, without memory; none if its stages do not tell."""
         stages = self.kernel.stages if self.kernel else ()
         found = {stage.output: stage.operation.result for stage in stages if isinstance(stage.output, int)}
         if found.keys() != set(range(len(found))):
@@ -85,11 +84,9 @@ class NativeKernels:
 
     literal: why nodes, by index, were left in float by the passes that look for integer operators.
     derived: the tensors that follow from shapes, where that is known.
-    lenders: of nodes, by index, those of another graph that has the node too, and its step there:
-    kernels are made once.
+    lenders: of nodes, by index, the kernels of another graph that has the node too, and its step there.
 
-    bodies: of the kernels of a graph inside a node, its programs; of_bodies: makes these of kernels.
-    None: it runs step by step.
+    bodies: the programs of a graph inside a node, None where it runs step by step; of_bodies: makes them of kernels.
     """
 
     def __init__(
@@ -256,8 +253,7 @@ class NativeKernels:
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _reason(self, step: Step, reason: str) -> str:
-        """Why the reference kernel runs: what is the same in each run needs no kernel,
-        as programs have it as a constant."""
+        """Why the reference kernel runs; programs have what is the same in each run as a constant."""
         made = {name for name in step.node.outputs if name}
         if not made or not made <= self.derived:
             return reason
@@ -274,8 +270,7 @@ class NativeKernels:
         return derived_tensors(self.model, shapes=False)
 
     def _memo_of(self, node: Node) -> Memo:
-        """What the node's kernels share: nothing if an input follows from shapes,
-        as each kernel then has other constants."""
+        """What the node's kernels share: nothing if an input follows from shapes, a constant of each kernel."""
         if any(name in self.derived for name in node.inputs):
             return Memo()
         return self._memos.setdefault(node.index, Memo())

@@ -200,8 +200,7 @@ def execute(
                 for name, array in tensors({n: values[n] for n in step.node.outputs if n}).items():
                     see(name, array)
         for name in step.frees:
-            freed = values.pop(name, None)
-            if freed is not None:
+            if (freed := values.pop(name, None)) is not None:
                 budget.release(freed)
     outputs = own_outputs({name: values[name] for name in plan.keep}, feeds, model, budget)
     _check_outputs(model, outputs)

@@ -42,8 +42,7 @@ PATIENCE_STEPS = 20_000
 LATER_NS, LATER_RUNS = 6 * 10**6, 20
 """`measured` stops when its later runs have taken so long together, or are so many."""
 AHEAD_STEPS = 2000
-"""The most steps of which a program is made before they run for the first time,
-with the further shapes of a session."""
+"""The most steps of which a program is made before their first run, for the further shapes of a session."""
 PLANS = 8
 """Plans kept, for different outputs; the oldest goes."""
 
@@ -143,8 +142,7 @@ class Runs:
         return result
 
     def _program(self, chosen: Prepared, values: Mapping[str, Array]) -> tuple[Compiled | None, bool]:
-        """The program for these inputs, if there is one or shapes tell all that one takes;
-        and whether such inputs came before."""
+        """The program for these inputs, if one is made or shapes tell enough, and whether such inputs came before."""
         programs = chosen.programs
         assert programs is not None
         plan, compiled = chosen.plan, programs.ready(chosen.plan, values)
@@ -196,8 +194,7 @@ class Runs:
         return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
     def prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        """The plan for these outputs, or the graph's, and what runs it;
-        plans of one model share their native kernels."""
+        """The plan for these outputs, or the graph's, and what runs it. Plans of one model share native kernels."""
         keep = keep or self.names(None)
         with self._lock:
             key = (keep, observe and self.fuse)
@@ -231,8 +228,7 @@ class Runs:
             self.again = Repeatable.of(compiled, asked.values, awaited)
 
     def _run_ahead(self, chosen: Prepared, asked: RunRequest) -> RunResult | None:
-        """Make the program for these inputs before any run, if shapes tell all that it takes; and run it, if it is to
-        observe, and can."""
+        """Make the program for these inputs before any run, if shapes tell enough; run it if it observes and can."""
         keep, values = asked.keep, asked.values
         made = program_ahead(chosen.programs, chosen.plan, chosen.groups, values, asked.observe, self.limits.budget())
         if made is None or self.kept is None:
@@ -256,8 +252,7 @@ class Runs:
             self.kept.add(made, self._serves(keep, False), values, first)
 
     def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
-        """Whether runs that observe, or do not, or both,
-        run a program that was made for these outputs by such a run."""
+        """Which runs a program of such a run serves: those that observe, those that do not, or both."""
         plain = self.plans.get((keep, False))
         shared = keep == self.names(None) and plain is not None and not has_tables(plain.plan.model)
         return (observe, not observe) if shared else (observe,)

@@ -1,5 +1,4 @@
-"""Functions of float64 vectors in IR, with relative errors below 2**-49: of angles, logarithms and what is made of
-them, and the error function.
+"""Functions of float64 vectors in IR, with relative errors below 2**-49: of angles, logarithms, the error function.
 
 What they are given was float32, or follows from such numbers, so that it is not subnormal.
 """

@@ -37,8 +37,7 @@ class Value:
     """A value of the function that `w` writes: its LLVM type, and its name or the text of a constant.
 
     Operators write the instruction that fits the type: ``+`` is add, fadd, or for a pointer a step in bytes. ``//`` and
-    ``%`` take their operands as unsigned. Instructions stand in the order in which Python evaluates: operands first,
-    from left to right.
+    ``%`` take operands as unsigned. Instructions come in the order of Python's evaluation: operands from left to right.
     """
 
     __slots__ = ("kind", "name", "w")
@@ -201,8 +200,7 @@ class Value:
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
     def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
-        """A vector of the elements with these numbers, of this vector and then of the other one;
-        negative: any element."""
+        """A vector of the elements of these numbers, in this vector and then the other one; below 0: any."""
         lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
         kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
         return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
@@ -247,8 +245,7 @@ def constants(kind: str, numbers: Iterable[int]) -> str:
 
 class Instructions:
     """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
-    instruction takes, in each lane, one of sixteen float64.
-    narrowing: what rounds results to a narrower type (conversions.py)."""
+    takes, in each lane, one of sixteen float64. narrowing: what rounds results to a narrower type (conversions.py)."""
 
     narrowing: Callable[[Value], Value] | None = None
 

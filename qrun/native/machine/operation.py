@@ -40,8 +40,7 @@ class Operand:
         return self.border == other.border and (self.fill == other.fill or not any(self.border))
 
     def columns(self, order: Order) -> int:
-        """Elements of a row, which lie next to each other whatever the stride.
-        In order ``any`` it is that of ``channels``."""
+        """Elements of a row, which lie side by side whatever the stride; order ``any`` has those of ``channels``."""
         if order == "plain" or not self.shape:
             return size(self.shape)
         return self.shape[-1 if order == "rows" or len(self.shape) == 1 else 1]
@@ -204,13 +203,11 @@ class Operation(ABC):
         return self
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """The operation that writes its result as this operand, in this order, without a copy in between;
-        None if there is none."""
+        """The operation that writes its result as this operand in this order, without a copy; None if none does."""
         return None
 
     def reading(self, source: Operation) -> Operation | None:
-        """The operation that reads what `source` reads, and computes its own operand from that;
-        None if there is none."""
+        """The operation that reads what `source` reads and computes its operand from that, or None."""
         return None
 
     def limited(self, low: float, high: float, zero: float) -> Operation | None:
@@ -276,8 +273,7 @@ class Operation(ABC):
 
 
 def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
-    """Raises ValueError unless a call reaches the last one of a result's bytes:
-    calls that end before leave it unwritten."""
+    """Raises ValueError unless a call reaches the last byte of a result, which else stays unwritten."""
     reach = max((section.extents[-1] for section in sections), default=0)
     if reach < nbytes:
         raise ValueError(f"kernels write {reach} of a result's {nbytes} bytes")

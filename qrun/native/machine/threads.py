@@ -138,8 +138,7 @@ def _asking() -> Callable[[], int] | None:
 
 @cache
 def yielding() -> int:
-    """The address of the system's function that lets other threads have this one's processor: without operands, it
-    returns an int. 0 where there is none."""
+    """The address of the system's function, int f(void), that yields this thread's processor; 0 where there is none."""
     try:
         function = ctypes.CDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield
     except (OSError, AttributeError):
@@ -231,7 +230,7 @@ class Builder:
 
     @contextmanager
     def foreseeing(self) -> Iterator[None]:
-        """Meanwhile it is not certain that what is asked for will be needed; at the end what nobody has begun is left
+        """Meanwhile what is asked for may turn out not to be needed; at the end what nobody has begun is left
         to who waits for it."""
         with self._lock:
             self._foreseeing += 1

@@ -1,5 +1,4 @@
-"""The memory of one run of a program, and the run: arrays in, kernels called without Python between them,
-arrays out."""
+"""The memory of one run of a program, and the run: arrays in, kernels without Python between them, arrays out."""
 
 from __future__ import annotations
 
@@ -137,8 +136,8 @@ class Instance:
         self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None, timed: bool
     ) -> StampedResult:
         listing, now = self.listing, looks.now if looks else perf_counter_ns
-        values, copies, stamps = self.results(budget), dict[Key, Array](), list[Stamp]()
-        timed = timed or self.measuring
+        values, copies = self.results(budget), dict[Key, Array]()
+        stamps, timed = list[Stamp](), timed or self.measuring
 
         def take(arrays: Mapping[Any, Array]) -> None:
             values.update(arrays)
@@ -168,8 +167,7 @@ class Instance:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self.value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
-                    seen = array.base is not None and np.may_share_memory(array, self.memory)
-                    own = array.copy() if seen else array
+                    own = array.copy() if self._is_view(array) else array
                     budget.hold_made(own, str(key))
                     take({key: own})
                 if timed:
@@ -185,6 +183,10 @@ class Instance:
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
         inside = self.told(stamps[-1].tick) if timed and self.held else {}
         return StampedResult(wanted, tuple(stamps), lent, unmet=unmet, inside=inside)
+
+    def _is_view(self, array: Array) -> bool:
+        """Whether it lies in the arena, which later calls overwrite."""
+        return array.base is not None and np.may_share_memory(array, self.memory)
 
     def results(self, budget: Budget) -> dict[Key, Array]:
         """New arrays for what a run returns, to which its calls write."""
@@ -276,8 +278,7 @@ class Instance:
         return undecided(mark)
 
     def told(self, tick: float) -> dict[int, Any]:
-        """What happened in memory that calls have of their own, by item.
-        tick: the ns of a tick of the processor's clock."""
+        """What happened in memory of calls' own, by item. tick: the ns of a tick of the processor's clock."""
         return {int(self.listing.counts[number, 3]): held.told(tick) for number, held in self.held.items()}
 
     def call_helpers(self) -> None:

@@ -48,20 +48,16 @@ class Listing:
 
     structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls. Those that
               tiles of other calls make themselves come last.
-    counts:   [calls, 4], of all but these: tiles; whether all threads wait after it;
-              the first call since the wait before; item.
-    parts:    [calls, 4], of each call with parts: its number, the word that points to them, the first one,
-              how many they are.
+    counts:   [calls, 4], of all but these: tiles; if all threads wait after it; the first since the wait before; item.
+    parts:    [calls, 4], of each call with parts: number, the word that points to them, the first one, their count.
     pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
-    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside;
-              those of an array of their own key are returned, and each run makes the array.
-    given, room: of arrays by key, their type and shape, and the bytes that calls may touch.
-    fixed: those that never change.
+    borders:  values of the arena that are filled once, and with what.
+    views:    of values that are read from outside; arrays of their own key are returned, and made by each run.
+    given, room: of arrays by key, type and shape, and the bytes that calls may touch; fixed: those that never change.
     steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
     doubtful: the calls that may leave a result undecided.
     joined:   items whose work another one does, and which one that is.
-    guards:   of items that a value decides on, its key; their calls know where it is.
-    loose:    values that come from outside in any shape and type.
+    guards:   of items that a value decides on, its key. loose: values from outside, of any shape and type.
     held:     of calls that have memory of each run, by number: the word that points to it, and who makes it.
     keep:     what structs point to.
     """

@@ -21,15 +21,13 @@ Conversion = Callable[[Operand, Order, Operand, Order], Operation]
 class Storage:
     """A value in memory, or one form of it.
 
-    order: ``channels`` or ``plain``; key: of the array that holds it, which is C-contiguous;
-    None if it lies in the arena.
+    order: ``channels`` or ``plain``; key: of the C-contiguous array that holds it; None if it lies in the arena.
     beyond: of one in an array that each run makes, for a value that it returns: where barriers take it to lie, bytes
             from the arena's start, behind all that lie there.
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
-    home, ahead, stride: once all parents are known, the outermost one, bytes from its start,
-    and from row to row (0 without gaps).
+    home, ahead, stride: the outermost parent once all are known, bytes from its start, from row to row (0: no gaps).
     """
 
     operand: Operand
@@ -102,8 +100,7 @@ class Storage:
 
 @frozen
 class Placed:
-    """An operation on storages, the result last, done for the item of this number,
-    if its guard is true or it has none."""
+    """An operation on storages, the result last, for the item of this number, if its guard is true or missing."""
 
     operation: Operation
     storages: tuple[Storage, ...]
@@ -116,8 +113,7 @@ class Placement:
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
     guards: of items that a value decides on, its key.
-    placed: operations in order, conversions among them. forms: of each value by key;
-    the first one is what is seen from outside.
+    placed: operations in order, conversions among them. forms: of each value by key; the first is seen from outside.
     borders: storages whose border is to be filled once. arena: its size in bytes.
     """
 
