@@ -105,14 +105,14 @@ class CodedMatmul(Operation):
         if not left.rows:
             return ()
         most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
-        digits, strip = self._digits()
-        direct = bool(digits) or left.rows < most
-        rows = strip if digits else left.rows if direct else most
+        digits = self._digits()
+        direct = digits is not None or left.rows < most
+        rows = digits[1] if digits else left.rows if direct else most
         cut = self._shared() if digits else self._cut(rows)
         places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
-        kind, unroll = (digits, self._piece // LANES) if digits else ("coded_product", UNROLL)
+        kind, unroll = (digits[0], self._piece // LANES) if digits else ("coded_product", UNROLL)
         # One thread alone does not wait for memory; several do.
         ahead = int(bool(digits) and self.engine.threads > 1)
         spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, ahead, how)
@@ -137,19 +137,19 @@ class CodedMatmul(Operation):
         share = -(-self.panels // self.engine.threads)
         return Cut(rows, even(self.panels, min(near, share), 1))
 
-    def _digits(self) -> tuple[str, int]:
-        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; "" if none serves
-        the weights."""
+    def _digits(self) -> tuple[str, int] | None:
+        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; None if none
+        serves the weights."""
         isa, weights, rows = self.engine.isa, self.weights, self.stack.left.rows
         most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 2 - rows % 2)
         if not (isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
-            return "", 0
+            return None
         if self._memo.once("unrounded", lambda: _unrounded(weights)):
-            return ("digit_product", strip) if rows <= most else ("", 0)
-        kind, most = _looked_up(isa)
+            return ("digit_product", strip) if rows <= most else None
+        kind, most = _with_tables(isa)
         serves = rows <= most and weights.how == "half"
         serves = serves and self._memo.once("ordinary", lambda: _ordinary(weights.scales))
-        return (kind, rows) if serves else ("", 0)
+        return (kind, rows) if serves else None
 
     @property
     def _piece(self) -> int:
@@ -193,7 +193,7 @@ def packed(weights: CodedWeights, width: int) -> Array:
     return made
 
 
-def _looked_up(isa: Isa) -> tuple[str, int]:
+def _with_tables(isa: Isa) -> tuple[str, int]:
     """The kernel that looks up what rounding adds to weights, and for how many rows it pays."""
     if isa.permutes:
         return "rounded_digits", 2 * (isa.dots and VBMI in host_features(host_architecture()))
