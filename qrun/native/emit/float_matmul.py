@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from qrun.native.emit.float_panels import parts
 from qrun.native.emit.floats import FloatProductEmitter
-from qrun.native.emit.kernel import Value, emitter, names
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.rounding import RoundingEmitter
 from qrun.native.emit.spec import DOT_BLOCK
 from qrun.native.emit.widen import first_lanes, folded, widened
@@ -141,10 +141,14 @@ STREAM = names("""
 
 @emitter("float_stream")
 class FloatStreamEmitter(FloatProductEmitter):
-    """`unroll` rows of the right matrix are read at a time; the lengths of its columns are ``known``.
+    """`unroll` rows of the right matrix are read at a time; the lengths of its columns are known.
     A tile has all `rows`."""
 
     names = STREAM
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.known = True
 
     def product(self, batch: Value, first: Value, end: Value) -> None:
         w, a = self.w, self.a

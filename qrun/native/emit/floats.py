@@ -35,7 +35,7 @@ slot         bytes from one strip's sums to the next one's; 0 if there is one bl
 ..._at       where the thread's memory has a panel; squares of rows; lengths of rows, then of columns; sums
 ahead        how many bytes on the right matrix is fetched (direct, with prefetch), or the next line of an image lies
              (lines)
-known        float64, the lengths of columns (known); known_odd: 1 if some are not finite
+known        float64, the lengths of columns (ordered); known_odd: 1 if some are not finite
 tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)
 recheck      makes elements that nothing else decides, of their row (of all products') and column
@@ -49,10 +49,9 @@ and rows do not fall into the same cache set."""
 
 @emitter("float_product")
 class FloatProductEmitter(PanelEmitter):
-    """operands: ``rows`` or ``taps``, or ``image`` where these are float64 already, and the right matrix: ``packed``,
-    or what converts it as it reads it: ``direct``, where there is one strip, or ``known``, where the columns' lengths
-    are known. Where it lies panel after panel, and they are known, ``panels`` are packed,
-    and ``near`` ones converted."""
+    """operands: ``rows`` or ``taps``, or ``image`` where these are float64 already, and how the right matrix is read:
+    ``packed`` converts each panel first, ``direct`` converts numbers as it reads them, for one strip. Where the matrix
+    lies panel after panel and the lengths of its columns are known, these are ``panels`` and ``near``."""
 
     names = NAMES
     turn = UNROLL
@@ -70,7 +69,7 @@ class FloatProductEmitter(PanelEmitter):
         left, _, right = spec.operands.partition("-")
         self.image, self.tapped = left == "image", left != "rows"
         self.ordered, self.packed = right in ("panels", "near"), right in ("packed", "panels")
-        self.known = self.ordered or right == "known"
+        self.known = self.ordered
         self.right, self.squares = self.scratch + a.right_at, self.scratch + a.squares_at
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
         self.part_lanes = self.lanes // 2 if spec.halves else self.lanes

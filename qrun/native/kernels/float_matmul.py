@@ -13,8 +13,8 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import DOT_BLOCK
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_pairs import pairs_call
-from qrun.native.kernels.float_product import FloatProduct, known_lengths, product_call
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, column_lengths
+from qrun.native.kernels.float_product import FloatProduct, direct, known_lengths, product_call
+from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, LeftRows
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, size
 from qrun.native.machine.memory import aligned_up
 from qrun.shapes import broadcast_shapes
@@ -47,17 +47,25 @@ def _together(isa: Isa, rows: int) -> int:
     return count
 
 
-_STREAM_ROWS, _FAR = 12, 1 << 20
-"""Up to so many rows, and from so many bytes of a right matrix on: smaller ones stay in the second-level cache."""
-_BESIDE, _LINE = 8, 16
-"""Rows of the right matrix that are read side by side, and columns of them that a line of memory has."""
+_FAR = 1 << 20
+"""Bytes of a right matrix from which on it is streamed: smaller ones stay in the second-level cache."""
+_BESIDE, _LINE, _MUCH = 8, 16, 12
+"""Rows of the right matrix that are read side by side, columns of them that a line of memory has, and how many of these
+columns a strip must have, so that lines are not read too often."""
 _STREAM_TILES, _STREAM_COLUMNS = 2, 512
 """Tiles of a thread, where it is one of several, and the least columns of one: memory is read in pieces of so many."""
 
 
+def _beside(isa: Isa, rows: int) -> int:
+    """Vectors of columns in a strip of all rows that streams the right matrix."""
+    sums = max(high * vectors for vectors, high in isa.real_rows.items())
+    return max(1, min(2 * _LINE // isa.lanes, sums // rows))
+
+
 def streams(engine: Engine, stack: FloatStack) -> bool:
-    """Whether products of constant right matrices are made so."""
-    return stack.left.rows <= _STREAM_ROWS and stack.k * stack.b_row >= _FAR
+    """Whether a constant right matrix is read once, row after row."""
+    columns = _beside(engine.isa, stack.left.rows) * engine.isa.lanes // 2
+    return columns >= _MUCH and stack.k * stack.b_row >= _FAR
 
 
 _FLOAT = np.dtype(np.float32)
@@ -154,9 +162,31 @@ class FloatMatmul(FloatProduct):
             return (self._by_columns(),)
         if "b*" not in self.arrays:
             return (product_call(*given),)
-        if paired := pairs_call(*given, matrices=self._right, lengths=self._lengths, memo=self._memo):
+        weights = self._weights
+        if paired := pairs_call(*given, matrices=weights.rows, lengths=weights.lengths, memo=self._memo):
             return (paired,)
-        return (self._streamed() if streams(self.engine, self.stack) else product_call(*given, lengths=self._lengths),)
+        if streams(self.engine, self.stack):
+            return (self._streamed(),)
+        if self._in_panels:
+            return (product_call(self, self.stack.numbered(), self.names, self.whole, weights=weights),)
+        return (product_call(*given),)
+
+    @property
+    def _weights(self) -> FloatPanels:
+        right = self.arrays["b*"].reshape(-1, 1, self.stack.k, self.stack.columns)
+        return self._memo.once("weights", lambda: FloatPanels(right, self._memo))
+
+    @property
+    def _in_panels(self) -> bool:
+        """Whether constant weights are read panel after panel: columns of few rows are read as often as converted, and
+        of a panel as it lies, each row is in a page of its own."""
+        few = direct(self.stack.left.rows, True) and not self.turned
+        return "b*" in self.arrays and few and not streams(self.engine, self.stack)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of weights that it lays out anew."""
+        return self.arrays["b*"].nbytes if self._in_panels else 0
 
     def _by_columns(self) -> KernelCall:
         """The call that reads columns one after the other."""
@@ -179,25 +209,17 @@ class FloatMatmul(FloatProduct):
         """The call that reads a large right matrix once, row after row."""
         engine, stack, (rows, depth) = self.engine, self.stack, (self.stack.left.rows, self.stack.left.depth)
         lanes = engine.isa.lanes // 2
-        vectors = max(1, min(_LINE // lanes, max(r * v for v, r in engine.isa.real_rows.items()) // rows))
+        vectors = _beside(engine.isa, rows)
         width = vectors * lanes
         panels, stack = -(-stack.columns // width), stack.linked(_BESIDE + -(-depth // _BESIDE) + 1)
         share = -(-panels // (_STREAM_TILES * engine.threads)) if engine.threads > 1 else panels
         block = min(panels, max(share, _STREAM_COLUMNS // width))
         form = self.terms.form, self.terms.out, False
-        spec = KernelSpec("float_stream", engine.isa.name, rows, vectors, _BESIDE, *form, operands="rows-known")
+        spec = KernelSpec("float_stream", engine.isa.name, rows, vectors, _BESIDE, *form, operands="rows")
         pitch = aligned_up(8 * depth) + 64
         sums_at = aligned_up(rows * pitch + 8 * rows)
-        found = known_lengths(stack, self._lengths(), width)
+        found = known_lengths(stack, self._weights.lengths(), width)
         words = {"row_block": rows, "panels": panels, "panel_block": block, "pitch": pitch, "lengths_at": rows * pitch}
         words |= {"sums_at": sums_at, "known_odd": int(not np.isfinite(found["known*"]).all())}
         words["tiles"] = len(stack.starts) * -(-panels // block)
         return self.call(spec, stack, words, found, self.names, self.whole, sums_at + 8 * rows * width * block)
-
-    def _lengths(self) -> Array:
-        return self._memo.once("lengths", lambda: column_lengths(self._right()))
-
-    def _right(self) -> Array:
-        """Constant right matrices, [number, K, N]."""
-        right = self.arrays["b*"]
-        return right.reshape(-1, self.stack.k, self.stack.columns)

@@ -4,7 +4,7 @@ have some share; and the call of the kernel that serves all."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -186,38 +186,36 @@ def product_call(
     pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
     *,
-    lengths: Callable[[], Array] | None = None,
     weights: FloatPanels | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
     which operand each is; extents: bytes of each that are touched.
-    lengths: float64 [right matrices, columns], of columns, if constant.
     weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
     engine, left = product.engine, stack.left
     lanes = engine.isa.lanes // 2
-    known = weights is not None or (lengths is not None and direct(left.rows, True))
+    known = weights is not None
     near = direct(left.rows, known)
     rows, vectors = block(engine.isa, left.rows, stack.columns, known)
     width, image = vectors * lanes, left.image is not None
     panels, (taps, depth) = -(-stack.columns // width), left.steps
     held: dict[str, Array] = {}
     if weights is not None:
-        held["b*"], lengths = weights.panels(width), weights.lengths
+        held["b*"] = weights.panels(width)
         stack = stack.in_panels(width)
     cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, width), engine.threads, image)
     places, scratch = scratch_places(left, cut, (rows, vectors), lanes, near)
-    far = near and not weights and stack.k * stack.b_row > _FAR
+    far = near and not known and stack.k * stack.b_row > _FAR
     kind = "float_lines" if left.line else "float_image" if image else "float_product"
     fetched = -(-4 * width // 64) if far else 0
-    operands = _places(left, weights is not None, near, known)
+    operands = _places(left, near, known)
     form = product.terms.form, product.terms.out, False
     spec = KernelSpec(kind, engine.isa.name, rows, vectors, UNROLL, *form, fetched, operands=operands)
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {"ahead": left.line or _AHEAD[left.rows > _FEW] * stack.b_row, "tap_step": taps, "depth_step": depth}
     words |= {**places, "row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
     words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
-    if known and lengths is not None:
-        found = known_lengths(stack, lengths(), width)
+    if weights is not None:
+        found = known_lengths(stack, weights.lengths(), width)
         starts = found["batches*"]
         if left.image is not None:
             channels, numbers = left.image
@@ -237,9 +235,9 @@ def known_lengths(stack: FloatStack, lengths: Array, width: int) -> dict[str, Ar
     return {"batches*": starts, "known*": np.pad(lengths, [(0, 0), (0, width * panels - stack.columns)])}
 
 
-def _places(left: LeftRows, ordered: bool, near: bool, known: bool) -> str:
+def _places(left: LeftRows, near: bool, known: bool) -> str:
     """Where the operands of a product are, as its kernel is told."""
     rows = "rows" if left.offsets is None else "image" if left.image else "taps"
-    if ordered:
+    if known:
         return f"{rows}-{'near' if near else 'panels'}"
-    return f"{rows}-{'known' if known else 'direct' if near else 'packed'}"
+    return f"{rows}-{'direct' if near else 'packed'}"

@@ -95,6 +95,10 @@ class FloatStack:
     def k(self) -> int:
         return self.left.taps * self.left.depth
 
+    def numbered(self) -> FloatStack:
+        """With starts that say which b a product reads, of matrices that lie one after another."""
+        return replace(self, starts=self.starts // np.array([1, self.k * self.b_row, 1, 1]))
+
     def in_panels(self, width: int) -> FloatStack:
         """With b panel after panel of so many columns; starts then say which matrix it is."""
         panels = -(-self.columns // width)

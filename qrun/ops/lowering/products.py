@@ -76,6 +76,7 @@ def matmul_kernel(
         memo=site.memo,
         turned=columns,
     )
+    site.afford(operation.packed_bytes)
     kernel = kernel_of(site, operation, operands, ALWAYS)
     turns = turned[0], turned[1] and not columns
     before |= {place: turning(site, place) for place in (0, 1) if turns[place] and place in operands}
