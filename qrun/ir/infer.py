@@ -114,10 +114,13 @@ def _type_proto(value: TensorType) -> onnx.TypeProto:
 
 
 def _known(node: Node) -> onnx.NodeProto:
-    """A node of qrun's own operators, which keep the first input's shape, in the words of ONNX; others as they are."""
-    if node.domain == schema.OWN:
-        return helper.make_node("Identity", node.inputs[:1], node.outputs[:1])
-    return node_proto(node)
+    """The node in the words of ONNX. Of qrun's own operators, QLinearMatMul becomes that of ONNX, Table a node that makes a
+    tensor like its first input: int8 or uint8, of the same shape."""
+    if node.domain != schema.OWN:
+        return node_proto(node)
+    if node.op_type == "QLinearMatMul":
+        return helper.make_node(node.op_type, node.inputs, node.outputs)
+    return helper.make_node("Identity", node.inputs[:1], node.outputs)
 
 
 def node_proto(node: Node) -> onnx.NodeProto:

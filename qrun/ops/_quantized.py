@@ -160,11 +160,11 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     """The real operator of one of com.microsoft, places of its operands and their scales,
     and that of the output's scale.
 
-    Operators of QONNX, whose tensors are floats, have the shape to which their first inputs broadcast. None for an
+    Operators of QONNX, whose tensors are floats, have the shape to which all their inputs broadcast. None for an
     operator that is not quantized, or that ONNX defines. inputs: how many the node has.
     """
     if FORMER.get(domain, domain) == QONNX:
-        return ("Sum", [(0, None), (1, None)], None) if find(domain, op_type, 1) else None
+        return ("Sum", [(place, None) for place in range(inputs)], None) if find(domain, op_type, 1) else None
     known = facts(domain, op_type)
     if known is None or known.real is None or domain != MS:
         return None

@@ -208,6 +208,31 @@ def test_a_crash_of_onnx_inference_of_one_node_tells_nothing() -> None:
     assert infer_node(node, {"": 18}, types, {}, expansion) == {}
 
 
+def test_operators_that_only_qrun_writes_are_inferred_too() -> None:
+    from qrun.declare.frozen import replace
+    from qrun.ir import TensorType
+    from qrun.ir.infer import infer_node
+    from qrun.ir.schema import OWN
+    from qrun.ops import expansion
+
+    def inferred(op_type: str, inputs: list[str], types: dict[str, TensorType]) -> TensorType:
+        proto = onnx.helper.make_node("QLinearMatMul", inputs, ["y"])
+        values = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(inputs)]
+        model = onnx.helper.make_model(onnx.helper.make_graph([proto], "g", values, []))
+        node = replace(load(model.SerializeToString()).nodes[0], op_type=op_type, domain=OWN)
+        return infer_node(node, {"": 18}, types, {}, expansion)["y"]
+
+    def typed(name: str, dtype: type, *shape: int | str) -> TensorType:
+        return TensorType(name, np.dtype(dtype), shape)
+
+    codes = {"a": typed("a", np.int8, "n", 5, 7), "b": typed("b", np.int8, 7, 3), "z": typed("z", np.uint8)}
+    codes |= {"s": typed("s", np.float32), "t": typed("t", np.int8)}
+    product = inferred("QLinearMatMul", ["a", "s", "t", "b", "s", "t", "s", "z"], codes)
+    assert (product.dtype, product.shape) == (np.uint8, ("n", 5, 3))
+    table = inferred("Table", ["a", "b"], {"a": codes["a"], "b": typed("b", np.uint8, 256)})
+    assert table.shape == ("n", 5, 7)
+
+
 def test_run_and_inspect_name_one_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     dynamic = QDQ.replace("q = QuantizeLinear(x, s, z)", "q, qs, qz = DynamicQuantizeLinear(x)")
     weights = QDQ.replace("q = QuantizeLinear(x, s, z)\n", "").replace("d = DequantizeLinear(q, s, z)", "d = Relu(x)")

@@ -154,6 +154,15 @@ def test_shapes_are_inferred_through_it() -> None:
     assert expansion(QONNX, "MultiThreshold", 2) is None
 
 
+@pytest.mark.parametrize("larger", range(4))
+def test_every_input_counts_for_the_shape(larger: int) -> None:
+    inputs = [np.full((2, 3) if place == larger else (), 2, F) for place in range(4)]
+    attributes = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
+    model, feeds = node_model("IntQuant", inputs, attributes, domain=QONNX, outputs=[F])
+    assert qrun.Session(model).run(feeds)["y0"].shape == (2, 3)
+    assert infer(model.SerializeToString(), expansion)["y0"].shape == (2, 3)
+
+
 def test_widths_that_differ() -> None:
     x, bits = F([[-3.0, 0.4, 0.6, 3.0]] * 3), F([[1], [2], [4]])
     assert qonnx("IntQuant", [x, F(1), F(0), bits], {}).tolist() == [[-1, 1, 1, 1], [-2, 0, 1, 1], [-3, 0, 1, 3]]
