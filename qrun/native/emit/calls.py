@@ -72,14 +72,14 @@ class SlicesEmitter(KernelEmitter):
 
 @emitter("repeated")
 class RepeatedEmitter(KernelEmitter):
-    """`rows` operands, the result last: what turns read from outside, and what they give, behind each other.
+    """`rows` operands: what turns read from outside, and last the result: what they make, one after the other.
 
-    The memory of the turns is a run's own (spec.HELD). Words of it that depend on where the operands lie are set first;
-    then states are copied to where the first turn reads them, turns are made, and the last states copied to the result.
-    Turns that do not come to an end in some time leave the result undecided, as a doubt in one of them does.
+    Each run has memory of its own for the turns (spec.HELD). The kernel first writes the operands' addresses into it,
+    copies the states to where the first turn reads them, makes the turns, and copies the last states to the result.
+    The result is undecided if the turns do not end in time, or if a call in one of them is undecided.
 
-    form: ``count``: an operand says how many turns there are; ``going``: one whether there are any; ``until``: they end
-    when the byte is 0 that ends turns; ``all``: there must be as many as there can be.
+    form: ``count``: an operand has the number of turns; ``going``: an operand says whether there are any; ``until``:
+    turns end when the byte to which spec.GOING points is 0; ``all``: as many turns as possible must be made.
     """
 
     own_memory = True
@@ -138,12 +138,12 @@ class RepeatedEmitter(KernelEmitter):
 
 @emitter("foreign")
 class ForeignEmitter(KernelEmitter):
-    """`rows` operands, the result last. `callable` is called with the address of their addresses; where it does not
-    return the object `true`, the result is not decided; the mark that it left tells more. It may come that it is never
-    begun: then an interrupt was there first, which only who calls through Python's own functions does not show as an
-    error that nobody caught.
+    """`rows` operands, the result last. The Python object `callable` is called with the address of this struct, which
+    begins with the operands' addresses. If it does not return the object `true`, the result is undecided, and the mark
+    that it left tells why. If the call gives no object at all, an interrupt came before its first line: PyErr_Clear
+    removes the error, and the mark says INTERRUPTED.
 
-    The others are PyGILState_Ensure, PyGILState_Release, PyLong_FromLongLong, PyObject_CallOneArg,
+    The other words are PyGILState_Ensure, PyGILState_Release, PyLong_FromLongLong, PyObject_CallOneArg,
     Py_DecRef, PyErr_Clear.
     """
 

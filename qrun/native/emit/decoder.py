@@ -90,7 +90,7 @@ HIDDEN = names("ends* y* places total window ahead least span rows chunk tiles")
 
 y          float32 [batch][places][total]; rows and chunk count its rows
 ahead      how many places after its own one a row sees
-window     how many places up to the last one that it sees, a row sees
+window     how many places a row sees at most, the last one among them
 """
 
 

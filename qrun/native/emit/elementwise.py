@@ -23,13 +23,13 @@ recheckN       what makes the results that the Nth function of CLOSE does not de
 
 @emitter("elementwise")
 class ElementwiseEmitter(StridedEmitter):
-    """`rows` elements at once, the last ones of a row overlapping.
+    """`rows` elements at once; the last block of a row overlaps the one before.
     form: the steps; operands: the kinds of what is read.
 
-    What a function of CLOSE leaves in doubt is made by the reference. One alone lists its doubts. In a chain a chunk
-    with a doubt, which is rare, is made again, where each of them ends a pass over the chunk, while it is near: it
-    keeps its results in the thread's memory, unless they are the kernel's, and later passes go on from there. Each pass
-    makes the other values that it needs.
+    Results that a function of CLOSE leaves in doubt are made by the reference. If that function is the only step, its
+    doubtful elements go into a list. In a chain, a chunk with doubtful results, which is rare, is made again in several
+    passes while it is in the cache. Each function of CLOSE ends a pass, and stores its results in the thread's memory,
+    unless they are the kernel's. Later passes read them there, and make all other values that they need anew.
     """
 
     own_memory = True
@@ -75,7 +75,7 @@ class ElementwiseEmitter(StridedEmitter):
             self._again(first, end, same)
 
     def _again(self, first: Value, end: Value, same: dict[int, Value]) -> None:
-        """A chunk that has doubts."""
+        """Make a chunk with doubtful results again, pass by pass."""
         made = set[int]()
         for number in self.passes:
             with self.w.loop(first, end, self.spec.rows) as turn:

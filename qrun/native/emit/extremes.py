@@ -23,11 +23,11 @@ _SIZE = (1 << 31) - 1
 @emitter("arg")
 class ArgEmitter(StridedEmitter):
     """form: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one; then, behind a colon,
-    ``rows`` of elements that follow each other, `rows` of which are looked at together, or ``columns``,
-    of which that many are neighbours.
+    ``rows``: a row's elements follow each other, `spec.rows` of them are compared at once; or ``columns``: `spec.rows`
+    neighbours, each with a column of its own, are made at once.
 
-    What is compared are integers that grow as elements do, or, for a minimum, as these get less: all that is NaN has
-    the greatest one, and both zeros have the same.
+    The kernel compares integer keys, which grow with the elements, or, for a minimum, as elements get less. Every NaN
+    has the greatest key; both zeros have the same key.
     """
 
     names = ARG

@@ -54,8 +54,8 @@ _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
 """Bits of a float32 without its sign, which compare as the magnitudes do;
 those of infinity, below which numbers are finite."""
 _ANY = 2.0**900
-"""The reach of rows of which some are not finite, and others may be:
-their sums are in doubt, but for those of zeros, which are 0."""
+"""The greatest reach of rows that share one, of which some may have infinities or NaN: their sums are in doubt, but for
+those with a column of zeros, of which the reach is 0."""
 
 
 def shared_pixels(neighbours: int, kernel: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
@@ -258,7 +258,7 @@ class FloatImageEmitter(FloatProductEmitter):
             self.measured(row.index, tap.carried[0])
 
     def convert(self, first: Value, opening: Value) -> None:
-        """They are ready."""
+        """Nothing: the rows are float64 already."""
 
     def strip_sums(self, row: Value) -> list[Value]:
         w, rows, vectors = self.w, self.spec.rows, self.spec.vectors
@@ -280,7 +280,7 @@ class FloatLinesEmitter(FloatImageEmitter):
     """As float_image, where a tap is a part of a line of the image, behind which the sum of its squares lies."""
 
     def before_blocks(self, starts: Value) -> None:
-        """The tile's rows take all lines that they read together for the length of each."""
+        """All rows of the tile get one reach, from the squares of all lines that they read together."""
         w, a = self.w, self.a
         ends = (self.first, w.value("i64", 0)), (self.first + self.count - 1, a.taps - 1)
         first, last = ((a.offsets + row * a.a_row + tap * 4).load("i32", 4).sext("i64") // a.ahead for row, tap in ends)

@@ -59,7 +59,7 @@ class FloatDotEmitter(RoundingEmitter):
         self.measured(row, folded(carried[0]))
 
     def _whole(self, end: Value) -> Value:
-        """Where the last vector begins that ends before `end`, plus one."""
+        """The end of a loop over whole vectors: from every index below it a whole vector fits before `end`."""
         return end - (self.lanes - 1)
 
     def _panel(self, panel: Value) -> None:
@@ -183,8 +183,8 @@ class FloatStreamEmitter(FloatProductEmitter):
         self.measured(row, folded(sum(more, first)))
 
     def _add(self, k: Value, count: int, slot: Value) -> None:
-        """Add `count` products of each column of a panel to its sums, which begin at 0,
-        as it bounds how many additions follow each other."""
+        """Add `count` products of each column of a panel to its sums. They are first added up by themselves, from 0 on,
+        so that fewer additions follow each other."""
         w, a, vectors = self.w, self.a, range(self.spec.vectors)
         rows = [self.scratch + a.pitch * i + k * 8 for i in range(self.spec.rows)]
         for whole in self.whole_or_cut():

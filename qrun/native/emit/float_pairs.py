@@ -157,10 +157,10 @@ class FloatPairsEmitter(FloatProductEmitter):
             (end + rest.index).store(w.zero(self.kind), 8)
 
     def strip_sums(self, row: Value) -> list[Value]:
-        """Each vector of columns has pointers of its own to the rows, which are equal: an element that one instruction
-        reads is broadcast as it is loaded, at no cost; one that several read is not. What is multiplied is read again
-        behind it, so that the sum takes the register of the one before:
-        else registers change places, and do not suffice."""
+        """Each vector of columns has its own pointers to the rows, with equal addresses: an element that only one
+        instruction reads is broadcast by that instruction's load, at no cost. With AVX-512 both factors are read again
+        after the multiply-add (`read`), so that LLVM puts the new sum into the register of the old one; else it would
+        move registers, and run out of them."""
         w, rows, vectors = self.w, self.spec.rows, range(self.spec.vectors)
         paired, line = self._paired(self.steps), 8 * self.width
         starts = [self.converted.hidden() for _ in vectors]
@@ -201,7 +201,7 @@ class FloatPairsEmitter(FloatProductEmitter):
         return (start + (row * self.pitch + 8 * number)).load("double", 8).splat(self.lanes)
 
     def round_strip(self, row: Value, slot: Value, sums: Sequence[Value]) -> None:
-        """Take from the sums what they are too much, and give them their rows' size, before they are rounded."""
+        """Subtract the sums of neighbours' products, and undo the rows' factors, before the sums are rounded."""
         vectors, made = self.spec.vectors, []
         columns = [self._line(self.known_pairs + self.panel * (8 * self.width), j) for j in range(vectors)]
         for i in range(self.spec.rows):

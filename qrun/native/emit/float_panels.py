@@ -33,13 +33,13 @@ class PanelEmitter(RoundingEmitter):
     ends: Value
 
     def coming(self, panel: Value, first: Value, end: Value) -> Value:
-        """Where the part of the right matrix is that is read after this panel's."""
+        """The address of the part of the right matrix that is read after this panel's part."""
         following = panel + 1
         further = self.part() + self.steps * self.a.b_row + (first - panel) * self.panel_step
         return following.test("slt", end).select(self.part() + self.panel_step, further)
 
     def fetch(self, coming: Value, strip: Value, strips: Value) -> None:
-        """Fetch a strip's share of what is read next: all at once would have to wait for it."""
+        """Prefetch a strip's share of the part that is read next; prefetching all of it at once would stall."""
         share = parts(parts(self.steps * self.a.b_row, self.w.value("i64", 64)), strips)
         with self.w.part(strip, share, parts(self.steps * self.a.b_row, self.w.value("i64", 64))) as line:
             self.w.prefetch(coming + line * 64)

@@ -15,7 +15,7 @@ Pause = tuple[str, Sequence[Typed]]
 """An intrinsic without a result, and its operands."""
 _ENDED_AT = 32
 _ENDED = 1 << _ENDED_AT
-"""Of a counter of tiles: one that has ended."""
+"""Added to a counter of tiles, it counts one finished tile."""
 
 
 @changeable
@@ -172,11 +172,11 @@ class Flow(Instructions):
 
     @contextmanager
     def rounds(self, count: Value, size: Value, pause: Pause) -> Iterator[Value]:
-        """As `tiles`, `size` of them a round: a tile is taken when all of the rounds before have ended. A thread that
-        waits has taken none, so nobody waits for one that sleeps while it waits, and one alone goes through all.
+        """As `tiles`, in rounds of `size` tiles: a thread takes a tile only when all tiles of earlier rounds are done.
+        While it waits it holds no tile, so that no other thread waits for it; a single thread makes all rounds.
 
-        The counter's upper half counts those that have ended: adding to it is a release, reading it an acquire.
-        pause: what a thread does that waits.
+        The upper half of the counter counts ended tiles: adding to it is a release, reading it an acquire.
+        pause: what a waiting thread does in each turn.
         """
         counter = self.value("ptr", "%next")
         head, (self.done,) = self.head("look", [self.value("i64", 0)])

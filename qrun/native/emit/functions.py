@@ -200,14 +200,14 @@ CLOSE: dict[str, Write] = {
 ROUGH: dict[str, tuple[Callable[[Value], Value], dict[bool, float]]] = {
     "erf": (rough_erf_size, {False: 2.0**-35, True: 2.0**-37})
 }
-"""The sizes of odd ones of them, of float32, in fewer steps, to a greater relative error, which decides nearly all
-results; and what that is at most, without and with tables in registers (tabled.py)."""
+"""For odd functions of CLOSE, of float32: the magnitude of the result in fewer steps and with a greater relative error,
+which still decides nearly all results; and that error's bound, without and with tables in registers (tabled.py)."""
 _OF_ANGLES = ("sin", "cos", "tan")
 _REACH = 2.0**-47
 """Of a result of CLOSE, relative to it, how far its interval goes to both sides: more than twice the error of the
 kernel's steps and of the reference's."""
 _GELU_REACH = 2.0**-50
-"""The same for each x**2 in the error of gelu."""
+"""What each unit of x**2 adds to the reach of gelu."""
 _POWER_REACH = 2.0**-41
 """The same for powers: exponent * log(x), of a size of up to 104, has the relative error of the logarithm."""
 _FAR = 256.0
@@ -283,7 +283,7 @@ class StepsEmitter:
 
     @contextmanager
     def rounding(self, number: int) -> Iterator[None]:
-        """While what is written rounds as the results of this step do."""
+        """The body, in which conversions of float64 round to this step's narrower type, if it has one."""
         narrow, before = self.step(number).narrow, self.w.narrowing
         self.w.narrowing = partial(conversions.rounded, form=conversions.FORMATS[narrow]) if narrow else None
         yield

@@ -219,8 +219,8 @@ class QuantizedRecurrentEmitter(WalkEmitter):
 
 
 def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """number * factor + added rounded once to float64, and then to float32;
-    and i1: where that may be once too often."""
+    """number * factor + added as float32; and i1: where that may differ from the real value
+    rounded once, because float64 was rounded before."""
     if not number.w.fused:
         product = number * factor
         total, reach = product + added, (abs(product) + abs(added)) * _REACH

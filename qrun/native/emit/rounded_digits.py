@@ -38,12 +38,12 @@ _HALF = 0x400000
 _FACTORS = (3, 5, 7)
 """Codes less 8 whose products are rounded; 6 is twice 3, and the others are powers of two."""
 _ROUNDED = (3, 5, 6, 7)
-"""Of which codes less 8 a column's four bytes are."""
+"""The codes less 8 that a column's four bytes of a table are for."""
 _NONE = 0x80
-"""The place of a 0 in what one instruction looks up."""
+"""An index for which the lookup instruction gives 0."""
 _PLACES = [(column // 4) << 4 | (column % 2) << 6 for column in range(_WIDE)]
 _PICKED = {3: 0, 5: 1, 6: 2, 7: 3, -3: 4, -5: 5, -6: 6, -7: 7}
-"""Where r lies of each code less 8, in eight bytes of a column."""
+"""For each code less 8, the place of its r among a column's eight bytes."""
 
 
 def _either(mask: int, one: Value, other: Value) -> Value:

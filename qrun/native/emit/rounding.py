@@ -178,7 +178,7 @@ class RoundingEmitter(KernelEmitter):
         return reduce(or_, apart)
 
     def _unequal(self, value: Value | None, bits: Value, mask: Value | None) -> Value:
-        """These bits, of columns that exist; not 0 where the value is NaN, of which both ends are the same."""
+        """These bits, 0 in columns that do not exist; -1 where the value is NaN, whose ends do not differ."""
         if value is not None:
             bits = value.test("uno", value).select(-1, bits)
         return bits if mask is None else mask.select(bits, ZERO)
@@ -275,13 +275,13 @@ class RoundingEmitter(KernelEmitter):
         form = FORMATS.get(self.spec.out, _SINGLE)
         dropped = (
             _DIGITS - form.digits
-        )  # of the bits that results have not; a middle between two has the first of them alone
+        )  # lower bits that results lack; in the middle between two results only the first of them is set
         middle = (whole & ((1 << dropped) - 1)).test("eq", 1 << (dropped - 1))
         near = middle | abs(top).test("olt", 2 * form.least)  # below that, results may have fewer bits
         far = near.test("eq", ZERO)
         small = off.test("olt", abs(top) * 2.0**-55)
         known = exact | (small & (sure | far))
-        if self.form == "scaled":  # whose products by alpha are no float64 numbers, of which the least would tell
+        if self.form == "scaled":  # products by alpha are not exact in float64, so that `least` says nothing
             return odd, known
         near_zero = (abs(top) + abs(rest) + off).test("olt", least * 2.0**-_DIGITS)
         cancelled = near_zero & exact.test("eq", ZERO)

@@ -70,7 +70,7 @@ class RowDigitsEmitter(CodedProductEmitter):
     """What makes the digits. unroll: the groups of a piece, the elements that share a quantum."""
 
     shares: tuple[float, ...] = (1.0,)
-    """How much of a column meets each of what digits lose, relative to its length."""
+    """For each loss of `losses`: the length of what it is multiplied with, relative to the column's length."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)

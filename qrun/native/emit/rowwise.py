@@ -41,8 +41,8 @@ SUMS = 2
 class RowwiseEmitter(KernelEmitter):
     """Rows one after another, `rows` elements at once and what is left one by one.
 
-    A row is read where it lies, or, with operands (then the form is the steps), made of these into the thread's memory,
-    behind as many float64: into the first slots whose rows are not in doubt. `vectors` rows are made together.
+    A row is read where it lies. With operands (then the form is the steps), it is computed from them into a slot of the
+    thread's memory, behind `vectors` rows of float64; doubtful rows keep their slots. `vectors` rows are made together.
     """
 
     own: tuple[str, ...] = ROWS

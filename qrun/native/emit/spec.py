@@ -20,7 +20,7 @@ class KernelSpec:
     """One kernel.
 
     kind:    which emitter writes it, by the name that `emit/kernel.py::emitter` declares it with. Its docstring says
-             what rows, vectors, unroll, form and operands mean; most often it is this:
+             what rows, vectors, unroll, form and operands mean; most often as below.
     isa:     name of the instruction set.
     rows, vectors: the register block; or how many elements, and rows of them, are made at once.
     unroll:  k-steps of 4 bytes, or taps, per turn of the inner loop; of copies bytes of an element.

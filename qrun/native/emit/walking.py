@@ -23,8 +23,8 @@ from qrun.native.emit.values import ZERO
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 """Products of a step, by cell; ``linear`` is a GRU that resets the product, not the state."""
 HALVES = ("lstm", "linear")
-"""Cells whose functions are given what other functions make. All units have the inner half first: so many functions
-that wait for nothing stand side by side."""
+"""Cells in which functions are applied to results of other functions. The inner functions of all units are made first,
+so that many independent functions stand side by side."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
 FUNCTIONS = ("sigmoid", "tanh", "relu")
 """Activations that cells know."""
@@ -41,7 +41,7 @@ sequences; bytes to the sums of the first gate, and to what the inputs give to i
 MOST_ROWS = 4
 """Sequences whose codes are multiplied at a time."""
 LENGTH = -1
-"""The row that says that a length is wrong; states are rows from -2 on downwards."""
+"""In a list of doubts, the row number of a wrong length; row numbers from -2 downwards stand for states."""
 
 
 class RecurrentCell:
@@ -247,7 +247,7 @@ class WalkEmitter(KernelEmitter):
         self._inner_at(walk, row, place).store(cell.doubtful.select(math.nan, made), 4)
 
     def _finished(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
-        """The outer half; NaN is left to all steps, whatever made it."""
+        """Make the outer half of a vector of units; if one is NaN, all are made again as whole cells."""
         inner = self._inner_at(walk, row, place).load(self.units, 4)
         made = getattr(cell, f"{self.cell}_outer")(*self._given(walk, row, place), inner)
         cell.doubtful = cell.doubtful | inner.test("uno", inner) | made.test("uno", made)
@@ -271,7 +271,7 @@ class WalkEmitter(KernelEmitter):
         (self.gate_sums(walk, GATES[self.cell], row) + place).store(cell.reset(gate, state), 4)
 
     def _kept(self, walk: Value, row: Value, place: Value, resets: bool) -> None:
-        """Beyond the end of a sequence."""
+        """Make a vector of units beyond the end of a sequence: states stay as they are; Y, or a reset state, is 0."""
         if resets:
             (self.gate_sums(walk, GATES[self.cell], row) + place).store(self.w.value(self.units, ZERO), 4)
             return

@@ -29,11 +29,11 @@ _PLAIN = ["a*", "b*", "y*"]
 
 
 class Attention(Operation):
-    """softmax(a @ b) @ c, shapes as numpy.matmul; the softmax may read what a function makes of the scores and of
-    others.
+    """softmax(a @ b) @ c, shapes as numpy.matmul. The softmax may first apply elementwise functions to the scores a @ b
+    and to other operands.
 
-    scores, softmax, values: the three operations. place: which of what the softmax reads the scores are.
-    operands: a and b, what else the softmax reads, c, and the result. What is between them is in the memory of threads.
+    scores, softmax, values: the three operations. place: which operand of the softmax the scores are.
+    operands: a, b, the softmax's other operands, c, and the result. Intermediate results lie in the threads' memory.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Attention(Operation):
     def of(
         cls, engine: Engine, scores: Operation, softmax: Operation, values: Operation, place: int
     ) -> Attention | None:
-        """None where the three are other operations, do not meet block by block, or are too little."""
+        """None if these are no product, softmax of it and product of that, row by row, or have too little work."""
         if (
             not isinstance(scores, FloatMatmul)
             or not isinstance(softmax, SoftmaxF32)
@@ -97,14 +97,14 @@ class Attention(Operation):
         return (_sliced(engine, parts, moves, own, [size(o.shape) * o.dtype.itemsize for o in self.operands]),)
 
     def _product(self, engine: Engine, product: FloatMatmul, pointers: Mapping[str, int]) -> KernelCall:
-        """A block of one of the products; what lies in the thread's memory is found later."""
+        """The call for one block of a product. Each slice later sets the addresses in the thread's memory."""
         stack = product.stack
         one, left = np.zeros((1, 4), np.int64), replace(stack.left, rows=self.rows)
         block = FloatStack(one, left, stack.columns, stack.b_row, 0, stack.y_row)
         return product_call(product.again(engine=engine), block, pointers, ())
 
     def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
-        """Bytes from the start of what the softmax reads to what a slice does."""
+        """For each slice: bytes from the start of the softmax's operand of this number to the slice's rows."""
         shape = self.scores.result.shape
         places = (*np.unravel_index(head, shape[:-2]), row) if len(shape) > 2 else (row,)
         steps = self.softmax.row_steps(number)
@@ -120,8 +120,8 @@ def _lies_plain(starts: Ints, row: int, whole: tuple[int, int, int]) -> bool:
 def _sliced(
     engine: Engine, parts: Sequence[KernelCall], moves: Sequence[Mapping[str, Any]], own: int, extents: Sequence[int]
 ) -> KernelCall:
-    """Slices of these parts. moves: by part and word, what is to be added in each slice; a number instead of an array
-    is a place in the thread's memory, of which the parts' own begins at `own`."""
+    """A call whose tiles are slices; each runs all parts. moves: for each part, by word, what each slice adds to the
+    word; a number instead of an array is a place in the thread's memory, where the parts' own begins at `own`."""
     width = max(map(len, moves))
     slices = next(len(move) for part in moves for move in part.values() if np.ndim(move))
     words = np.zeros((len(parts), width, 2), np.int64)

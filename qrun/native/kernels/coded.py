@@ -30,7 +30,7 @@ from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSp
 
 _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
-"""Of codes that are multiplied with digits of the rows."""
+"""Bits of the codes that kernels multiply with digits of the rows."""
 _MOST_ROWS = 6
 """Up to so many rows, strips of one row or two take less time than converting the weights,
 where digits are added in 16 bits."""
@@ -194,7 +194,7 @@ def packed(weights: CodedWeights, width: int) -> Array:
 
 
 def _with_tables(isa: Isa) -> tuple[str, int]:
-    """The kernel that looks up what rounding adds to weights, and for how many rows it pays."""
+    """The kind of kernel that looks up what rounding adds to weights, and up to how many rows it pays."""
     if isa.permutes:
         return "rounded_digits", 2 * (isa.dots and VBMI in host_features(host_architecture()))
     return "rounded_digits_256", int(isa.lanes == 8)
@@ -215,7 +215,7 @@ def _ordinary(scales: Array) -> bool:
 
 
 def _by_block(values: Array, width: int, run: int) -> Array:
-    """[N, blocks] as emit/coded.py has scales, in runs of so many blocks."""
+    """Values [N, blocks], in the order of scales in emit/coded.py; `run`: blocks of a run."""
     columns, blocks = values.shape
     lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
     made = np.empty(lines.shape, lines.dtype)
@@ -226,7 +226,7 @@ def _by_block(values: Array, width: int, run: int) -> Array:
 
 
 def _lengths(weights: CodedWeights, columns: int) -> Array:
-    """Of each column of all panels, float64; with what codes beyond K stand for."""
+    """The length of each column of all panels, float64. The weights of codes beyond K count as well."""
     made, step = np.zeros(columns), max(1, _CHUNK // weights.depth)
     for first in range(0, len(weights.scales), step):
         numbers = np.arange(first, min(first + step, len(weights.scales)))

@@ -28,7 +28,7 @@ KINDS = frozenset({"tiled", "clipped", "widened"})
 """The kernels of dense products besides the plain one; their planners are imported when they may serve."""
 _FEW_CHANNELS = 16
 _FEW_OFFSETS = 4096
-"""Of a layout that products with other weights share, as the layers of a transformer do."""
+"""A layout with at most so many offsets is kept for products with other weights, as in a transformer's layers."""
 
 
 class Conv(Operation):

@@ -16,7 +16,7 @@ _FEW_VECTORS = {2: 2, 4: 1}
 """By taps per turn: up to so many vectors of channels beyond the last whole panel run on the plain kernel."""
 _THREE = 3
 _LONGER = 8
-"""How many products of a dense kernel take as long as one of these, about."""
+"""One product of a depthwise kernel takes about as long as so many of a dense kernel."""
 
 
 def depthwise(product: Product) -> list[RelocatableCall]:

@@ -27,7 +27,7 @@ RESULTS = {
 
 
 class _Step(Operation):
-    """One kernel over whole operands, whose words that point to them are `places`."""
+    """One kernel call over whole operands. places: the words that point to the operands, in order."""
 
     places: tuple[str, ...]
     decides = True
@@ -46,7 +46,7 @@ def _tiles(engine: Engine, count: int) -> dict[str, int]:
 
 
 class _Elements(_Step):
-    """One that goes over all elements, in whatever order they lie."""
+    """A step over all elements of its operands, in any order in memory."""
 
     order: Order = "any"
     gaps = False
@@ -107,11 +107,11 @@ class Scaling:
     slope: float | None = None
 
     def given(self) -> list[tuple[str, Operand]]:
-        """What comes with the run, and the words of the kernel that point to it."""
+        """The operands that come with the run, each with the word of the kernel that points to it."""
         return [(word, value) for word, value in self._sources() if isinstance(value, Operand)]
 
     def constants(self) -> dict[str, Array]:
-        """What does not, by word."""
+        """The constant arrays, by the word that points to them."""
         made = {}
         for word, value in self._sources():
             if isinstance(value, np.ndarray):
@@ -123,13 +123,13 @@ class Scaling:
 
     @property
     def operands(self) -> str:
-        """What the specification of the kernel says of them."""
+        """The field `operands` of the kernel's specification (emit/dynamic.py)."""
         each = "s" if size(self.right.shape) == 1 else "v"
         return each + "b" * (self.bias is not None) + "m" * (self.slope is not None)
 
 
 class Factors(Operation):
-    """What comes with the run of a Scaling to what Scaled multiplies with."""
+    """The operands of a Scaling that come with the run, to the multipliers and the bias that Scaled reads."""
 
     def __init__(self, engine: Engine, scaling: Scaling) -> None:
         self.engine, self.scaling = engine, scaling

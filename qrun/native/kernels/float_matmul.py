@@ -20,21 +20,21 @@ from qrun.native.machine.memory import aligned_up
 from qrun.shapes import broadcast_shapes
 
 _DOT_ROWS, _DEPTH, _LARGE = 4, 64, 1 << 21
-"""Up to so many rows, and from so many elements of k on, columns are read as they lie; those of constants, from so many
-bytes on: smaller ones stay in the second-level cache, where rows are faster."""
+"""A product reads columns as they lie if it has at most so many rows and at least so many elements of k; with constant
+weights, at least so many bytes too: smaller ones stay in the second-level cache, where reading rows is faster."""
 _REGISTERS = {16: 24}
-"""Sums that wait for each other, by lanes; others: 12."""
+"""Registers for the sums and squares of columns, by the int32 lanes of a vector; 12 for other vectors."""
 _NEAR, _AHEAD = 3 << 16, 768
-"""Up to so many bytes of columns that are read together, the next ones are fetched meanwhile;
-else what follows in each."""
+"""If the columns that are read together have at most so many bytes, the next columns are prefetched;
+else, in each column, what comes so many bytes later."""
 _DOT_TILES, _DOT_COLUMNS, _WORK = 4, 32, 20000
 """Tiles of a thread, where it is one of several; the least columns of a tile, each of which finds the lengths of rows;
 the least products of one."""
 
 
 def serves(rows: int, depth: int, columns: int, constant: bool) -> bool:
-    """Whether products of this size are made so, rather than with a transposed copy of the right matrix; constant:
-    which is then made once."""
+    """Whether products of this size read columns as they lie, and not a transposed copy of the right matrix.
+    constant: the right matrix is constant, so that it would be copied only once."""
     return 0 < rows <= _DOT_ROWS and depth >= _DEPTH and (not constant or 4 * depth * columns >= _LARGE)
 
 
@@ -63,14 +63,14 @@ def _beside(isa: Isa, rows: int) -> int:
 
 
 def streams(engine: Engine, stack: FloatStack) -> bool:
-    """Whether a constant right matrix is read once, row after row."""
+    """Whether a product with a constant right matrix reads that matrix once, row after row."""
     columns = _beside(engine.isa, stack.left.rows) * engine.isa.lanes // 2
     return columns >= _MUCH and stack.k * stack.b_row >= _FAR
 
 
 _FLOAT = np.dtype(np.float32)
 _STARTS = {"a*": 0, "b*": 1, "y*": 3}
-"""Where FloatStack.starts has what may lie in memory otherwise."""
+"""The column of FloatStack.starts for each word whose operand `moved` may place elsewhere."""
 
 
 class FloatMatmul(FloatProduct):
@@ -123,7 +123,7 @@ class FloatMatmul(FloatProduct):
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
-        """None where rows have gaps, or products are not apart."""
+        """None where elements of a row are not neighbours, or the products are one product of more rows."""
         name, column = _STARTS.get(self.names[place]), steps[-1:]
         if (
             name is None

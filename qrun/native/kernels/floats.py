@@ -159,7 +159,7 @@ class FloatPanels:
 
 
 def narrower(exact: Exact, dtype: np.dtype[Any]) -> Exact:
-    """What makes the same, as float32, in the type of its operands, of operands of this type."""
+    """`exact` on float32 arrays: rows and columns are converted to this type, and the result to float32."""
     return lambda rows, columns, added: exact(rows.astype(dtype), columns.astype(dtype), added).astype(_FLOAT)
 
 
@@ -171,8 +171,8 @@ _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 @frozen
 class FloatTerms:
     """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero.
-    kind: of rounding.py;
-    out: the type to which they are rounded, of specifications."""
+    kind: the form of RoundingEmitter (emit/rounding.py), without ``+limits``.
+    out: the type to which they are rounded, as KernelSpec.out names it."""
 
     kind: str
     alpha: float = 1.0
@@ -182,12 +182,12 @@ class FloatTerms:
 
     @property
     def form(self) -> str:
-        """Of kernels. 0 and -0 are different here."""
+        """The kernels' form. Limits are compared as text, since a limit of 0 differs from one of -0."""
         return self.kind if str(self.limits) == str(_UNLIMITED) else f"{self.kind}+limits"
 
     def numbers(self, left: LeftRows) -> Array:
-        """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor,
-        the addend, for rounding the ends, and for the lengths."""
+        """The words `numbers` of emit/rounding.py. A sum has as many roundings as additions may follow each other; six
+        more pay for the factor, the addend, for rounding the ends, and for the lengths."""
         lost = 4 * left.taps * left.depth + 16
         reach = (left.chain + 6) * _UNIT * abs(self.alpha) * (1 + 2.0**-20)
         return np.array([reach, self.alpha, self.beta, lost * _UNIT, *self.limits])
@@ -263,8 +263,8 @@ def stack_call(
     extents: Sequence[int],
     scratch: int,
 ) -> KernelCall:
-    """The call of a kernel of this specification; words: those of the struct that tell how it works; arrays: these take
-    the place of those that all such kernels have. Else as above."""
+    """The call of a kernel of this specification. words, arrays: what is in its struct besides what all kernels of
+    float products have; they replace that where the name is the same. pointers, extents: as in Kernels.call."""
     left = stack.left
     filled = {
         "a_row": left.row,

@@ -18,7 +18,7 @@ from qrun.native.machine.memory import aligned_up, array_at
 Function = Callable[[list[Array]], Sequence[Array]]
 _MOST = DOUBT // 8 - len(FOREIGN)
 _KEPT = 16
-"""Places of operands whose arrays are kept: programs that run at once have one each, and arrays of a run others."""
+"""Sets of operand addresses whose arrays are kept. Runs at the same time have different addresses."""
 
 
 class Foreign(Operation):
@@ -85,7 +85,7 @@ class _Caller(Rechecker):
             return False
 
     def _arrays(self, places: bytes) -> tuple[list[Array], list[Array]]:
-        """What is read, and room for what is made, where these addresses say."""
+        """The operands and the results, as arrays at these addresses."""
         operation = self._operation
         *read, whole = np.frombuffer(places, np.int64).tolist()
         pairs = zip(operation.operands, read, strict=False)
@@ -118,7 +118,7 @@ class Part(Operation):
 
 @cache
 def _functions() -> tuple[int, ...]:
-    """The addresses of those that the kernel calls."""
+    """The addresses of the functions of Python's C API that the kernel calls."""
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyLong_FromLongLong", "PyObject_CallOneArg")
     functions = [getattr(ctypes.pythonapi, name) for name in (*names, "Py_DecRef", "PyErr_Clear")]
     return tuple([int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions])

@@ -17,10 +17,10 @@ _FLOAT = np.dtype(np.float32)
 
 @frozen
 class TreeNodes:
-    """Nodes of trees. leaf: bool, of each node. Of the others: feature; threshold, float64; strict: whether they ask
-    for less, not for at most that; turned: whether they then hold where that is not so; the next nodes where they hold
-    and where not; missing: whether they hold for NaN. roots: of each tree. Of votes: first [nodes + 1], the first one
-    of each node; target and weight, float64."""
+    """Nodes of trees. leaf: bool, of each node. Of other nodes: feature; threshold, float64; strict: the comparison is
+    x < threshold, not x <= threshold; turned: the node holds where the comparison does not; holds, fails: the next
+    node where this one holds, or not; missing: whether it holds for NaN. roots: of each tree. first [nodes + 1]: the
+    number of each node's first vote; targets and weights, float64: of each vote."""
 
     leaf: Array
     feature: Array
@@ -83,9 +83,9 @@ class TreeWalk(Operation):
 
 
 class Winners(Operation):
-    """float64 sums of votes (or float32, for labels) [N, classes], to which base, float64 [classes], is added: as
-    float32; or, if labels are given, int64 [classes], to that of the greatest of each row, int64 [N]. Of equals it is
-    the first, and NaN is greater than all numbers."""
+    """Adds base, float64 [classes], to sums of votes [N, classes], float64 (or float32, for labels). Makes these sums
+    as float32; or, if labels, int64 [classes], are given, the label of the greatest sum of each row, int64 [N]. Of
+    equal sums the first one counts, and NaN is greater than all numbers."""
 
     def __init__(self, engine: Engine, sums: Operand, base: Array, labels: Array | None = None) -> None:
         self.engine, self.base, self.labels = engine, base, labels

@@ -50,7 +50,7 @@ class Pool(Operation):
 
     @abstractmethod
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
-        """Form, and words and arrays of their own; for this many taps."""
+        """The kernel's form, and the words and arrays of this kind of pool alone; taps: in a window, as unrolled."""
 
     @property
     def signed(self) -> bool:

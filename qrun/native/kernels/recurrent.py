@@ -26,7 +26,7 @@ from qrun.native.machine.memory import aligned_copy
 _LONG, _CODES_LONG = 1 << 15, 1 << 16
 """Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
 _SIDE_BY_SIDE = 6
-"""Vectors of sums with fewer of which each waits for what was added to it before."""
+"""With fewer vectors of sums, each addition waits for the one before it to the same vector."""
 _FEW, _ALONE = 2, 12
 """Rows up to which vectors are added in halves; rows of a strip of one vector."""
 _MOST = 1 << 15
@@ -87,9 +87,9 @@ class Recurrent(Walked):
 
     @cached_property
     def share(self) -> Share:
-        """Sequences need nothing of each other. All units of a step need all of the step before, and those of a GRU
-        that resets its state what all make on the way. Shares of units are even,
-        as columns that none has take as long as others."""
+        """Sequences do not depend on each other. In each step, every unit depends on all units of the step before; in a
+        GRU that resets its state also on what all units make earlier in the same step. Shares of units are even, as
+        padding columns take as long as others."""
         walk, engine = self.walk, self.engine
         blocks = _blocks(walk.batch, walk.directions, engine.threads)
         rows, parts = walk.batch // blocks, engine.threads // (walk.directions * blocks)
@@ -105,12 +105,12 @@ class Recurrent(Walked):
 
     @property
     def _strip(self) -> tuple[int, int]:
-        """Rows by vectors."""
+        """Rows by vectors of a strip of this walk."""
         return self._block(self.share.rows, self.share.units)
 
     def _block(self, rows: int, units: int) -> tuple[int, int]:
-        """Where vectors take their way in two parts, a row's number is best multiplied as it is loaded, so that one
-        vector stands alone where rows are enough to fill the time that a sum takes."""
+        """Rows by vectors of a strip. Where the CPU works on a vector in two halves, a row's number is best multiplied
+        as it is loaded: then a strip has one vector, if its rows are enough to hide the latency of an addition."""
         if rows >= _SIDE_BY_SIDE and halves(self.engine.isa):
             return even(rows, _ALONE, 1), 1
         return block(self.engine.isa, rows, units, True, self._split(rows))

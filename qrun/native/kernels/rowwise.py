@@ -83,8 +83,8 @@ class FloatRows(Operation):
         return made if made._loops() else None
 
     def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
-        """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if
-        that is not one axis, or rows are short, or parts of an axis."""
+        """The loops of the source: OUTER loops over rows, and the one loop along a row. None without a source, if a row
+        is more than one loop, shorter than a vector or no whole axes, or if there are more than OUTER outer loops."""
         source = self.source
         if source is None:
             return None
@@ -120,8 +120,8 @@ class FloatRows(Operation):
         return tuple(loop.steps[place] for loop in loops[:-1])
 
     def block(self, engine: Engine, rows: int, near: int) -> KernelCall:
-        """The call for so many rows along the last axis but one, of operands that point to the first one. near: which
-        one lies, with the result, where nothing is that the program knows."""
+        """The call for so many rows along the last axis but one, of operands that point to the first one. near: the
+        number of the operand that lies in the thread's memory, as the result does."""
         found, padding = None, Loop(1, (0,) * len(self.operands))
         if self.source:
             *_, axis, inner = self.source.axes()
@@ -136,7 +136,7 @@ class FloatRows(Operation):
         found: tuple[tuple[Loop, ...], Loop] | None,
         pointers: Mapping[str, int] | None,
     ) -> KernelCall:
-        """pointers: which operand each word points to, if not all do to theirs."""
+        """pointers: the number of each word's operand; None if words point to the operands in order."""
         isa = engine.isa
         words = row_tiles(rows, 32 * self.length, engine.threads)
         words |= {"length": self.length, "recheck*": self.recheck.address, **self.words}

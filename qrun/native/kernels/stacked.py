@@ -34,12 +34,12 @@ def _zero(zero: Zero, name: str) -> tuple[str, int, tuple[Operand, ...]]:
 
 
 def _zero_like(own: Zero, other: Zero) -> Zero:
-    """A zero point, as wide as that of other sizes where it is an operand."""
+    """`own` if it is a value; else `other`, the same operand in the plan of other sizes."""
     return own if isinstance(own, int) else other
 
 
 def _sized(own: Pack | RowTerms | StackProduct, other: Operation, memo: Memo) -> Stack | None:
-    """The stack of an operation for the sizes of another one's, the same for all operations of a kernel."""
+    """The stack of `own` with the sizes of `other`, made once for all operations of a kernel; None if there is none."""
     if type(other) is not type(own) or not isinstance(other, (Pack, RowTerms, StackProduct)):
         return None
     sizes = other.stack
@@ -60,7 +60,7 @@ class Pack(Operation):
         return other if self.zero == other.zero else Pack(stack, _zero_like(self.zero, other.zero))._like(other)
 
     def _like(self, other: Pack) -> Self:
-        """With the calls of another one, for which another number is the zero point of a."""
+        """This operation with the calls of `other`, in which only the known zero point of a is replaced."""
         factor = {"factor!": _zero(self.zero, "")[1] + self.stack.engine.isa.shift(bool(self.stack.a.dtype == np.int8))}
         self._made[(0,) * len(self.operands)] = tuple([call.changed(factor, {}) for call in other.tight])
         return self
@@ -120,7 +120,7 @@ class RowTerms(Operation):
         return other if self.zeros == other.zeros else RowTerms(stack, zeros[0], zeros[1])._like(other)
 
     def _like(self, other: RowTerms) -> Self:
-        """With the calls of another one, for which other numbers are zero points."""
+        """This operation with the calls of `other`, in which only the known zero points are replaced."""
         values = {f"{name}_value!": _zero(zero, "")[1] for name, zero in zip("ab", self.zeros, strict=True)}
         self._made[(0,) * len(self.operands)] = tuple([call.changed(values, {}) for call in other.tight])
         return self
@@ -154,7 +154,7 @@ class StackProduct(Operation):
         return made
 
     def _like(self, calls: Sequence[KernelCall]) -> tuple[KernelCall, ...]:
-        """The calls of the same products, whose sums become other results."""
+        """These calls with the constants and the zero point of this stack's results."""
         stack, found, made = self.stack, {}, []
         for panels in stack.panels:
             found[panels.first] = panels, self._constants(panels, panels.vectors * stack.engine.isa.lanes)

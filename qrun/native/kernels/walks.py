@@ -14,8 +14,8 @@ from qrun.native.machine.engine import Array, Engine, Ints, Operand, Operation, 
 from qrun.native.machine.memory import aligned_copy, array_at
 
 Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
-"""Whether a GRU's state is to be reset, else the states after a step are made; the gates' sums, each [1, units], and
-for ``linear`` what the inputs give to the gate h; the states before."""
+"""(reset, sums, states) to arrays like the states. reset: make the reset state of a GRU, not the states after a step.
+sums: of the gates, each [1, units]; for ``linear`` also what the inputs give to the gate h. states: before the step."""
 UNFIT = "a length is negative, or beyond the inputs, or a state that is to be quantized is no number"
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
@@ -23,7 +23,7 @@ _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 @frozen
 class CellForm:
     """kind: of emit/walking.py. functions: activations, of each direction.
-    clip: what bounds what they are given, or None."""
+    clip: their operands are clipped to -clip..clip; None for no limits."""
 
     kind: str
     functions: tuple[str, ...]
@@ -64,8 +64,8 @@ class Walk:
 
 @frozen
 class Share:
-    """Sequences and units of a direction that a tile makes; rounds: whether a tile is one step of them, as others need
-    what it makes in the next one, or all steps."""
+    """rows, units: how many sequences and units of a direction a tile makes. rounds: a tile is one step of them, since
+    other tiles need its results for their next step; else a tile is all steps."""
 
     rows: int
     units: int
@@ -110,7 +110,7 @@ class Walked(Operation):
 
     @property
     def pointers(self) -> dict[str, int]:
-        """Which operand the words of a kernel point to that have the same names for all walks."""
+        """The number of the operand that each word points to, for the words that all walks have."""
         return {**{name: place for place, name in enumerate(self.names)}, "y*": len(self.names)}
 
     @property
@@ -127,12 +127,12 @@ class Walked(Operation):
 
     @cached_property
     def share(self) -> Share:
-        """What of a direction a tile is."""
+        """Which part of a direction a tile makes."""
         raise NotImplementedError
 
     def units_of(self, parts: int) -> int:
-        """Units of each of so many parts: a multiple of those that are made at once, of which the last part has enough
-        too; all units where there is none."""
+        """Units of a part, if all units are cut into so many parts: a multiple of a vector's lanes, and of the units
+        made at once, so that the last part has at least that many too. All units if this is impossible."""
         units, step = self.walk.units, max(self.at_once, self.engine.isa.lanes)
         each = -(-units // (parts * step)) * step
         last = (units - 1) % each + 1
@@ -140,13 +140,13 @@ class Walked(Operation):
 
     @property
     def shares(self) -> int:
-        """How many shares all directions are."""
+        """The number of shares of all directions together."""
         walk, share = self.walk, self.share
         return walk.directions * -(-walk.batch // share.rows) * -(-walk.units // share.units)
 
     @property
     def tiles(self) -> int:
-        """All parts, or those of a round for each step, and of one that comes before."""
+        """One tile for each share; with rounds, one for each share and step, and one round before the first step."""
         return self.shares * (self.walk.steps + 1 if self.share.rounds else 1)
 
     @property

@@ -35,7 +35,7 @@ _UNFINISHED = re.compile(r"\.new-[0-9a-f]{16}")
 SIZE = "512MiB"
 """Bytes that all entries take at most, about, unless QRUN_CACHE_SIZE says otherwise."""
 _PARTS = 32
-"""All entries are looked at about so often while as many bytes are saved as the limit has."""
+"""About how many times the cache is trimmed while `limit` bytes are saved, each time to limit - limit // _PARTS."""
 _PIECE = 1 << 20
 _MINUTE, _HOUR = 60, 3600
 
@@ -193,7 +193,7 @@ def _checks(parts: Sequence[Bytes]) -> bytes:
     """The length, and the CRC-32 of each piece: against damage they are as good as a hash,
     and take a sixth of the time.
 
-    Who could make others that fit could write to the folder, and so could write the hash as well.
+    Whoever can forge an entry with fitting checks can write to the folder, and could write a fitting hash as well.
     """
     found, check, room = [sum(map(len, parts))], 0, _PIECE
     for part in parts:
@@ -224,8 +224,8 @@ def _refusal(directory: Path) -> str:
 
 
 def _open_own(path: Path, largest: int) -> int:
-    """A regular file of this user alone, of this size at most, open; its time says that it is used.
-    -1 for anything else."""
+    """The handle of a regular file of this user alone, of at most this size; its time is set, as it is used now.
+    -1 for any other file."""
     try:
         handle = os.open(path, _OLD)
     except OSError:

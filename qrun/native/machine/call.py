@@ -160,7 +160,7 @@ class HeldMemory(Protocol):
 
 
 class Holder(Protocol):
-    """Who makes such memory, of so many bytes."""
+    """Makes HeldMemory; held_bytes: the size of each one."""
 
     held_bytes: int
 
@@ -224,8 +224,8 @@ class KernelCall:
         return replace(self, pointers=pointers, extents=tuple(extents))
 
     def with_constants(self, own: KernelCall, names: Sequence[str]) -> KernelCall:
-        """The same call with the constants of one of the same form: its words of these names, as far as the kernel has
-        them, and what it holds."""
+        """This call with the constants of another call of the same form: that one's words of these names, as far as the
+        kernel has them, and the arrays and recheckers that they point to."""
         arguments = self.arguments.copy()
         arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
         return KernelCall(
@@ -260,7 +260,7 @@ class KernelCall:
 _failures: dict[int, BaseException] = {}
 _marks = count(FAILED, -1)
 _KEPT = 64
-"""Failures that wait for who raises them. Of several in one run one is raised; the others would stay for ever."""
+"""The newest failures that are kept until `undecided` returns them: of several in one run it returns only one."""
 
 
 def mark_of(error: BaseException) -> int:
@@ -274,7 +274,7 @@ def mark_of(error: BaseException) -> int:
 
 
 def undecided(mark: int) -> BaseException:
-    """What is to be raised for the mark of a result that was not decided."""
+    """The exception to raise for this mark of a call that did not decide its results."""
     failed = _failures.pop(mark, None)
     if failed is not None:
         return failed

@@ -106,8 +106,8 @@ class Kernels:
         return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
     def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:
-        """Many kernels will be wanted soon: if this process is to compile the functions that walk a program, let a
-        thread load LLVM, and compile them and these.
+        """Prepare for many kernels: unless the cache has the functions that walk a program, let a thread load LLVM, and
+        compile these kernels and those functions.
         """
         with self._lock:
             if self.cache.has(self._key("runner", isa), _suffix()):
@@ -116,18 +116,18 @@ class Kernels:
         self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
 
     def foreseeing(self) -> AbstractContextManager[None]:
-        """Meanwhile kernels are asked for that may not be needed:
-        these are compiled only while there is nothing else to do."""
+        """A context for requests of kernels that may not be needed:
+        the thread compiles them only while it has nothing else to do."""
         return self._builder.foreseeing()
 
     def finish(self, kernels: Iterable[CompiledKernel], isa: Isa) -> None:
-        """Until these are compiled, and the functions that walk a program: by this thread too.
-        Raises what that raised."""
+        """Wait until these kernels and the functions that walk a program are compiled; this thread compiles, too.
+        Raises what compiling raised."""
         self._builder.finish([self._walking(isa), *dict.fromkeys(kernel.code for kernel in kernels)])
 
     def blobs(self, specs: Sequence[KernelSpec], isa: Isa) -> tuple[tuple[str, bytes], ...]:
         """What `adopt` takes: the words of each of these kernels and its blob, and last that of the functions that walk
-        a program. Nothing where one of them is no blob."""
+        a program. Empty if the code of one of them is no blob."""
         kernels = [self.get(spec) for spec in specs]
         codes = [*(kernel.code.get() for kernel in kernels), self._walking(isa).get()]
         if not all(isinstance(code, blob.Blob) for code in codes):
@@ -136,8 +136,8 @@ class Kernels:
         return tuple((words, code.body) for words, code in zip(names, codes, strict=True))
 
     def adopt(self, specs: Sequence[KernelSpec], kept: Sequence[tuple[str, bytes]]) -> None:
-        """Take what `blobs` told of these kernels, where this process has no code of theirs yet:
-        sooner than from the cache."""
+        """Load these kernels from what `blobs` returned, those that this process does not have yet:
+        that is faster than from the cache."""
         if not (blob.USABLE and kept):
             return
         with self._lock, contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ class Kernels:
         return self._code(key, isa, body, names, lambda: text)
 
     def _code(self, key: str, isa: Isa, body: bytes, names: Sequence[str], text: Callable[[], str]) -> Any:
-        """What holds the code. A blob takes no LLVM; without a body the kernel cannot be one."""
+        """What holds the code: a blob, without LLVM; or LLVM's engine, if no blob was made or it cannot be mapped."""
         found = _blob(body) if blob.USABLE else codegen.load_object(body, isa)
         if found is None:
             entry = self.cache.load(key, ".o")

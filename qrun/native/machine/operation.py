@@ -126,7 +126,7 @@ class Operation(ABC):
     own_words: tuple[str, ...] = ()
     """Words of its calls that follow from constants alone, where all others follow from sizes alone."""
     _sizes: tuple[Operation, Operation] | None = None
-    """Of one that has its sizes from another one: what it was before, and the other one."""
+    """Of a copy that `resized` made: the operation that was copied, and the one whose operands the copy has."""
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -169,7 +169,7 @@ class Operation(ABC):
         return made
 
     def serve(self, own: Sequence[KernelCall], calls: Sequence[KernelCall]) -> bool:
-        """Whether the constants of these calls can stand in as many of other sizes: those of the same kernels can."""
+        """Whether constants of `own` can replace those of `calls`, of other sizes: if specifications are equal."""
         return [call.spec for call in own] == [call.spec for call in calls]
 
     def _may_lie(self, place: int, stride: int) -> bool:
@@ -255,8 +255,8 @@ class Operation(ABC):
         return made
 
     def resized(self, other: Operation) -> Self | None:
-        """A copy with the operands of another operation of the same kind; None if these are not of the same types, or
-        rows differ that have constants of their own: those of an order other than ``any``."""
+        """A copy with the operands of another operation of the same kind and order; None if types differ or operands
+        have borders, or if rows have other lengths in an order but ``any``, in which each column may have constants."""
         if type(other) is not type(self) or other.order != self.order or len(other.operands) != len(self.operands):
             return None
         for own, operand in zip(self.operands, other.operands, strict=True):

@@ -148,12 +148,12 @@ def yielding() -> int:
 
 T = TypeVar("T")
 _SWITCH = 2e-4
-"""Seconds after which Python lets the thread have its lock: it wants it for a moment between two calls of LLVM, and
-would wait 5 ms for it each time."""
+"""Seconds after which Python gives the GIL to the thread that compiles. That needs it for a moment between two calls of
+LLVM, and would else wait 5 ms for it each time."""
 
 
 class Awaited(Generic[T]):
-    """What a thread makes, or somebody has made.
+    """A result that a thread is to make, or that exists already.
 
     size: about how much work it is. after: called when it is made, or cannot be.
     """
@@ -171,7 +171,7 @@ class Awaited(Generic[T]):
         self._begun, self._ended = threading.Lock(), threading.Lock()
 
     def get(self) -> T:
-        """It: made now, if nobody has begun. Raises what making it raised."""
+        """The result; made now, if nobody has begun to make it. Raises what making it raised."""
         while self._make is not None:
             self.begin()
             with self._ended:
@@ -182,7 +182,7 @@ class Awaited(Generic[T]):
         return made  # type: ignore[no-any-return]
 
     def begin(self) -> None:
-        """Make it now, unless somebody did, or does. Ctrl-C meanwhile leaves it as if nobody had begun."""
+        """Make the result now, unless somebody has begun to. After Ctrl-C meanwhile it is as if nobody had begun."""
         if not self._begun.acquire(blocking=False) or self._make is None:
             return
         try:
@@ -206,7 +206,7 @@ class Awaited(Generic[T]):
 
 
 class Builder:
-    """Makes in a thread what was asked for, one after the other; then what may be needed, least work first."""
+    """Makes results in a thread: those asked for in order, then those that may be needed, the least work first."""
 
     def __init__(self) -> None:
         self._helpers = Helpers(1)
@@ -217,7 +217,7 @@ class Builder:
         self._foreseeing = 0
 
     def later(self, make: Callable[[], T], size: int = 0, likely: bool = True) -> Awaited[T]:
-        """What is made, by the thread or by who cannot wait for it. likely: whether what may be needed mostly is."""
+        """The awaited result of `make`. likely: if False, the thread does not make it ahead inside of `foreseeing`."""
         found: Awaited[T] = Awaited(make=make, size=size, after=self._forget)
         with self._lock:
             if self._foreseeing and not likely:
@@ -230,8 +230,8 @@ class Builder:
 
     @contextmanager
     def foreseeing(self) -> Iterator[None]:
-        """Meanwhile what is asked for may turn out not to be needed; at the end what nobody has begun is left
-        to who waits for it."""
+        """A context in which results are asked for that may not be needed. At its end the thread drops those that
+        nobody has begun: whoever calls `get` makes them."""
         with self._lock:
             self._foreseeing += 1
         try:
@@ -244,7 +244,7 @@ class Builder:
                 self._forget(awaited)
 
     def finish(self, wanted: Sequence[Awaited[Any]]) -> None:
-        """Until all of these are made, by this thread too, most work first. Raises what making one raised."""
+        """Wait until all of these are made; this thread helps, most work first. Raises what making one raised."""
         left = sorted((awaited for awaited in wanted if awaited.waits), key=lambda awaited: -awaited.size)
         with self._lock:
             self._certain[:0] = left

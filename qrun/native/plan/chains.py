@@ -42,7 +42,7 @@ def chained(items: Sequence[Item], wanted: Sequence[Key], memo: Memo | None = No
 
 
 def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """As many items; what a chain makes for one operation on rows only, this makes itself as it reads the rows."""
+    """As many items; an operation on rows that alone reads a chain's result computes that itself as it reads rows."""
     made, chains = list(items), _Chains(items, wanted, memo)
     for number, item in enumerate(items):
         maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
@@ -57,8 +57,8 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
 
 
 class _Chains:
-    """readers: numbers of the items that read a value; one that there is not where the run returns it. channels:
-    whether some values may lie channels-last."""
+    """readers: by value, the numbers of the items that read it, and len(items), which no item has, if a run returns it.
+    channels: whether some values may lie channels-last."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> None:
         self.items, self.memo = items, memo
@@ -141,7 +141,7 @@ class _Chain:
 
     @cached_property
     def _operands(self) -> dict[Key, tuple[str, Operand]]:
-        """What it reads, each once: its kind, and how it is read. A kind is ? where it is read as several."""
+        """The values that the chain reads: the kind of each, ? if parts read it as different kinds, and its operand."""
         inside = {task.output for task, _ in self.parts}
         found: dict[Key, tuple[str, Operand]] = {}
         for task, part in self.parts:
@@ -153,7 +153,7 @@ class _Chain:
 
     @cached_property
     def _whole(self) -> Expression | None:
-        """All of it as one operation; None if something is read as of two kinds. Raises Declined."""
+        """The chain as one operation; None if a value is read as two kinds. Raises Declined."""
         operands = self._operands
         kinds = "".join(kind for kind, _ in operands.values())
         if "?" in kinds:
@@ -172,8 +172,8 @@ class _Chain:
 def _joined(
     read: Sequence[Operand], kinds: str, parts: Sequence[Expression], given: Sequence[Sequence[int]]
 ) -> Expression:
-    """One operation for all parts. read: what it reads, and how, in kinds; given: what each part reads, by number: of
-    these, then of the steps of all parts."""
+    """One operation for all parts. read, kinds: the operands that it reads, and their kinds. given: for each part, the
+    numbers of the values that it reads: first come the operands in `read`, then the results of all parts' steps."""
     steps: list[FunctionStep] = []
     constants: list[float] = []
     rechecks: list[Recheck] = []
@@ -192,9 +192,9 @@ _PACKS = frozenset(f"to_{name}" for name in NARROW.values())
 
 
 def widened(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items, in which what widens a value reads what was narrowed to it, or what widened it before, instead;
-    what narrows values that nothing reads then is gone. A node that only moves elements moves narrow ones, unless what
-    it reads, or makes, is there as float32 as well."""
+    """As many items, with fewer conversions between float32 and narrower types. A narrow value is widened once at most,
+    and not at all where the float32 that it was narrowed from exists; narrowing whose result nothing reads is left out.
+    A node that only moves elements moves narrow ones, unless its operands or its result are needed as float32 too."""
     if not any(_narrows(task) or _widens(task) for item in items for task in item.tasks):
         return list(items)
     made = _widened_once(items, set(wanted))
@@ -246,7 +246,7 @@ def _other(item: PythonStep, other: dict[Key, Key]) -> PythonStep:
 
 
 def _moved(tasks: Sequence[Task], uses: Counter[Key]) -> Task | None:
-    """What does the same as all of these, if they widen something, move it and narrow it again."""
+    """A task that moves narrow elements, in place of all these, if they widen, move and narrow them; else None."""
     if len(tasks) < 3 or not _narrows(tasks[-1]):
         return None
     *before, middle, last = tasks

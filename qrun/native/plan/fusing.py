@@ -70,8 +70,8 @@ def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> l
 
 
 def attended(engine: Engine, items: list[Item], wanted: Sequence[Key], memo: Memo) -> list[Item]:
-    """As many items; where products, softmax, and products of its shares follow each other, the last do all of the work
-    as one task, so that scores never leave the cache."""
+    """As many items; where a product, a softmax and a product with that one's result follow each other, one task in
+    place of the last does the work of all three, so that scores never leave the cache."""
     if not any(isinstance(item, Task) and item.operation.attends for item in items):
         return items
     from qrun.native.kernels.attention import Attention
@@ -234,8 +234,8 @@ class _TailBuilder:
         self.sources: list[Key] = []
 
     def take(self, task: Task) -> bool:
-        """Whether a task that reads what there is so far, and nothing that is made later,
-        is part of the tail from now on."""
+        """Make a task part of the tail, if the product's kernel can do it; returns whether. The task reads the tail's
+        result so far, and nothing that is made after the product."""
         operation = task.operation
         if not isinstance(operation, Elementwise) or operation.result.shape != self.sums.result.shape:
             return False

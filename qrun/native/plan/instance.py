@@ -101,7 +101,7 @@ class Instance:
         self.kept = [self.point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
     def move(self, key: Key | None, start: int) -> None:
-        """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
+        """Set all words that are addresses in the array of this key (None: the arena), which begins at `start`."""
         if (words := self.words.get(key)) is not None:
             for cell, offset in words:
                 self.cells[cell] = offset + start
@@ -115,7 +115,7 @@ class Instance:
             border.of(self.memory)[...] = fill
 
     def point(self, key: Key, array: Array) -> Array:
-        """Let the calls that read this value read the array; returns what must live until they have."""
+        """Make the calls that read this value read the array, or a copy; returns the one that must live until then."""
         form = self.forms.get(key)
         if form is None:
             return array

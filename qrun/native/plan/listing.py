@@ -1,5 +1,5 @@
-"""What a run needs of a schedule, as numbers: argument structs, which words of them are addresses, and where values
-lie; and that without addresses, for another process: what structs point to is named by number, and found again."""
+"""What a run needs of a schedule, as numbers: argument structs, which of their words are addresses, and where values
+lie. And the same without addresses, for another process: numbers stand for the arrays to which structs point."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Sight:
         self._made = {id(placed.storages[-1]): placed.item for placed in schedule.placement.placed}
 
     def of(self, key: Key, item: int) -> View | None:
-        """A form of the value that is made by then, and whose memory holds nothing else yet; None if there is none."""
+        """A form of the value that is made by then, in memory that nothing overwrites before; None if there is none."""
         for storage in self._forms.get(key, ()):
             outer: Storage | None = storage
             while outer is not None and self._made.get(id(outer), item + 1) > item and outer.is_written:
@@ -188,11 +188,11 @@ def _shown(storage: Storage) -> View:
 
 
 _USER = range(1 << 32, 1 << 48)
-"""Words that are no addresses, but might be some, are not in it."""
+"""Values that may be addresses of user memory; a word that is no pointer is only checked if its value is one."""
 
 
 class Unportable(Exception):
-    """A program that only the process can run that made it; the text says why."""
+    """Only the process that made this program can run it; the text says why."""
 
 
 @frozen

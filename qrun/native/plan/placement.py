@@ -22,8 +22,8 @@ class Storage:
     """A value in memory, or one form of it.
 
     order: ``channels`` or ``plain``; key: of the C-contiguous array that holds it; None if it lies in the arena.
-    beyond: of one in an array that each run makes, for a value that it returns: where barriers take it to lie, bytes
-            from the arena's start, behind all that lie there.
+    beyond: of a returned value, in an array that each run makes: the bytes from the arena's start, behind the arena's
+            end, where it lies for the search of barriers.
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
@@ -280,8 +280,8 @@ class Placement:
             beyond += aligned_up(root.nbytes)
 
     def _returned(self, key: Key) -> Storage | None:
-        """The memory of a value that a run returns, if it is that value's alone, as its user sees it:
-        it can be what is returned."""
+        """The storage of a returned value, if it holds that value alone, as its user sees it; else None.
+        It gets the value's key: each run makes an array for it, and returns that."""
         storage = self.forms[key][0]
         root, packed = storage.root, storage.order == "plain" or _same_memory(storage.operand.shape)
         apart = storage.stride or storage.ahead or storage.nbytes != root.nbytes

@@ -97,12 +97,11 @@ _NONE = np.zeros((0, 3), np.int64)
 
 
 class Direct:
-    """Runs of a program that do what `Program.run` does, but tell no times,
-    and leave the account of memory and time to who asks.
+    """Runs of a program as `Program.run` makes them, but without times; the caller counts the memory and the time.
 
-    read: the arrays from outside that kernels read. made: of each result of kernels its key, shape and type, and how
-    many bytes its memory is to have, 0 if it is small and those of its elements are enough. alone: whether kernels are
-    all that it takes: one call. nbytes: what a run takes at most, without what is made elsewhere.
+    read: keys of the arrays from outside that kernels read. made: for each result of kernels its key, shape and type,
+    and the bytes of its memory, 0 if the result is small and needs no more than its elements take. alone: whether the
+    program is one native call, without steps elsewhere. nbytes: the most memory of a run, without results of those.
     """
 
     def __init__(self, program: Program, wanted: Sequence[Key]) -> None:
@@ -136,11 +135,11 @@ class Direct:
         return made if whole and own and not loose else None
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere | None = None) -> dict[Any, Array] | None:
-        """The results of arrays that have the operands' shapes and types, and that nobody changes meanwhile; None where
-        it takes `Program.run`: where one has gaps, memory is short, or a kernel could not decide. elsewhere: as there;
-        it is not asked if kernels are all that it takes.
+        """The results for arrays that have the operands' shapes and types, and that nobody changes meanwhile. None if
+        `Program.run` has to make them: an array has gaps, memory is short, or a kernel could not decide. elsewhere:
+        as in `Program.run`; not called if `alone`.
 
-        Raises what `elsewhere` raises. What that makes may be memory that others have too."""
+        Raises what `elsewhere` raises. The arrays that `elsewhere` makes may share their memory with other arrays."""
         try:
             instance = self._free.pop()
         except IndexError:
@@ -222,10 +221,10 @@ class Direct:
 
 
 class _Told:
-    """What the function `direct` is told of this memory; the words from _ARRAYS on are each run's.
+    """The words that the function `direct` reads (emit/spec.py), for this memory. Each run sets those from _ARRAYS on.
 
-    there: the keys of arrays that are there at first; later: those that are made elsewhere, in order. places: the word
-    of each of them that kernels read. segments: with the count of the places whose arrays are there by then.
+    there: keys of the arrays that exist when a run begins; later: keys of those that steps elsewhere make, in order.
+    places: by key of these that kernels read, its word. segments: each with the number of places whose arrays exist.
     """
 
     def __init__(self, instance: Instance, there: Sequence[Key], later: Sequence[Key]) -> None:

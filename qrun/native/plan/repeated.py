@@ -26,14 +26,14 @@ _TRUE = np.ones(1, np.bool_)
 
 @frozen
 class RepeatedForm:
-    """How turns begin, and what of them is wanted.
+    """What the operands of turns are, by number, and which results are wanted.
 
-    read:   keys of what they read from outside, in the order of the operands. first: of those, which one a value that
-            goes around is at first, by key; a condition that is in none is true.
-    elements: which one a scanned value is, by key; the turn's number is in none.
-    count, going: which one says how many turns there are, and whether there are any; None where none does.
-    length: how many there are at most; where something is stacked, there are as many.
-    states: the values that go around that are wanted, by key.
+    read:   keys of the values that turns read from outside, in the order of the operands. first: for the key of each
+            carried value, the operand with its first value; a condition without an operand is true at first.
+    elements: for the key of each scanned value, its operand; the number of the turn has none.
+    count, going: the operands that say how many turns there are, and whether there are any; or None.
+    length: the greatest number of turns, and the exact one where results are stacked.
+    states: keys of the carried values whose last values are wanted.
     """
 
     read: tuple[Key, ...]
@@ -92,8 +92,8 @@ class Repeated(Operation):
 
 @cache
 def _numbers(bits: int) -> Array:
-    """The numbers of turns up to 2**bits, which stay, as structs point to them:
-    so few arrays that all lengths share them."""
+    """0 to 2**bits - 1, the numbers of turns. The arrays are kept, since structs point to them;
+    as their sizes are powers of two, they are few."""
     return np.arange(1 << bits, dtype=np.int64)
 
 
@@ -121,8 +121,8 @@ class HeldTurns:
             self.words[HELD.index(name)] = word
 
     def _pointing(self, operation: Repeated, returned: Mapping[Key, Array]) -> list[tuple[int, int, int]]:
-        """Words that are set before each first turn: the byte of the struct where the base is, where they are,
-        what is added."""
+        """Rows of addresses that are set before each first turn (`point` of spec.HELD): the byte of the kernel's struct
+        with an address, where to store that, and what to add to it."""
         listing, form, ready = self._turning.listing, operation.form, self._ready
         kernel = operation.tight[0].kernel
         places = {key: 8 * number for number, key in enumerate(form.read)}

@@ -258,8 +258,8 @@ def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
 
 
 def joined(given: Sequence[Item], items: Sequence[Item]) -> dict[int, int]:
-    """For each item whose work another one's operation does, the number of that one; not for copies, through which that
-    one reads or writes: they are no work any more.
+    """For each item whose work the operation of another item does, that item's number. Copies are not among them: the
+    other operation reads or writes in their place, and nothing is copied any more.
 
     given: the items of the steps; items: as many, of which those that were joined to others have become steps that do
     nothing.

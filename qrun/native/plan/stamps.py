@@ -16,8 +16,8 @@ from qrun.native.machine.memory import Ints
 from qrun.native.plan.items import Key
 
 _SMALL = 3000
-"""Nanoseconds of work that two threads do not do sooner than one: taking tiles and waiting for each other moves some
-lines of memory between their caches, each some hundred nanoseconds."""
+"""Calls of less work, in nanoseconds, take two threads no less time than one: taking tiles and waiting for each other
+moves some cache lines between their caches, each in some hundred nanoseconds."""
 _RUNS = 4
 """Runs in which calls are measured. The shortest time counts, which depends least on what else the machine does."""
 _PART = 16
@@ -26,9 +26,9 @@ _PART = 16
 
 @frozen
 class Segment:
-    """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it.
+    """The calls first to end - 1; or, if there are none, an item that runs elsewhere. Pieces of `cut` have both.
 
-    tiles: of its calls.
+    frees: keys of arrays that no later segment needs. tiles: of all its calls.
     """
 
     first: int

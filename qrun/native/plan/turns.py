@@ -34,8 +34,8 @@ from qrun.native.plan.items import Key
 from qrun.native.plan.program import Program
 
 _FIRST, _SHORT, _LONG = 8, 5_000_000, 50_000_000
-"""Turns that are first made without coming back to Python, where interrupts are seen; it comes back so seldom that as
-many turns take longer than the first of these times (ns), if it can be, and not longer than the other."""
+"""Turns of the first native call, after which Python sees interrupts. After a call of less than _SHORT ns the next one
+makes 8 times as many turns, and after one of more than _LONG ns a quarter."""
 
 Move = tuple[int, int, int, int, int]
 Place = tuple[Key | None, int]
@@ -61,10 +61,10 @@ class Turned:
 
 
 class Turning:
-    """What goes around in a program. Raises Declined where Python has to do it.
+    """The values of a program that runs turn after turn. Raises Declined where Python has to run it.
 
-    carried: what a turn makes, and as what the next one reads it. scanned: of what a turn reads one element.
-    stacked: what is kept of each turn. known: values that are constants, and not of the program.
+    carried: keys of a value that a turn makes, and of the one as which the next turn reads it. scanned: keys of values
+    of which each turn reads one element; stacked: of those kept from each turn. known: constants besides the program's.
     until:   whether the first of the carried values is a condition, one byte, which ends the turns.
     """
 
@@ -106,7 +106,7 @@ class Turning:
         return self.listing.room.get(key, 0)
 
     def _place(self, key: Key) -> Place:
-        """Of which array the value is a part, None for the arena, and where it begins there."""
+        """The key of the array that holds the value, None for the arena, and the byte where the value begins in it."""
         if key in self.constants or key in self.listing.given:
             return key, 0
         view = self.listing.views[key]
@@ -118,7 +118,7 @@ class Turning:
         return view.key, view.start
 
     def _exchanged(self) -> Iterator[Key]:
-        """What is read as something that another value is made of: it passes through memory of its own."""
+        """Keys of carried values whose next value lies in memory that is read: it is copied by way of a buffer."""
         read = {key for _, key in self.carried}
         for made, key in self.carried:
             place = self.places[made]
@@ -126,12 +126,12 @@ class Turning:
                 yield key
 
     def run(self, values: Mapping[Any, Array], most: int, room: int, budget: Budget, timed: bool = True) -> Turned:
-        """Some turns, at most so many, of which what is stacked takes no more than so many bytes.
-        timed: whether with spans.
+        """Make turns: at most `most`, and no more than `room` bytes of stacked results, but room for one turn.
+        timed: whether to return spans.
 
-        values: what is carried at first; what is scanned, contiguous, an element of each turn along a first axis; and
-        all else that the program reads. None is made where a kernel cannot decide what the first one gives, and until
-        it is known which calls threads are to share. It ends when the budget allows no more time.
+        values: the first values of what is carried; what is scanned, contiguous, with an element for each turn along
+        the first axis; and all else that the program reads. Makes no turn if a kernel cannot decide a result of the
+        first one, or while the program still measures which calls threads share. Ends when the budget has no more time.
         Raises MemoryLimitError.
         """
         most = min(most, max(room // max(self.element, 1), 1))
@@ -239,8 +239,8 @@ class TurnsMemory:
             self.turns[word // 8] = value
 
     def _moves(self, instance: Instance, passing: Mapping[Key, int]) -> Ints:
-        """The moves before and after a turn; without the addresses of arrays of a run. Before one, what turns inside it
-        have counted is put aside, for the case that this one does not count."""
+        """The moves before and after a turn, without addresses of arrays of a run. Those before it also save the
+        counts of inner turns, which are restored if this turn is not decided."""
         turning, arena = self.turning, address(instance.memory)
         rows: list[Move] = []
 
@@ -279,8 +279,8 @@ class TurnsMemory:
         return np.array(rows, np.int64).reshape(-1, MOVE // 8)
 
     def set_moves(self, known: Mapping[Key, Array], stacked: Sequence[Array]) -> Mapping[Key, Array]:
-        """Let the moves be those of turns that begin; returns what must live until they end. known: arrays by key,
-        stacked: what gets what is stacked."""
+        """Set the moves for turns that begin; returns the arrays that must live until they end. known: arrays by key;
+        stacked: the arrays for stacked results."""
         self.moves[...] = self._rows
         sources = {key: np.ascontiguousarray(known[key]) for _, key, _ in self.loose}
         for row, key, start in self.loose:

@@ -80,7 +80,7 @@ class Proven:
 
 @frozen
 class Guess:
-    """Pairs to try first, and before nothing else is searched: per channel a and b, a = 0 where none was found."""
+    """Pairs that an earlier search found, to try before any search: per channel a and b; a = 0 where it found none."""
 
     a: Singles
     b: Singles

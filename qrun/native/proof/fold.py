@@ -192,9 +192,9 @@ def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
 
 
 def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
-    """Of [N, size], not negative, the largest over N, where a lane reads the first and third or second and fourth pair
-    of each eight: of a pair's values, of their sum, of the sum of a value of each of a lane's pairs, and of all four.
-    """
+    """The largest over N of values [N, size], none negative. Of eight values a lane reads the first and third pair, or
+    the second and fourth. Returns the largest value of each pair; sum of each pair; sum of two values of a lane, one of
+    each pair; and sum of a lane's four."""
     pairs = values.view(np.uint16)
     low, high = pairs & 0xFF, pairs >> 8
     larger, sums = np.maximum(low, high), low + high

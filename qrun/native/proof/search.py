@@ -108,7 +108,7 @@ class Search:
     def serves(self, rows: Ints, a: Singles, b: Singles) -> Bools:
         """Whether the pairs (a, b) [n] prove for channels `rows`, in form x32."""
         good = self._ends_agree(rows, a, b, self._ends(rows).astype(np.float32).astype(np.float64))
-        # where a times a reachable step, or one below it, needs no rounding, and the product by b just one
+        # where a times a reachable step, or one below it, is exact, and only the product by b is rounded
         whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
         exact = whole & (a * self.far[rows] < SINGLE) & self.fma
         sure = exact & self._between(rows, a.astype(np.float64) * b.astype(np.float64))
@@ -230,8 +230,8 @@ class Search:
         return self._at_steps(rows, np.rint(steps * m), np.rint((steps - 1) * m))
 
     def _tightest(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
-        """For each of `rows`, the accumulators [n, _TIGHTEST] where candidates fail most, whether they reach the next
-        result, and which."""
+        """For each of `rows`: the accumulators [n, _TIGHTEST] where candidates fail most often; whether each is a step,
+        else it is one below a step; and the rounded product at that step."""
         steps, reach = self.steps(rows), self._reach(rows)
         both = np.concatenate([steps, steps - 1], axis=1)
         want = np.concatenate([np.where(reach, self.want, -np.inf), np.where(reach, self.want, np.inf)], axis=1)
