@@ -25,8 +25,8 @@ SHAPE = "--shape"
 
 @frozen
 class _Mismatch:
-    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model.
-    got: what came, where type and shape do not tell."""
+    """What an input expects. expected: in words; want: as sizes, if they are known; origin: what set them, if not the
+    model. got: what was given, where type and shape do not tell."""
 
     expected: str
     want: Sequence[int | None] | None = None
@@ -112,7 +112,7 @@ def missing_input(
 def _mismatch(
     value: TensorType, array: Array, symbols: dict[str, tuple[int, str]], fixed: tuple[int, ...] | None
 ) -> _Mismatch | None:
-    """What does not fit, if anything. symbols: their sizes and what gave them, those that this array gives added."""
+    """What does not fit, or None. symbols: the size of each, and what set it; those that this array sets are added."""
     if value.kind != "tensor":
         return None if of_type(array, value) else _Mismatch(str(value))
     stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
@@ -129,7 +129,7 @@ def _mismatch(
 
 
 def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
-    """The first symbol that has another size elsewhere; symbols without a size get that of this array."""
+    """The mismatch of the first symbol that has another size elsewhere; symbols without a size get this array's."""
     want: list[int | None] = []
     for dim, got in zip(value.sizes, array.shape, strict=False):
         size, first = symbols.setdefault(dim, (got, value.name)) if isinstance(dim, str) else (dim, "")

@@ -98,7 +98,7 @@ def _mapped(data: Any, stated: TensorType) -> Any:
 
 
 def _integer(key: str) -> int | str:
-    """The integer of which this is the text, or the text where there is none, or the integer has others."""
+    """The integer, if the key is its usual decimal form (no plus sign, no leading zeros); else the key itself."""
     try:
         return int(key) if str(int(key)) == key else key
     except ValueError:

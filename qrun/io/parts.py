@@ -17,13 +17,13 @@ _PART = re.compile(r"(.+?)(\[\d{0,9}\]|\.keys|\.values)", re.S)
 
 @changeable
 class Parts:
-    """The tensors that were read so far, by input and by what is added to its name, and where they came from."""
+    """The tensors read so far, by input and by ending (``[0]``, ``.keys``), and each input's source."""
 
     found: dict[str, dict[str, Array]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
     def add(self, known: Mapping[str, TensorType], name: str, array: Array, source: str) -> bool:
-        """Whether this is a tensor in a known input; it is kept then."""
+        """Keep the array if its name is that of a tensor in a known input; returns whether it is."""
         place = None if name in known else _PART.fullmatch(name)
         if place is None or place[1] not in known or known[place[1]].kind == "tensor":
             return False

@@ -23,9 +23,9 @@ def random_feeds(
 ) -> tuple[dict[str, Array], list[str]]:
     """Random arrays for the `wanted` inputs, and the symbols that were set to 1 for want of a size.
 
-    A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), 8-bit and
-    smaller integers full range, other integers 0 or 1 (safe as indices), booleans both. An input's values depend on the
-    seed and its place only. Raises CallError for an input of unknown type or rank, MemoryLimitError.
+    A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
+    [0.5, 1.5), integers of 8 bits or fewer full range, others 0 or 1 (safe as indices), as booleans. Values depend only
+    on the seed and the input's place. Raises CallError for text and an unknown type or rank, MemoryLimitError.
     """
     symbols = dict(sizes.symbols)
     for value in (*model.inputs, *model.defaults):

@@ -66,7 +66,7 @@ class RowFile:
 
 
 class _RowArray(RowFile):
-    """An array in memory with the same manners: one in Fortran order, which has no row in one piece."""
+    """An array in memory with the same interface: one in Fortran order, in which no row is contiguous."""
 
     def __init__(self, array: Array, source: str) -> None:
         self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array

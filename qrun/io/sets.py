@@ -16,8 +16,8 @@ _ARRAYS = (".npy", ".pb")
 def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
     """The specs of each set, in order; all of them as one set where they are not several.
 
-    A folder of test_data_set_* folders is a set for each of them, a folder of .npz files one for each of these, and of
-    a model with one input so is a folder of .npy or .pb files.
+    A folder stands for the folders in it that have an input_0.pb; if there are none, for its .npz files; if there are
+    none either, and the model has one input, for its .npy and .pb files (but output_*).
     Several specs are a set each where each gives all inputs.
     """
     parts = [part for spec in specs for part in _members(model, spec)]

@@ -129,7 +129,7 @@ def _whole(value: TensorType) -> str:
 def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:
     """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension.
 
-    A dimension with a name that is called by its place gets its name.
+    A named dimension that the spec calls by its place, as in ``x[0]=4``, gets its name.
     """
     from difflib import get_close_matches
 

@@ -85,9 +85,9 @@ def unwrapped(value: Array) -> Any:
 
 
 def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors in values, by name: ``y[0]``, ``y[1]`` of a sequence, and of one without elements ``y[]``, of no
-    elements; ``y.keys`` and ``y.values`` of maps; nothing of an optional value that is none. A tensor keeps its own
-    name: a part that would have the same one has ``'`` behind it."""
+    """The tensors in values, by name: ``y[0]``, ``y[1]`` for a sequence, an empty ``y[]`` for a sequence without
+    elements, ``y.keys`` and ``y.values`` for maps, nothing for an optional value that is none. A tensor keeps its own
+    name; a part whose name is taken gets ``'`` behind it."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         for ending, part in _parts(value).items():
@@ -110,8 +110,8 @@ def _parts(value: Array) -> dict[str, Array]:
 
 
 def numbers(value: Array) -> Array:
-    """A tensor to compare in place of a value: of a sequence all elements' numbers, of maps their values, of an
-    optional value that is none no number."""
+    """A tensor to compare in place of a value: the numbers of all elements of a sequence, the values of maps, an empty
+    tensor for an optional value that is none."""
     if not isinstance(value, Compound):
         return value
     if value.dtype == MAP:
@@ -121,8 +121,8 @@ def numbers(value: Array) -> Array:
 
 
 def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
-    """What besides their numbers tells two values apart of which one is no tensor, described: the kind, how many
-    elements there are, the type and shape of one, a key of a map. None if nothing does, and for tensors."""
+    """Descriptions of two values, at least one of which is no tensor, that differ in more than their numbers: in kind,
+    number of elements, an element's type or shape, or a map's key. None if they do not, and for two tensors."""
     if not is_compound(a) and not is_compound(b):
         return None
     left, right, wholes = _parts(a), _parts(b), (describe(a), describe(b))
@@ -152,7 +152,7 @@ def joined(found: Mapping[str, Array]) -> Compound | None:
 
 
 def apart(value: Array, from_: Iterable[Array]) -> Array:
-    """The value, or a compound whose tensors share no memory with these arrays."""
+    """The value; of a compound, elements that may share memory with these arrays are copied."""
     if not isinstance(value, Compound) or not value.elements:
         return value
     others = [array for array in from_ if not isinstance(array, Compound)]

@@ -20,7 +20,7 @@ class GraphContext:
     """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
 
     names: of the nearest graph around it; outer: what that one sees.
-    texts: every name that was read, by itself, so that all who have it share the text.
+    texts: every name that was read, as key and as value, so that equal names share one string.
     """
 
     opsets: Mapping[str, int]
@@ -34,7 +34,7 @@ class GraphContext:
         return name in self.names or (self.outer is not None and name in self.outer)
 
     def shared(self, names: Iterable[str]) -> tuple[str, ...]:
-        """These names, each the text that others with it have."""
+        """These names, each as the one string that equal names share."""
         share = self.texts.setdefault
         return tuple([share(name, name) for name in names])
 

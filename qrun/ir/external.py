@@ -91,7 +91,7 @@ class _Refused(Exception):
 
 
 class _Short(Exception):
-    """A file that has not the bytes from the first to the second number, but only so many."""
+    """A file is too short. Its arguments: the first byte that is wanted, the end of these bytes, the file's size."""
 
 
 class _File:
@@ -151,7 +151,7 @@ class _File:
 
 
 def _room(nbytes: int) -> Bytes:
-    """So many bytes, on a boundary of 64; not yet written to, they take no memory."""
+    """A buffer of so many bytes, aligned to 64; it takes no memory until it is written to."""
     block = np.empty(nbytes + 64, np.uint8)
     return block[-block.ctypes.data % 64 :][:nbytes]
 

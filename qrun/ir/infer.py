@@ -114,8 +114,8 @@ def _type_proto(value: TensorType) -> onnx.TypeProto:
 
 
 def _known(node: Node) -> onnx.NodeProto:
-    """The node in the words of ONNX. Of qrun's own operators, QLinearMatMul becomes that of ONNX, Table a node that makes a
-    tensor like its first input: int8 or uint8, of the same shape."""
+    """The node in the words of ONNX. Of qrun's own operators, QLinearMatMul becomes that of ONNX, and Table a node that
+    makes a tensor like its first input: int8 or uint8, of the same shape."""
     if node.domain != schema.OWN:
         return node_proto(node)
     if node.op_type == "QLinearMatMul":
@@ -170,7 +170,7 @@ def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
 
 
 def _without_made_up(value: TensorType) -> TensorType:
-    """Sizes that ONNX could only give a name of its own are unknown."""
+    """The type, in which sizes for which ONNX made up a name (``unk__...``) are unknown."""
     if not any(_is_made_up(size) for size in value.shape or ()):
         return value
     return replace(value, shape=tuple(None if _is_made_up(size) else size for size in value.shape or ()))

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 LARGEST = 2**31 - 1
 _KEPT = 1 << 16
-"""Bytes of a model from no file of which something is kept."""
+"""A model that is in no file has results cached if it has so many bytes or more."""
 _PIECE = 1 << 24
-"""Bytes of a protobuf message; no model file is longer."""
+"""The most bytes that one call reads."""
 
 
 def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifted: Lifted | None = None) -> Model:
@@ -54,8 +54,8 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifte
 
 
 def _given(proto: onnx.ModelProto, data: bytes, source: str) -> Model:
-    """The model of these bytes, which are in no file. What is made of small ones is not kept: it takes little, and
-    programs that make models make many."""
+    """The model of these bytes, which are in no file. Results for small models are not cached: they are quickly made
+    again, and programs that build models build many."""
     digest = _digest(data)
     content = Content(digest.encode()) if len(data) >= _KEPT else None
     return _build(proto, None, source, len(data), digest, content=content)
@@ -83,8 +83,8 @@ def read_file(path: Path) -> bytes:
 
 
 def no_model(given: str, reason: str = "") -> CallError:
-    """No model can be read there: the error names what is there instead, or nearby.
-    reason: of reading, if it was tried."""
+    """The error for a path where no model can be read; it names what is there instead, or nearby.
+    reason: why reading failed, if it was tried."""
     path = Path(given)
     why, fix = absent(given)
     reason = reason or why

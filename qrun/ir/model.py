@@ -116,7 +116,6 @@ class Model(InNotebook):
     opsets:     domain (``""`` for ai.onnx) to imported version.
     types:      what the file states about inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.
-    file_order: for each node, its position in the file.
     source:     what to call a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
     """
@@ -149,8 +148,8 @@ class Model(InNotebook):
 
     @cached_property
     def content(self) -> Content | None:
-        """Of a model as a file has it: all bytes that it was made from, those of external data too. None of any other,
-        such as one that `replace` made."""
+        """The bytes that the model was made from, or their digest; external data too. None where they are not kept, as
+        for a model that `replace` made."""
         return None
 
     def with_content(self, content: Content | None) -> Model:
@@ -159,8 +158,8 @@ class Model(InNotebook):
         return self
 
     def settled(self, replaced: Collection[str] = ()) -> Model:
-        """The model that runs of which the feeds replace these defaults:
-        they are inputs, and the other defaults constants."""
+        """The model for runs whose feeds replace the defaults with these names:
+        those defaults become inputs, and the other ones constants."""
         if not self.defaults:
             return self
         fed = tuple(value for value in self.defaults if value.name in replaced)
@@ -191,7 +190,7 @@ class Model(InNotebook):
 
     @cached_property
     def sha256(self) -> str:
-        """Of the file's bytes; a regular file is read again, which only those pay for who ask. "" if it is gone."""
+        """SHA-256 of the file's bytes; a regular file is read again when this is asked for. "" if the file is gone."""
         if self.digest or self.path is None:
             return self.digest
         import hashlib

@@ -34,7 +34,7 @@ _AT_ONCE, _BETWEEN = 500, 1 << 16
 @frozen
 class Lifted:
     """proto: the file's bytes with stand-ins. payloads: bytes by stand-in, read-only, each on a boundary of 64. size:
-    of the file. content: all its bytes, without what differs each time that the file is read."""
+    of the file. content: all its bytes, without the random mark of the stand-ins."""
 
     proto: bytes
     payloads: Mapping[bytes, memoryview]
@@ -112,7 +112,7 @@ class _File:
 
 @frozen
 class _Scanned:
-    """A file in which large tensors were found, and not read yet. mark: with which their stand-ins begin."""
+    """A file in which large tensors were found, and not read yet. mark: random bytes that begin each stand-in."""
 
     file: _File
     proto: bytes
@@ -235,7 +235,7 @@ def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -
 
 
 def _memory(nbytes: int) -> mmap:
-    """So many bytes of memory that nobody else sees."""
+    """Anonymous memory of so many bytes, private to this process."""
     if hasattr(os, "fork"):
         from mmap import MAP_ANONYMOUS, MAP_PRIVATE
 

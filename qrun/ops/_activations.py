@@ -17,9 +17,9 @@ Activation = Callable[[Array], Array]
 
 @frozen
 class Gates:
-    """Activations of each direction, and the greatest magnitude of what they are given; None for any.
+    """The activation functions of each direction. names: their names, in small letters.
 
-    names: in small letters.
+    clip: inputs of the functions are clipped to [-clip, clip]; None: they are not clipped.
     """
 
     names: tuple[tuple[str, ...], ...]
@@ -27,7 +27,7 @@ class Gates:
     clip: float | None
 
     def of(self, direction: int) -> tuple[Activation, ...]:
-        """The activations of a direction; what they are given is clipped first."""
+        """The functions of a direction; each of them clips its input first, if `clip` is given."""
         return tuple(self._clipped(function) for function in self.functions[direction])
 
     def _clipped(self, function: Activation) -> Activation:

@@ -24,7 +24,7 @@ _CHUNK = 1 << 22
 class BlockWeights:
     """The weights of a MatMulNBits, as its docstring has them; scales and zero points have two axes.
 
-    groups: the block of each k, if it is not its own.
+    groups: g_idx, the block of each row k of the weights; None: row k is in block k // `block`.
     """
 
     codes: Array
@@ -42,7 +42,7 @@ class BlockWeights:
         return max(1, _CHUNK // max(1, self.depth))
 
     def part(self, columns: slice | Array | int) -> BlockWeights:
-        """The weights of some columns of the product; of weights of several products, those of one."""
+        """The weights of some columns of the product; if there are several products, the weights of one product."""
         zeros = None if self.zero_points is None else self.zero_points[columns]
         return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
 
@@ -75,7 +75,7 @@ class BlockWeights:
 
 
 def unpack(codes: Array, bits: int) -> Array:
-    """The codes in bytes, low bits first, along the last axis: uint8."""
+    """The codes that are packed in bytes along the last axis, lowest bits first: uint8, one code per element."""
     if bits == 8:
         return codes
     parts = [(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
@@ -85,7 +85,7 @@ def unpack(codes: Array, bits: int) -> Array:
 def dequantized_product(
     rows: Array, weights: BlockWeights, bias: Array | None, accuracy_level: int, ctx: Context
 ) -> Array:
-    """Rows [M,K] times what the codes stand for, and the bias: [M,N], each rounded once, as MatMulNBits has them."""
+    """rows [M,K] @ the dequantized weights + bias: [M,N], each element rounded once, as MatMulNBits says."""
     columns = len(weights.codes)
     ctx.claim((len(rows), columns), 8)
     ctx.claim((min(columns, weights.at_once), weights.depth), 24, "dequantized weights")

@@ -20,9 +20,9 @@ Value = int | str | None
 
 @frozen
 class InnerNode:
-    """A node of ai.onnx. inputs: inputs of the whole by number, earlier results by name, or None where one is omitted.
+    """A node of ai.onnx, one step of a larger operator. output: its result's name; "": output 0 of the larger operator.
 
-    output: the name of its first result; "" makes it the whole's. version: of the operator.
+    inputs: each is an input number of the larger operator, the name of an earlier result, or None if it is omitted.
     """
 
     op_type: str
@@ -68,9 +68,9 @@ def dequantized(codes: Array, scale: Array, zero_point: Array, ctx: Context) -> 
 def nodes_kernel(
     site: LoweringContext, nodes: Sequence[InnerNode], outputs: Mapping[str, int] | None = None
 ) -> NativeKernel:
-    """The native kernels of the nodes, one after the other. Declined if one of them is.
+    """One kernel that runs the native kernels of the nodes in order. Raises Declined if a node has none.
 
-    outputs: numbers of the whole's outputs, besides 0, by the name of what a node makes.
+    outputs: for outputs of the larger operator besides output 0: a node's result, by name, to the output's number.
     """
     from qrun.native.kernels.copy import view
 

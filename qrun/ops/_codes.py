@@ -39,7 +39,7 @@ def zero_param(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor
 
 def parameters(op_type: str, given: InputRecord, ctx: Context) -> tuple[list[Array], list[Array]]:
     """The per-tensor scales and zero points of a record of inputs, in its order. All scales are checked before the zero
-    points. A tensor that is no input, the output, has the type of the first one with a zero point."""
+    points. The output's zero point, whose tensor is not in the record, must have the type of the first zero point."""
     inputs = {name: getattr(given, name) for name in declared(type(given))}
     scales = [scale_param(array, name, op_type, ctx) for name, array in inputs.items() if name.endswith("_scale")]
     owners = {name.lower(): name for name in inputs}

@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 
 ENDS_SHARE = 20
-"""Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
+"""A native kernel reports no saturation if at most one in so many results is an end of its type's range."""
 Complete = Callable[[Any], bool]
 
 
@@ -33,7 +33,7 @@ ALWAYS, NEVER = Settled(True), Settled(False)
 
 @frozen
 class FewEnds:
-    """So few results are codes at the ends of their type that no saturation is worth reporting."""
+    """At most one in ENDS_SHARE results is a code of `ends`: too few for saturation to be worth reporting."""
 
     ends: tuple[int, ...]
 
@@ -44,7 +44,7 @@ class FewEnds:
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], zero: int) -> FewEnds:
-        """Of an 8-bit type with this zero point."""
+        """The check for an 8-bit type. The least code does not count if it is the zero point: Relu makes it too."""
         info = np.iinfo(dtype)
         return cls((int(info.max), *([int(info.min)] if zero > info.min else [])))
 
@@ -83,7 +83,7 @@ class Finite:
 
 @frozen
 class KnownScale:
-    """Of codes, scale and zero point: the scale is a positive number."""
+    """Of three results, codes, scale and zero point: the scale is positive and finite."""
 
     def __call__(self, made: tuple[Array, Array, Array]) -> bool:
         return bool(0 < made[1] < np.inf)

@@ -45,8 +45,8 @@ class Observation:
 
 @frozen
 class Turns:
-    """What runs of a body in a row made: how many there were, what goes around after the last one, and what each of
-    them made for scan outputs, along a first axis."""
+    """The results of consecutive runs of a body. count: the number of runs. carried: the loop-carried values after the
+    last run. stacked: for each scan output, the elements that the runs made, along a first axis."""
 
     count: int
     carried: Sequence[Array]
@@ -55,11 +55,11 @@ class Turns:
 
 @frozen
 class Round:
-    """How runs of a body follow each other: what it makes first is what the next one takes in place of inputs that are
-    not scanned, in order; of those scanned each takes one element along the first axis.
+    """How to run a body repeatedly. A run's first outputs are the next run's inputs that are not scanned, in order.
+    Of each scanned input (`scanned`: their numbers) a run takes one element along the first axis.
 
-    most:  how many there are at most, as many as scanned inputs have elements. room: bytes that scan outputs may take.
-    until: whether the first thing that goes around is a condition, one bool, which ends them.
+    most:  the greatest number of runs; scanned inputs have that many elements. room: bytes that scan outputs may take.
+    until: whether the first carried value is a condition, one bool, which ends the runs when it is false.
     """
 
     scanned: tuple[int, ...]
@@ -70,10 +70,10 @@ class Round:
 
 @frozen
 class Body:
-    """A graph inside a node, ready to run. run: what its inputs are, in order, to its outputs, in order.
+    """A graph inside a node, ready to run. run: the values of its inputs, in order, to those of its outputs, in order.
 
-    repeat: many runs in a row, where they can be made without coming back: fewer than asked for, also none, where scan
-            outputs are too large or the body has to run alone; None where it cannot.
+    repeat: many runs in one call. It makes fewer runs than asked for, or none, where scan outputs get too large or the
+            body has to run alone; it returns None where it cannot make several runs in one call.
     """
 
     inputs: tuple[TensorType, ...]
@@ -90,9 +90,9 @@ class Context:
     version:   the operator's schema version on this node.
     outputs:   how many outputs the node names; `wants` tells whether one is used.
     observing: False while profiling: observations cost time.
-    claims:    what is claimed, in order, if it is to be known: shape, bytes an element, what for.
+    claims:    the memory claims so far (shape, bytes per element, what for), or None if they are not recorded.
     bodies:    the graphs inside the node, by attribute.
-    memo:      what the node's runs share: it follows from attributes alone.
+    memo:      a cache that the node's runs share, of values that follow from the attributes alone.
     """
 
     arith: Arith = "exact"

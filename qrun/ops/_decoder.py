@@ -98,7 +98,7 @@ def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: 
 
 
 def _resident(total: int, room: int, window: int) -> int:
-    """How many of so many places a cache of `room` rows holds that keeps the last ones."""
+    """How many of `total` places, always the last ones, a sliding cache of `room` rows holds."""
     if total <= room:
         return total
     apart = room - window + 1
@@ -112,7 +112,7 @@ def keep(present: Array, rows: Array, step: Places, window: int) -> None:
 
 
 def seen_places(step: Places, rows: int, columns: int, causal: bool, window: int) -> Array:
-    """Which keys, the last `columns` places, each new place sees: bool [rows,columns]."""
+    """Which keys each of `rows` new places sees, keys being the last `columns` places: bool [rows,columns]."""
     keys = np.arange(step.total - columns, step.total)
     own = step.first + np.arange(rows)[:, None]
     seen = keys <= own if causal else np.ones((rows, columns), bool)

@@ -35,14 +35,14 @@ class ExpertAttributes(Attributes):
 
     @property
     def parts(self) -> int:
-        """How many values fc1 makes for each one that fc2 takes."""
+        """The output width of fc1 as a multiple of the input width of fc2."""
         return 2 if self.activation_type == _FUSED and self.swiglu_fusion else 1
 
 
 @frozen
 class Routes:
-    """Of each token the experts [tokens,k], and the share of each, of the tokens' type;
-    those of share 0 are left out."""
+    """The chosen experts of each token [tokens,k], and their shares [tokens,k], of the tokens' type;
+    an expert of share 0 is not run."""
 
     experts: Array
     shares: Array
@@ -51,8 +51,8 @@ class Routes:
 def expert_macs(
     inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any], places: tuple[int, int]
 ) -> int:
-    """Multiply-adds of the chosen experts; places: of the weights of fc1 and fc3,
-    whose first two axes count what is made."""
+    """Multiply-adds of the chosen experts; places: the input numbers of the weights of fc1 and fc3,
+    whose axis 0 counts experts and axis 1 the outputs of the projection."""
     fc1, fc3 = (inputs[place] if place < len(inputs) else () for place in places)
     tokens, width = int(np.prod(inputs[0][:-1], dtype=np.int64)), inputs[0][-1]
     fused = attributes.get("activation_type") == "swiglu" and attributes.get("swiglu_fusion")

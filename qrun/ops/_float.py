@@ -37,8 +37,8 @@ def single(value: float) -> float:
 
 
 def widen(x: Array) -> Array:
-    """x in float64, exactly for every type up to 32 bits. Of elements that lie apart numpy's functions may round
-    otherwise: float64 is copied if it is not dense, and else x itself."""
+    """x as float64; exact for every type of up to 32 bits. A float64 x is returned as it is if it is contiguous, and
+    copied if not, because numpy's functions may round strided elements differently."""
     if x.dtype == np.float64 and not x.flags.forc:
         return x.copy()
     return np.asarray(x, np.float64)
@@ -52,8 +52,8 @@ def narrow(x: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def with_zeros(made: Array, below: Array) -> Array:
-    """Greatest or least elements, -0 in place of zeros where `below` says so, else +0: which zero numpy.maximum and
-    minimum take differs from type to type, and between processors."""
+    """The maxima or minima `made`, whose zeros become -0 where `below` is true, else +0. (Which zero numpy.maximum and
+    minimum return differs from type to type, and between processors.)"""
     return np.where(made == 0, np.where(below, -0.0, 0.0).astype(made.dtype), made)
 
 

@@ -33,7 +33,7 @@ class GemmAttributes(Attributes):
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """numpy.matmul(a, b) of one type; where an operand has no elements, without a walk through all other axes."""
+    """numpy.matmul(a, b), both of one type. Empty operands give zeros at once: numpy loops over all other axes."""
     if a.size and b.size:
         return np.asarray(np.matmul(a, b))
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -44,7 +44,7 @@ class Weights:
     """The left operand of exact products: centred codes (code - zero point) [..., M, K], float32.
 
     limit: largest magnitude of the other operand's centred codes.
-    bound: no sum over K exceeds it. `chunks` are slices of K whose products are each exact in float32.
+    bound: no sum over K exceeds it. chunks: slices of K; the product over each slice is exact in `dtype`.
     """
 
     def __init__(self, values: Array, limit: int) -> None:
@@ -114,7 +114,7 @@ def wrap32(
     ctx: Context,
     place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
 ) -> Array:
-    """Two's-complement wrap to int32 where the exact sum leaves it; observed, at `place` of the first one's index."""
+    """acc with sums outside int32 wrapped (two's complement), which is observed. place: index in acc to that in y."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))

@@ -20,9 +20,9 @@ _NONE = np.float32(0)
 
 
 def settled(x: Array, y: Array, states: tuple[Array, Array], scale: Array, bias: Array | None, epsilon: float) -> Array:
-    """float32 [rows, n]: y, the float64 results of x (float32), rounded; scale and bias float64, broadcast to x.
+    """The correctly rounded results for x, float32 [rows, n]. y: those in float64. scale, bias: float64 [rows, n].
 
-    states: of the rows the mean and 1 / sqrt(variance + epsilon), float64 [rows, 1].
+    states: the mean and 1 / sqrt(variance + epsilon) of each row, float64 [rows, 1].
     """
     mean, inverse = states
     with np.errstate(all="ignore"):
@@ -65,7 +65,7 @@ class _Row:
     def results(self, places: Array, scale: Array, bias: Array) -> Array:
         """The results, float32, of the elements at these places, each with its own scale and bias.
 
-        First in float64 of the exact differences and variance, which has fewer doubts left.
+        float64 arithmetic on the exact differences and variance decides most of them, fractions the others.
         """
         apart = np.ldexp([self._apart[place] / self._count for place in places.tolist()], self._least - 24)
         with np.errstate(all="ignore"):
@@ -82,7 +82,7 @@ class _Row:
 
 
 def _nearest(a: Fraction, square: Fraction, bias: float, ends: tuple[int, int], near: Any) -> Any:
-    """The float32 nearest to a / sqrt(square) + bias, ties to even, one of those from `ends` on to its other end."""
+    """The float32 nearest to a / sqrt(square) + bias, ties to even. ends: places of the least and greatest one."""
     low, high = ends
     added = Fraction(bias)
     while low < high:
@@ -105,7 +105,7 @@ def _sign(a: Fraction, b: Fraction, square: Fraction) -> int:
 
 
 def _order(value: Any) -> int:
-    """The place of a float32 number among all of them; that of 0 and -0 is 0."""
+    """The place of a float32 number in ascending order: 0 for 0 and -0, 1 for the least positive number."""
     bits = int(value.view(np.int32))
     return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
 

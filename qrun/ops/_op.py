@@ -61,13 +61,13 @@ class OpDef:
     """A declared operator. Calling it runs the reference kernel: numpy arrays in, one array or a tuple out.
 
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
-    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. Zero
-           points have the type of their tensor, perhaps the output, and scales are float, unless they are named.
+    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}. A zero
+           point that is not named has the type of its tensor (input or output); a scale not named is float32.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form (ops/_promises.py).
     compounds: see Compounds.
-    computes: the real operator, of a quantized one.
-    draws: whether it draws random numbers: a node without a seed has one of its own.
+    computes: of a quantized operator: the operator that it computes with real numbers.
+    draws: whether it draws random numbers; a node without a seed then gets one from its label.
     like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
@@ -119,8 +119,8 @@ class OpDef:
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
         """What the reference kernel makes, with attributes as `bind` gives them.
 
-        Kernels with a `ctx` claim their memory once they know the output's shape. Of the others it is claimed here:
-        they make views, or something no larger than their first input, or work on a copy of it.
+        Memory as large as the first input is claimed here for pointwise operators, and for those that have no `ctx`
+        and no form and make no compounds. Other kernels with a `ctx` claim it once they know the output's shape.
         """
         if self._bounded and args and args[0] is not None:
             ctx.claim(args[0].shape, args[0].itemsize)
@@ -201,7 +201,7 @@ class OpDef:
         attributes = node.attributes.items()
         if self.draws or not all(
             type(value) in (int, str) for _, value in attributes
-        ):  # others may be equal, but not the same
+        ):  # values of other types may be equal and still differ, as 0.0 and -0.0
             return self._bind(node)
         key = node.version, tuple(map(bool, node.inputs)), len(node.outputs), tuple(attributes)
         found = self._accepted.get(key)

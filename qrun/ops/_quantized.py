@@ -68,12 +68,12 @@ class Bias:
 
 @frozen
 class Facts:
-    """Of one operator: places among its inputs; -1 for none, and for a tensor that is the output.
+    """Facts about one operator. Numbers are places of its inputs; -1: there is none, or the tensor is the output.
 
     names:     of the inputs that do not repeat. repeats: groups of tensor, scale and zero point follow them.
     quantized: tensor, scale, zero point and granularity; the output, if it is quantized, is the last.
     operands:  what the real operator takes, without its bias.
-    bias:      place, and that of its weight, whose granularity it has.
+    bias:      its place, the place of its weight, and the granularity that both have.
     """
 
     names: tuple[str, ...]
@@ -157,11 +157,11 @@ def quantized_index() -> str:
 
 
 def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:
-    """The real operator of one of com.microsoft, places of its operands and their scales,
-    and that of the output's scale.
+    """The real operator that an operator of com.microsoft computes; the place of each operand and of its scale (None:
+    not quantized); and the place of the output's scale (None: not quantized).
 
-    Operators of QONNX, whose tensors are floats, have the shape to which all their inputs broadcast. None for an
-    operator that is not quantized, or that ONNX defines. inputs: how many the node has.
+    Operators of QONNX, whose tensors are floats, are given as Sum of all their inputs, for its shape. None for an
+    operator that is not quantized, or that ONNX defines. inputs: how many inputs the node has.
     """
     if FORMER.get(domain, domain) == QONNX:
         return ("Sum", [(place, None) for place in range(inputs)], None) if find(domain, op_type, 1) else None
@@ -214,8 +214,8 @@ def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
 
 
 def real_operator(node: Node) -> OpDef | None:
-    """The newest version, with the node's attributes, of the operator that a quantized node computes with real
-    numbers."""
+    """The operator that a quantized node computes with real numbers: its newest version that has the node's
+    attributes."""
     known = facts(node.domain, node.op_type)
     if known is None or known.real is None or not known.quantized:
         return None

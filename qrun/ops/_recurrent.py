@@ -54,7 +54,7 @@ class Sequences:
 
     x: [seq, batch, input]. lengths: of each sequence. states: initial ones, each [directions, batch, hidden],
     of `dtype`.
-    backward: of each direction, whether it goes from the end. dtype: in which is computed; made: that of the results.
+    backward: for each direction, whether it runs from the end. dtype: that of the steps; made: that of the results.
     """
 
     x: Array
@@ -83,8 +83,8 @@ def checked(
 ) -> Sequences:
     """Refuse what does not fit, and claim the results.
 
-    weights: name, tensor, and shape after the directions, in which -1 stands for hidden and -2 for gates * hidden; the
-    second is R. states: name and initial value. gates: of a cell. layout: 1 where batches are first.
+    weights: name, tensor, and shape after the directions: -1 is hidden, -2 gates * hidden, -3 input, -4 two times -2,
+    -5 3 * hidden; the second is R. states: name and initial value. gates: of a cell. layout: 1 where batches are first.
     """
     direction = attributes.direction
     one_of("direction", direction, DIRECTIONS)
@@ -143,7 +143,7 @@ def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, 
 def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> tuple[Array, ...]:
     """Y, and the last states, in the operator's layout and type.
 
-    step_of: of a direction, what makes the gates' share of all inputs [longest sequence * batch, input], and the step.
+    step_of: for a direction, the function of all inputs [longest * batch, input] to their gates' share, and its step.
     """
     seq, batch = sequences.x.shape[:2]
     longest = int(sequences.lengths.max(initial=0))
@@ -167,7 +167,7 @@ def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> 
 
 
 def plain(states: Array) -> Array:
-    """States in which NaN has one bit pattern: which one IEEE 754 makes of others, it leaves open."""
+    """States in which every NaN has the same bits: IEEE 754 leaves open which NaN an operation returns."""
     return np.where(np.isnan(states), states.dtype.type(np.nan), states)
 
 
@@ -178,7 +178,7 @@ def _order(lengths: Array, seq: int, backward: bool) -> Array:
 
 
 def products(weight: Array, dtype: np.dtype[Any]) -> Product:
-    """Of rows with the transpose of a weight [columns, K]; with what is added one real number, rounded once."""
+    """A function (rows, added) to rows @ weight' + added, a real number rounded once; weight [columns, K]."""
     turned = weight.astype(dtype).T
     return lambda rows, added: rounded_products(rows, turned, dtype, addend=None if added is None else widen(added))
 
@@ -255,5 +255,5 @@ def lstm_step(
 
 
 def mixed(z: Array, new: Array, old: Array) -> Array:
-    """What a GRU makes of a gate, the new state and the old one."""
+    """The next state of a GRU: (1 - z) * new + z * old."""
     return np.asarray((z.dtype.type(1) - z) * new + z * old)

@@ -219,7 +219,7 @@ def _one_axis(y: Array, axis: ResampledAxis, table: Table | None) -> Array:
 
 
 def in_order(weight: Array) -> bool:
-    """Whether what weights [out, taps] say is added tap by tap, but for taps that no element weighs."""
+    """Whether sums with weights [out, taps] are added tap by tap, without taps whose weights are all 0."""
     return bool(weight.shape[1] <= 4 * weight.shape[0])
 
 

@@ -17,8 +17,8 @@ from qrun.ops._shape import checked
 AT_ONCE = 1 << 16
 """Most runs that are asked for at once."""
 _ROOM = 1 << 20
-"""Bytes that scan outputs may take before it is known that as many runs follow;
-then as many as they have taken by then."""
+"""Bytes that scan outputs of many runs at once may take while it is not certain that all these runs follow;
+or as many as the scan outputs hold by then, if that is more."""
 _TRIES = 8
 
 
@@ -29,14 +29,14 @@ class ScanOutput:
         self._ctx, self._parts, self.nbytes = ctx, list[Array](), 0
 
     def add(self, element: Array) -> None:
-        """Raises MemoryLimitError where all of them, and the whole that they become, are too much."""
+        """Add one element. Raises MemoryLimitError where all elements, and the array that joins them, are too large."""
         if isinstance(element, Compound):
             got = type_name(element.dtype)
             raise refuse("an element of a scan output is no tensor", "body", "a tensor", got, code="QR203")
         self.add_all(element[None])
 
     def add_all(self, elements: Array) -> None:
-        """Elements along a first axis, at least one. Raises as `add`."""
+        """Add elements, at least one, that lie along a first axis. Raises as `add`."""
         if self._parts and (elements.shape[1:], elements.dtype) != (self._parts[0].shape[1:], self._parts[0].dtype):
             first = self._parts[0]
             raise misfit(
@@ -52,7 +52,7 @@ class ScanOutput:
     def whole(
         self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
     ) -> Array:
-        """All of them along a new axis; stated: their shape and type, for none."""
+        """All elements, along a new axis. stated, dtype: the shape and type of an element, used if there is none."""
         if self._parts:
             first = self._parts[0]
             axis = axis_in(axis, first.ndim, "scan_output_axes")
@@ -73,7 +73,7 @@ class ScanOutput:
 class Rounds:
     """Runs of a body, many at once where that is possible.
 
-    stacks: of its scan outputs. certain: whether all runs that are asked for follow, if nothing fails.
+    stacks: one for each scan output. certain: whether all runs that are asked for will be made, if nothing fails.
     """
 
     def __init__(self, body: Body, stacks: Sequence[ScanOutput], ctx: Context, certain: bool) -> None:
@@ -81,7 +81,7 @@ class Rounds:
         self._worked = False
 
     def due(self, number: int, left: int) -> bool:
-        """Whether to try it before run `number`, as so many are left: where it worked, and else ever more seldom."""
+        """Whether to try many runs at once, run `number` first: yes if that worked last time, else ever more rarely."""
         return left > 1 and (self._worked or number < _TRIES or not number & (number - 1))
 
     def alone(self, number: int, args: Sequence[Array]) -> Turns:

@@ -31,14 +31,14 @@ FLOATS = "float float16 bfloat16"
 
 class InputRecord:
     """Base of records of inputs that several functions share:
-    a parameter of such a type is its fields, the first inputs."""
+    a parameter of such a type stands for the record's fields, which are inputs."""
 
     __slots__ = ()
 
 
 class Attributes:
     """Base of records of attributes that several operators share:
-    a keyword-only parameter of such a type is its fields."""
+    a keyword-only parameter of such a type stands for the record's fields, which are attributes."""
 
     __slots__ = ()
 
@@ -98,8 +98,8 @@ def inputs_of(signature: inspect.Signature) -> tuple[Param, ...]:
 
 
 def formals_of(inputs: Sequence[Param], types: Types) -> tuple[Formal, ...]:
-    """The types of inputs, as declared. A zero point that is not named has those of its tensor, which may be the
-    output; a scale is float32."""
+    """The types of inputs, as declared. A zero point that `types` does not name has the types of its tensor, which
+    may be the output; a scale that `types` does not name is float32."""
     named = {name: (variable, allowed) for variable, (allowed, names) in types.items() for name in names.split()}
     lower = {name.lower(): known for name, known in named.items()}
     found = []
@@ -128,7 +128,7 @@ def attributes_of(signature: inspect.Signature) -> Mapping[str, AttributeSpec]:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """As inspect.signature with eval_str, which compiles every annotation anew; there are few different ones."""
+    """As inspect.signature with eval_str, but each distinct annotation is compiled only once, as there are few."""
     written = inspect.signature(function)
     parameters = [p.replace(annotation=_type(p.annotation, function.__globals__)) for p in written.parameters.values()]
     return written.replace(parameters=parameters)
@@ -141,8 +141,8 @@ def records_of(signature: inspect.Signature, base: type[T]) -> Mapping[str, type
 
 
 def flat(signature: inspect.Signature) -> inspect.Signature:
-    """The signature with the fields of records in their place;
-    of records of attributes, all are then in the order of names."""
+    """The signature with the fields of records in place of the records;
+    if there are records of attributes, all attributes are sorted by name."""
     taken, records = records_of(signature, InputRecord), records_of(signature, Attributes)
     given = [p for p in signature.parameters.values() if p.name not in records]
     inputs: list[inspect.Parameter] = []
@@ -203,7 +203,7 @@ def check_places(node: Node, inputs: Sequence[Param], known: Schema | None) -> N
 def attributes_given(
     node: Node, specs: Mapping[str, AttributeSpec], graphs: Sequence[str], known: Schema | None
 ) -> dict[str, Any]:
-    """The node's attributes but for its graphs; refuses those that its version has not, or that it lacks."""
+    """The node's attributes but for its graphs; refuses those that its version does not have, and a missing one."""
     for name in graphs:
         if not isinstance(node.attributes.get(name), Model):
             got = str(node.attributes.get(name))

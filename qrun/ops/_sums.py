@@ -32,7 +32,7 @@ def rounded_products(
 
     a [...,M,K], b [...,K,N] as numpy.matmul takes them, of one type of up to 32 bits. alpha: a float32 number. addend:
     float64, of at most 48 bits each; it broadcasts to the result of operands of two axes or more. Infinities and NaN
-    are as in IEEE 754, but NaN has one bit pattern. float64 has no wider sums: it is computed as it is.
+    are as in IEEE 754, but NaN has one bit pattern. With dtype float64, sums are plain float64: no type is wider.
     """
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -59,7 +59,7 @@ def _spread(x: Array, shape: tuple[int, ...]) -> Array:
 
 def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats, made: Array) -> None:
     """Fill `made`, a part at a time. operands: a and b,
-    and the lengths of their rows [...,M,1] and columns [...,1,N]."""
+    and the Euclidean norms of a's rows [...,M,1] and of b's columns [...,1,N]."""
     if sums.size > _BLOCK and len(sums) > 1:
         flat = sums.ndim == 2
         step = max(1, _BLOCK * len(sums) // sums.size) if flat else 1
@@ -81,8 +81,8 @@ def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats
 
 
 def decided(total: Floats, reach: Floats, made: Array) -> Array:
-    """Fill `made` with these values rounded. Returns where that may be wrong:
-    the real values lie within `reach` of these."""
+    """Fill `made` with `total`, rounded. Returns a mask of the elements that may be rounded wrongly,
+    as the real values are only known to lie within `reach` of `total`."""
     total = total + 0.0
     low, high = narrow(total - reach, made.dtype), narrow(total + reach, made.dtype)
     made[...] = narrow(total, made.dtype)
@@ -92,7 +92,7 @@ def decided(total: Floats, reach: Floats, made: Array) -> Array:
 
 
 def _settle(where: tuple[Array, ...], a: Array, b: Array, alpha: float, addend: Floats, made: Array) -> None:
-    """The elements at these places, exactly."""
+    """Compute the elements at these places exactly, and store them in `made`."""
     *lead, rows, columns = where
     step = max(1, _TERMS // max(a.shape[-1], 1))
     turned = np.swapaxes(b, -1, -2)

@@ -115,7 +115,7 @@ def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Conte
 
 
 def _product(weight: Array, scale: Array, zero: Array, ctx: Context) -> Product:
-    """Of rows, quantized together, with codes [K, columns]; with what is added one real number, rounded once."""
+    """A function (rows, added): rows, quantized together, times codes [K, columns], + added; rounded once."""
 
     def product(rows: Array, added: Array | None) -> Array:
         codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact")

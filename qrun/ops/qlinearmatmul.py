@@ -94,7 +94,7 @@ def wide_matmul(given: QLinearMatMulInputs, *, ctx: Context) -> Array:
 
 
 def _fits_int32(a: Array) -> bool:
-    """Whether no sum of products of two codes less their zero points leaves int32, a's rows long."""
+    """Whether no sum of K products of centred codes (code - zero point) can leave int32; K: the length of a's rows."""
     return bool(a.shape[-1] * _CENTRED**2 < 2**31)
 
 

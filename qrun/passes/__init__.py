@@ -79,7 +79,7 @@ def _has_float_nodes(model: Model) -> bool:
 
 
 def _has_chains(model: Model) -> bool:
-    """Whether an elementwise node reads what another one makes, or constants that are not one number."""
+    """Whether an elementwise node reads the result of another or a constant of rank 1 or more, or may after folding."""
     nodes = [node for node in model.nodes if node.domain == OWN or node.op_type == "Identity" or _is_elementwise(node)]
     made = {name for node in nodes for name in node.outputs}
     constants = {name for name, array in model.constants.items() if array.ndim}
@@ -172,10 +172,10 @@ def optimize(
 ) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
 
-    What is made for the graph's outputs alone is kept with the model.
+    Where only the graph's outputs must remain, the result is cached with the model.
 
-    keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
-          from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
+    keep: names of tensors that must remain, besides the graph's outputs. A group that would remove one of them is not
+          made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
     functions: "tables" and "literal" have the same results; but a table cannot say what saturated.
     cache: keeps what is made here, and knows what was made before.
     """

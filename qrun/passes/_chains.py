@@ -27,7 +27,7 @@ _OBVIOUS = ""
 class ElementwiseChain:
     """A tensor that depends on the codes of `root` alone, through `nodes`.
 
-    along: the axis along which it also depends on the place, and the length of that axis; None if it does not.
+    along: if it also depends on the index along one axis: that axis and its length; else None.
     """
 
     root: str
@@ -70,7 +70,7 @@ class _Follower:
                 return
 
     def _joined(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
-        """What the inputs that are not constant depend on, as far back as possible."""
+        """The joined chain of the inputs that are not constant, which must have one root, as far back as possible."""
         places = {node.inputs[p]: p for p in reversed(data)}
         found = [self.chains.get(name) or self._fresh(node, definition, [p]) for name, p in places.items()]
         first, nodes = found[0], frozenset[int]().union(*(chain.nodes for chain in found))
@@ -87,7 +87,7 @@ class _Follower:
         return ElementwiseChain(first.root, first.dtype, nodes, along)
 
     def _fresh(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
-        """The input itself, if it is one tensor of 8 bits."""
+        """A chain that begins at the node's input, if only one is not constant, and that is an 8-bit tensor."""
         if len({node.inputs[p] for p in data}) > 1:
             raise Refused(_OBVIOUS)
         name, what = node.inputs[data[0]], definition.param(data[0])

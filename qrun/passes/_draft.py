@@ -33,9 +33,9 @@ class Refused(Exception):
 class Rewritten:
     """What a pass returns.
 
-    origins: for each node, the nodes of the model it was given, by index, that this one stands for;
-    none if it is that model.
-    refused: why a node of that model stays as it is, by index.
+    origins: for each node of `model`, the indices of the nodes of the pass's input model that it stands for;
+    empty if `model` is that input model.
+    refused: by index, why a node of the input model stays as it is.
     """
 
     model: Model
@@ -46,8 +46,8 @@ class Rewritten:
 class Draft:
     """The model, its constants so far, and for each of its nodes a slot with the nodes that take its place.
 
-    A node's index must be its place. Names keep their meaning: what a slot's old node made, its new nodes or those of
-    another slot make, unless nobody reads it any more.
+    A node's index must be its place. Names keep their meaning: a tensor that an old node made is made, under its
+    name, by new nodes of its slot or of another one, unless no node reads it any more.
     """
 
     def __init__(self, model: Model, keep: Iterable[str], arith: Arith) -> None:
@@ -203,7 +203,7 @@ class Draft:
         return name
 
     def _leaves(self) -> set[str]:
-        """Tensors that nobody reads. Their nodes run, and may fail, all the same."""
+        """The outputs of nodes of whose outputs none is read. Such nodes run, and may fail, all the same."""
         consumers = self.model.consumers
         found: set[str] = set()
         for node in self.model.nodes:

@@ -36,7 +36,7 @@ class Output:
 class IntegerOperator:
     """The integer operator that a float node becomes.
 
-    stands_for: indices of the nodes at its inputs.
+    stands_for: indices of the DequantizeLinear nodes at its inputs.
     """
 
     op_type: str

@@ -155,8 +155,8 @@ def _all_equal(a: Array, b: Array) -> bool:
 def _fitting(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
     """The name of a bias with which all sums fit int32; rows: of weights, one for each output channel.
 
-    That is the bias itself, or one that differs where a sum might not fit, but all sums of the channel give one code
-    and go on giving it. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to
+    That is the bias itself, or one that differs in channels whose sums might not fit, but all give the same
+    code with either bias. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to
     nothing. Refused if there is none.
     """
     value = bias.value.astype(np.int64).reshape(-1)

@@ -37,7 +37,7 @@ _INTEGERS = (*EIGHT, *(np.dtype(t) for t in (np.int16, np.uint16, np.int32)))
 
 @frozen
 class _Moved:
-    """How a node moves integers: with this version, these inputs after the first, on a tensor of this axis."""
+    """How a node moves integers: its version, its inputs after the first, and the axis of its output's scales."""
 
     version: int
     inputs: tuple[str, ...]
@@ -111,7 +111,7 @@ class _Sink:
 
 
 def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
-    """How the node moves integers, None if it is not such a node; Refused if this one does not."""
+    """How the node moves integers. None if its operator does not move elements; Refused if this node cannot."""
     definition = find(node.domain, node.op_type, node.version)
     form = definition.form if definition else ""
     inputs = node.inputs[1:]
@@ -133,7 +133,7 @@ def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
 
 
 def _moved_axis(draft: Draft, node: Node, side: QuantizedTensor) -> int | None:
-    """The axis of the scales behind the node."""
+    """The axis along which the scales lie in the node's output; None if there is one scale."""
     if side.axis is None:
         return None
     shape = draft.shapes.get(side.tensor)

@@ -59,7 +59,7 @@ def _has_codes(model: Model) -> bool:
 
 @once_per_model
 def _memo(model: Model) -> Memo:
-    """Its chains in each arithmetic: whether there are tables is asked before they are made."""
+    """The cache of a model's chains, by arithmetic: `makes_a_table` and then `tabulate` need them."""
     return Memo()
 
 
@@ -79,7 +79,7 @@ class _Tables:
         return any(self.made for _ in self._visited())
 
     def _visited(self) -> Iterator[Node]:
-        """Each node, once a table is in its place or it stays."""
+        """Yield each node, the last first, after a table has taken its place or it has been left as it is."""
         needed = set(self.draft.preserved)
         for node in reversed(self.draft.model.nodes):
             name = output(node)

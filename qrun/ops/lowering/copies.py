@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
 
 INDICES = 1 << 16
-"""Of the axes of a result whose elements are named one by one: each has an index, or some and their weights."""
+"""The most elements of indexed axes of a result, together: each has an index, or several indices and weights."""
 AXES = 5
-"""Of so many axes every copy is possible; of more, it must be tried."""
+"""Every copy of up to so many axes is possible; whether one of more axes is, must be tried."""
 Tried = TypeVar("Tried", bound="Copy | Indexed")
 
 
 def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
-    """The kernel of an operator that moves its first input by constants; operation: of the input and its result."""
+    """The kernel of an operator that rearranges its first input as constants say. operation: (input, result) to it."""
     x = site.inputs[0]
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
@@ -37,7 +37,7 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
 
 
 def by_reference(site: LoweringContext, stages: Sequence[Stage]) -> NativeKernel:
-    """The kernel of these stages in programs; step by step the reference kernel does the same, without copies."""
+    """The kernel of stages that only programs run; a run step by step calls the reference kernel."""
     ctx = site.ctx
 
     def run(inputs: Inputs) -> Any:
@@ -65,8 +65,8 @@ def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> 
 
 
 def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> NativeKernel:
-    """The kernel of an operator that takes elements of its first input by indices along some axes,
-    and all along others."""
+    """The kernel of an operator that takes elements of its first input by indices along the axes in `places`,
+    and all elements along the other axes."""
     from qrun.native.kernels.indexed import Indexed
     from qrun.native.machine.operation import Operand
 
@@ -80,7 +80,7 @@ def indexed_kernel(site: LoweringContext, places: Mapping[int, Array]) -> Native
 
 
 def tried(of: Callable[[Order], Tried]) -> Tried:
-    """The operation in whichever order its operands lie, or in C order where it is not possible in both.
+    """The operation on operands in C or channels-last order, or in C order alone where not both are possible.
     Raises Declined."""
     from qrun.native.errors import Declined
 

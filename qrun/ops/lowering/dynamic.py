@@ -78,7 +78,7 @@ class DynamicProduct:
         return None if zero is None else zero.reshape(-1)
 
     def bounds(self) -> tuple[int, int]:
-        """Of every sum, before it wraps."""
+        """The least and the greatest value that a sum can have before it wraps."""
         if self.weighted:
             from qrun.native.kernels.sums import reach
 
@@ -110,9 +110,9 @@ class DynamicProduct:
     def stages(
         self, target: Target | None = None, matrices: int = 1, output: int | str = 0
     ) -> tuple[list[Stage], Operation]:
-        """What makes the sums, or what `target` makes of them; and the operation that multiplies.
+        """The stages that make the sums, requantized if there is a `target`; and the operation that multiplies.
 
-        matrices: of which each has scales of its own.
+        matrices: how many matrices of B have scales of their own.
         """
         left, right = self.places[:2]
         before = []

@@ -74,15 +74,15 @@ def pointwise_kernel(
 
 
 def elementwise(name: str, *inputs: str) -> Lowering:
-    """The lowering of an operator on tensors that broadcast, named as the operator names them; name: of
-    native/emit/functions.py."""
+    """The lowering of an operator on inputs that broadcast. name: that of the function in native/emit/functions.py;
+    inputs: the operator's names of its inputs, A and B if there are none."""
     return OfShapes(lambda site: elementwise_kernel(site, name, inputs or ("A", "B")))
 
 
 def elementwise_kernel(
     site: LoweringContext, name: str, inputs: Sequence[str], constants: Sequence[float] = ()
 ) -> NativeKernel:
-    """The same for the first inputs, which have these names."""
+    """The kernel of such an operator, whose first inputs have these names."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
@@ -168,7 +168,7 @@ def reduction_kernel(
     reference: Callable[[Array], Array],
 ) -> NativeKernel:
     """The kernel of a reduction over `axes`, counted from the front. kind: as native/kernels/reduce.py has them.
-    reference: of rows [count, length], which has the results' bits."""
+    reference: makes the results of rows [count, length], bit for bit."""
     from qrun.native.kernels.reduce import FLOAT_KINDS, IntegerReduction, Reduction
 
     x = np.asarray(site.inputs[0])
@@ -201,7 +201,7 @@ _OF_ONE = ("sum", "mean", "greatest", "least")
 
 
 def _of_single_elements(site: LoweringContext, kind: str, x: Array, y_shape: Sequence[int]) -> NativeKernel:
-    """The kernel of such a reduction over axes of size 1: elements stay where they are."""
+    """The kernel of a reduction of _OF_ONE over axes of size 1: each result is one element."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand

@@ -88,7 +88,7 @@ def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, in
 
 
 def plain_scales(site: LoweringContext, *places: int) -> Callable[[Inputs], bool]:
-    """Whether the reference kernel has nothing to observe in the scales of these numbers."""
+    """A check of a run's inputs: whether the reference kernel observes nothing in the scales at these places."""
 
     def plain(inputs: Inputs) -> bool:
         probe = Context()

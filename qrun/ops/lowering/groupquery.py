@@ -27,8 +27,8 @@ is added to scores."""
 class GroupQuery:
     """What is known of a node.
 
-    batch; groups: heads of keys and values; each: queries that share one of them; places: the new ones; size: elements
-    of a head; total: places with those of the cache; past: its shape, None without one.
+    groups: number of key (and of value) heads; each: query heads per key head; places: new places; size: elements of a
+    head; total: places with those of the cache; past: the cache's shape, None without a cache.
     packed: whether the query holds keys and values too. scale: of the scores. causal: whether later places are hidden;
     window: how many last places are seen, 0 for all. bias: the shape of what is added to scores, None for nothing.
     angles: the shape of cos_cache, None where nothing turns; pairs: whether neighbours turn with each other.
@@ -58,12 +58,12 @@ class GroupQuery:
 
     @property
     def ragged(self) -> bool:
-        """Whether sequences may have different places: those of a batch with a cache."""
+        """Whether sequences may have different lengths: in a batch with a cache they may."""
         return self.batch > 1 and self.kept > 0
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The least and greatest end of a sequence."""
+        """The least and the greatest number that the last place of a sequence may have, counted from 0."""
         return (self.places - 1 if self.ragged else self.total - 1), self.total - 1
 
     @property
@@ -73,7 +73,7 @@ class GroupQuery:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Axes of the queries of a group: with one place, all of them meet the keys as one matrix."""
+        """The axes of a group's queries before the head size: with one place, the heads are the rows of one matrix."""
         return (self.each,) if self.places == 1 else (self.each, self.places)
 
     def heads(self, part: int) -> Heads:
@@ -86,9 +86,9 @@ class GroupQuery:
 
 
 def group_query_kernel(site: LoweringContext, form: GroupQuery) -> NativeKernel:
-    """The kernel of a node whose shapes and attributes are checked. What places sequences have is seen in the run;
-    without a cache, or with one sequence, it ends undecided where they are not `total`. Declined where the numbers do
-    not fit: the reference kernel tells why.
+    """The kernel of a node whose shapes and attributes are checked. A run reads how many places each sequence has;
+    without a cache, or with one sequence, the run ends undecided where these are not `total`. Declined where the
+    numbers do not fit: the reference kernel tells why.
     """
     if 0 in (form.batch, form.places, form.size):
         raise declined("no elements")
@@ -175,7 +175,7 @@ def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) ->
 
 
 def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
-    """Of a present the filled rows, as matrices that each group of queries meets; turned: as their columns."""
+    """Copies the filled rows of a present to one matrix per key head; turned: the rows become columns."""
     from qrun.native.kernels.copy import Copy, Move
     from qrun.native.machine.operation import Operand
 
@@ -189,7 +189,7 @@ def _matrices(site: LoweringContext, form: GroupQuery, turned: bool) -> Copy:
 
 
 def _scaled(site: LoweringContext, form: GroupQuery) -> Iterator[tuple[str, str, Stage | None]]:
-    """What scores become, by which function, and the stage that makes its other operand, if it has one."""
+    """The steps from products to masked scores: the result's name, the function, and the stage of its other operand."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.decoder import Constant, RaggedMask
 

@@ -61,8 +61,8 @@ class NativeKernel:
     complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
     stages:    what `run` does, for programs that place operands themselves; none if `run` does more than that.
     plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
-    room:      all inputs of the node to its output or outputs as `run` makes them, but for their elements; None: `run`
-               is as cheap.
+    room:      as `run`, but the elements of the outputs, of the same shape, type and order, are not computed; None:
+               `run` is as cheap.
     """
 
     run: Callable[[Inputs], Any]
@@ -88,7 +88,7 @@ class LoweringContext:
     attributes: all of them, with their defaults.
     reference:  (inputs, context) to what the reference kernel makes, with these attributes.
     memo:       what earlier kernels of this node made of the same constants, for other shapes.
-    narrow:     the type of the node's floats, where its inputs are given as float32 in place of a narrower one.
+    narrow:     float16 or bfloat16, the node's type, if its inputs of that type are given as float32; else None.
     """
 
     engine: Engine
@@ -137,8 +137,8 @@ class OfShapes(_Lowering):
 
 
 class EveryType(_Lowering):
-    """A lowering that takes float16 and bfloat16 itself. Others are given the same numbers as float32
-    (_native_narrow.py)."""
+    """A lowering that takes float16 and bfloat16 itself. Other lowerings are given the same numbers as float32
+    (narrow.py)."""
 
 
 def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:
@@ -175,7 +175,7 @@ class StagesRun:
         return self._outputs(made)
 
     def room(self, inputs: Inputs) -> Any:
-        """What it makes, but for the elements."""
+        """The outputs as a run makes them, but their elements are not computed."""
         shown = [stage for stage in self.stages if isinstance(stage.output, int)]
         return self._outputs({stage.output: self.engine.room(stage.operation)[1] for stage in shown})
 
@@ -185,8 +185,8 @@ class StagesRun:
 
 
 def sized_as(own: NativeKernel, other: NativeKernel) -> NativeKernel | None:
-    """The first kernel for operands of the sizes of the other one, which differs from it in sizes and constants only;
-    None if it must be lowered anew."""
+    """The kernel `own` for operands of the sizes that `other` has, a kernel that differs in sizes and constants only;
+    None if the node must be lowered anew."""
     if not isinstance(own.run, StagesRun) or not isinstance(other.run, StagesRun) or own.plain or other.plain:
         return None
     if len(own.stages) != len(other.stages):

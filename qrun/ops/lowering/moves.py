@@ -61,7 +61,7 @@ def split_kernel(site: LoweringContext, axis: int) -> NativeKernel:
 
 
 def repeat_kernel(site: LoweringContext) -> NativeKernel:
-    """The kernel of an operator that repeats its first input along the last axes of its result, and before these."""
+    """The kernel of an operator that repeats its first input along its axes, and along new axes before them."""
     from qrun.native.kernels.copy import view
     from qrun.native.kernels.rearrange import repeated
 
@@ -95,7 +95,7 @@ def spread_kernel(site: LoweringContext, block: int, mode: str, *, gathered: boo
 def taken_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that takes elements of its first input at places that follow from constants.
 
-    The reference kernel says which: in place of the elements it is given their numbers.
+    The reference kernel finds these places: it is run on the numbers of the elements in place of the elements.
     """
     from qrun.native.kernels.rearrange import taken
 
@@ -116,8 +116,8 @@ def taken_kernel(site: LoweringContext) -> NativeKernel:
 
 
 def named_elements(site: LoweringContext) -> NamedRows:
-    """The elements of the first input that the second names along ``axis``.
-    Declined where it names less than whole lines."""
+    """Which elements of the first input the indices in the second one name along ``axis``.
+    Declined where the indices are fewer than the elements along another axis."""
     from qrun.native.kernels.indexed import NamedRows
 
     data, indices = site.inputs[:2]
@@ -142,8 +142,8 @@ def gathered_kernel(site: LoweringContext, places: NamedRows, y_shape: Sequence[
 
 
 def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> NativeKernel:
-    """The kernel of an operator that joins elements of its first input with those of its third one where its second one
-    says.
+    """The kernel of an operator that joins elements of its first input, at the indices in the second, with those of the
+    third.
 
     Sums and products of float32 are made in float64, and rounded once.
     """
@@ -166,6 +166,6 @@ def scattered_kernel(site: LoweringContext, places: NamedRows, how: str) -> Nati
 
 
 def _possible(of: Callable[[Order], Copy]) -> Copy:
-    """As `tried`, but for copies of so few loops that they need not be."""
+    """As `tried`, but a copy of at most AXES loops is not tried, as it is always possible."""
     made = of("any")
     return made if made.loops <= AXES else tried(of)

@@ -34,7 +34,7 @@ def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
 def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
     """The kernel of a node that has inputs of this type. Raises Declined, and what the lowering raises.
 
-    What such kernels do not do is asked of the lowering itself: it has words for it, or perhaps a kernel.
+    Where float32 does not serve, the lowering gets the node as it is: it declines with a reason, or has a kernel.
     """
     if any(x is not None and x.dtype in (*NARROW, FLOAT) and x.dtype != dtype for x in site.inputs):
         return lowering(site)
@@ -91,7 +91,7 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any]) -> Lowering
 
 
 def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage]) -> list[Stage]:
-    """The stages, with what widens the inputs that they read before them, and what narrows the outputs behind."""
+    """The stages, between stages that widen the inputs that they read and stages that narrow their outputs."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
 _JOINED = 256
-"""Inputs of a concatenation up to which its calls, each of which knows of all inputs, cost little."""
+"""The most inputs of a native concatenation: each of its kernel calls carries data about all inputs."""
 _PARAMETERS = (1, 2, 4, 5, 6, 7)
 
 
@@ -42,7 +42,7 @@ def table_kernel(
 ) -> NativeKernel:
     """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`.
 
-    likely: lines that the tables may be.
+    likely: an estimate of each table as a line (native/proof/lines.py), which is tried first.
     """
     from qrun.native.kernels.point import Point
 
@@ -71,14 +71,14 @@ def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel
 
 
 def note(site: LoweringContext, seen: Context) -> None:
-    """What the reference saw in the parameters is seen in every run."""
+    """Observe what the reference kernel observed in the parameters, which holds for every run."""
     site.ctx.observations.extend(o for o in seen.observations if o.kind not in _IN_RESULTS)
 
 
 def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param: str = "") -> Complete:
-    """Whether a result leaves the reference nothing to observe, by what it observed in all possible results.
+    """The check whether a result leaves the reference nothing to observe. seen: what it observed in all possible ones.
 
-    param: of several results, the one that is observed under this name.
+    param: count only what is observed under this name, that of one of several results; "": count all.
     """
     kinds = {o.kind for o in seen.observations if param in ("", o.param)}
     if "nan-quantized" in kinds:
@@ -127,7 +127,7 @@ def _lines(by_moving: Array, constant: Array) -> Array:
 
 
 def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
-    """The lines of the first operand for the elements of the second, which is constant."""
+    """Estimates of the result as a line in the first operand's codes, one for each element of the constant second."""
     from qrun.native.proof.lines import expected
 
     constant = site.inputs[operands[1]]
@@ -147,7 +147,7 @@ def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> C
 
 
 def _shift(x: Array) -> int:
-    """What makes a code unsigned when it is added."""
+    """The number that, added to a code, makes it unsigned."""
     return 128 if x.dtype == np.int8 else 0
 
 
@@ -185,7 +185,7 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
 
 
 def _axis(constant: Shape, x: Shape) -> int | None:
-    """The axis of x, 1 or the last one, along which a constant differs; None if it is not such a constant."""
+    """The one axis of x, 1 or the last, along which the constant varies; the last for a single number; else None."""
     padded = (1,) * (len(x) - len(constant)) + constant
     axes = [i for i, n in enumerate(padded) if n != 1]
     if len(padded) != len(x) or len(axes) > 1 or any(i not in (1, len(x) - 1) for i in axes):

@@ -93,10 +93,10 @@ def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage
 
 
 def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
-    """Whether the columns of a right matrix lie one after the other,
-    and are best taken so for a product of so many rows.
+    """Whether a right matrix lies column by column in memory,
+    and a product of so many rows had best read it in that order.
 
-    Of a matrix that comes with the run, `turned` tells how it lies.
+    For a matrix that comes with the run, `turned` tells how it lies.
     """
     from qrun.native.kernels.float_matmul import serves
 
@@ -105,7 +105,7 @@ def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
 
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
-    """What makes sums of products that the kernel does not decide."""
+    """The function that computes exactly those sums of products whose rounding the kernel cannot decide."""
     return lambda rows, columns, addend: exact_products(rows, columns, rows.dtype, alpha, widen(addend) * beta)
 
 
@@ -202,7 +202,7 @@ def _conv_transpose_of_taps(
     dilations: Sequence[int],
     begin: Sequence[int],
 ) -> NativeKernel:
-    """As a convolution whose results read what is added to them, and zeros where a tap meets nothing."""
+    """As a convolution: each result reads the inputs whose products are added to it, or 0 where a tap meets none."""
     from qrun.native.kernels.float_conv import FloatConv
     from qrun.native.kernels.layout import Taps
 

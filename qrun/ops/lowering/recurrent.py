@@ -27,7 +27,7 @@ Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates, cell: Cell) -> NativeKernel:
     """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py).
 
-    cell: what the gates' sums and the states before a step make, by the reference.
+    cell: one step of the reference: (whether a GRU's r * h is wanted, gates' sums, states) to that, or to new states.
     """
     site.require_constant(1)
     site.require_constant(2)
@@ -63,7 +63,7 @@ def _form(kind: str, gates: Gates) -> CellForm:
 
 
 def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
-    """What all inputs give to the gates of all directions."""
+    """The stage that multiplies all inputs with the weights W of all directions, and adds the bias."""
     from qrun.native.kernels.float_matmul import FloatMatmul
 
     w, memo = site.inputs[1], site.memo.once("inputs", Memo)
@@ -117,7 +117,7 @@ def _given(site: LoweringContext, kind: str) -> list[int]:
 def _taken(
     site: LoweringContext, before: Sequence[Stage], operation: Walked, given: Sequence[int], complete: bool
 ) -> NativeKernel:
-    """The kernel whose stages are these, which make "inputs", the walk, and what takes the outputs out of it."""
+    """The kernel of the stages `before`, which make "inputs", the walk, and copies of the outputs from its result."""
     stages = [*before, Stage(operation, ("inputs", *given), "walked")]
     wanted = max(1, site.ctx.outputs)
     stages += [Stage(copy, ("walked",), n) for n, copy in enumerate(operation.outputs()[:wanted])]
@@ -174,13 +174,13 @@ def _product_site(site: LoweringContext, w: Array, b: Array | None) -> LoweringC
 
 
 def _by_column(parameter: Array, shape: Sequence[int]) -> Array:
-    """A parameter of each direction, or of each of its columns, for each column: [directions, columns]."""
+    """A parameter [directions] or [directions, columns], broadcast to [directions, columns]."""
     whole = parameter[:, None] if parameter.ndim == 1 else parameter
     return np.broadcast_to(whole, (shape[0], shape[2]))
 
 
 def lstm_cell(sequences: Sequences, gates: Gates, peepholes: Array | None, input_forget: int) -> Cell:
-    """That of the reference's step, which is given sums in place of what inputs give. Declined for other cells."""
+    """The Cell of an LSTM: the reference's step on the gates' sums. Declined with peepholes and with input_forget."""
     for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
         if given:
             raise declined(f"no native cells with {what}")

@@ -1,4 +1,4 @@
-"""Kernels of nodes whose operands they need transposed first."""
+"""Kernels that need operands of their nodes transposed first."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, stage
 def turned_kernel(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
 ) -> NativeKernel:
-    """The kernel, of one stage, for operands of which those at the places `turns` are transposed so first."""
+    """The one-stage kernel, reading these operands; `turns` has the permutations of those to transpose first."""
     return preceded(site, kernel, operands, {place: turning(site, place, perm) for place, perm in turns.items()})
 
 
 def preceded(
     site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], before: Mapping[int, Stage]
 ) -> NativeKernel:
-    """The kernel, of one stage, for operands of which some are what a stage makes of them, by place."""
+    """The one-stage kernel, reading these operands; `before` has, by place, the stages that make some of them."""
     names: dict[int, int | str] = {place: stage.output for place, stage in before.items()}
     last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
     return staged_kernel(site, [*before.values(), last], [last.operation], kernel.complete)
 
 
 def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[int]) -> NativeKernel:
-    """The kernel, of one stage and of the first input transposed so, with its result transposed back."""
+    """The one-stage kernel on the first input transposed by `perm`, with its result transposed back."""
     from qrun.native.kernels.copy import transposed
 
     (stage,), back = kernel.stages, [perm.index(axis) for axis in range(len(perm))]
@@ -36,7 +36,7 @@ def between_turns(site: LoweringContext, kernel: NativeKernel, perm: Sequence[in
 
 
 def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
-    """What transposes the input of this number, a matrix unless `perm` says more."""
+    """The stage that transposes the input of this number, which is a matrix unless `perm` is given."""
     from qrun.native.kernels.copy import transposed
 
     x = site.inputs[place]
