@@ -206,7 +206,7 @@ def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -
 
 
 def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) -> None:
-    """Differences at or behind a node with an error of its own say so."""
+    """Let a vector's difference at, or behind, a node that has an error finding of its own name that finding."""
     wrong: dict[int | None, Finding] = {
         f.index: f for f in reversed(known) if f.level == "error" and f.index is not None
     }

@@ -137,8 +137,8 @@ class Child:
                     stream.close()
 
     def leave(self) -> None:
-        """Let go of a child of the process that this one was forked from:
-        whatever is still to be written goes nowhere."""
+        """In a forked process: give up the parent's child. What this process still has to write to that child's pipe
+        goes nowhere."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), self._process.stdin.fileno())
@@ -166,10 +166,10 @@ class Child:
 
 
 class RemoteObject:
-    """What the child keeps for later requests under a number: a model that is loaded, or feeds.
+    """An object that the child keeps under a number for later requests: a loaded model, or feeds.
 
-    It is made by a request, with arguments that are asked for again if it has to be made anew because the child has
-    ended. answer: to that request. Raises Failed and Crash.
+    A request makes it. If the child has ended since, the request is sent again to the new child, with arguments
+    that are asked for anew. answer: the answer to the request. Raises Failed and Crash.
     """
 
     def __init__(self, name: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
@@ -187,7 +187,7 @@ class RemoteObject:
             return self._handle
 
     def forget(self) -> None:
-        """Let it be made anew with the next request."""
+        """Let the child drop the object, which the next request then makes anew."""
         self._finalizer()
         self._child = None
 
@@ -205,8 +205,8 @@ _turn = RLock()
 
 
 def alone() -> RLock:
-    """For requests that need the same child: with this lock held,
-    no other thread starts another or learns of its end."""
+    """The lock for requests that need the same child: while a thread holds it,
+    no other thread can start another child or learn that this one has ended."""
     return _turn
 
 
@@ -246,7 +246,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> None:
-    """All that the child says, in a thread, so that Ctrl-C never cuts a message in two."""
+    """Put every message of the child into `answers`; runs in a thread, so that Ctrl-C never cuts a message in two."""
     with stream, suppress(OSError, EOFError):
         while True:
             answers.put(read(stream))

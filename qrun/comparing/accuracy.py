@@ -1,5 +1,5 @@
-"""A quantized model against the model that it was made of: how accurate each tensor is, which nodes cost
-most, and where it does something else than the measurement of its nodes takes it to do."""
+"""A quantized model against the float model that it was made from: how accurate each tensor is, which nodes cost the
+most accuracy, and where the model computes something else than the simulation of its nodes does."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ SECONDS = 60.0
 _SHARE = 0.7
 """Of that time, for the single nodes; the rest is for the lists of nodes to keep in float."""
 _MUCH = 0.1
-"""Share of the noise from which a wrong scale is the first thing to correct."""
+"""A node with a wrong scale and at least this share of the noise is the first thing to correct."""
 
 
 @frozen
 class Accuracy(InNotebook):
     """Everything known about two models and their runs.
 
-    costs:    the ranking, dearest first; nodes without any effect are not in it. None at all with a `departure`.
-    measured: quantized nodes whose effect at the outputs was measured alone, of `quantizing`.
-    partly:   nodes of which only the rounding of their result is known, as they cannot be computed from tensors of the
-              reference: what they read is not matched.
+    costs:    the ranking, dearest first, without nodes that have no effect; empty if there is a `departure`.
+    measured: how many of the `quantizing` quantized nodes had their effect at the outputs measured alone.
+    partly:   nodes of which only the rounding of the result is known: tensors that they read have no counterpart in the
+              reference, so that they cannot be computed from its tensors.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
     real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as
               measured there if an output is of codes that nothing tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
-    seconds:  the time that the ranking had; inf: as much as it took.
+    seconds:  the time limit of the ranking; inf: none.
     """
 
     reference: Model
@@ -96,8 +96,8 @@ class Accuracy(InNotebook):
 
     @property
     def misfits(self) -> tuple[Cost, ...]:
-        """Nodes that cost much for a scale that does not suit the values:
-        it is to be corrected before anything else."""
+        """Nodes that cost much because a scale does not suit the values:
+        that scale must be corrected before anything else."""
         return tuple(cost for cost in self.costs if cost.fit is not None and cost.share >= _MUCH)
 
 
@@ -200,19 +200,19 @@ def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None
 
 
 _APART = 6.0
-"""Decibels between both from which what was measured of the nodes says nothing about the model."""
+"""If the two SQNRs differ by more decibels, the measurement of the nodes says nothing about the model."""
 _EXACT = 1e-9
 """Noise to signal ratio (90 dB) below which both are exact enough."""
 _PART = 0.5
-"""Share of a tensor's noise that the measurement must miss for the tensor to be where it starts."""
+"""A departure starts at the first tensor of whose noise the measurement misses more than this share."""
 
 
 @frozen
 class Departure:
-    """The outputs of the model, and those with all its quantized nodes measured together, are not of one accuracy.
+    """The model's outputs are more, or less, accurate than all its quantized nodes, measured together, make them.
 
-    real, measured: both as SQNR in dB.
-    node:           the first one that makes something else than the measurement of it; None if no tensor shows it.
+    real, measured: the SQNR of both, dB.
+    node:           the first node whose result is not what its measurement computes; None if no tensor shows that.
     floats:         the reference's nodes that should do the same.
     hint:           in words, what the node reads with another scale or zero point than it was made with,
                     or what to look at.
@@ -226,8 +226,8 @@ class Departure:
 
 
 def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured: float) -> Departure | None:
-    """Do noise to signal ratios of the model and of its nodes measured together go apart? feeds:
-    a run to look where."""
+    """The departure, if the noise to signal ratios of the model (`real`) and of its nodes measured together
+    (`measured`) differ by more than _APART dB; else None. feeds: inputs of a run in which to look for the node."""
     ends = [decibels(max(ratio, _EXACT)) for ratio in (real, measured)]
     if not ranking.watches or not abs(ends[0] - ends[1]) > _APART:
         return None
@@ -238,7 +238,7 @@ def departure(rows: Rows, ranking: Ranking, feeds: Values, real: float, measured
 
 
 def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
-    """The first group that makes something else of the model's own values than the model does."""
+    """The first group whose measurement, made from the model's own values, differs much from the model's own result."""
     clean = ranking.mixed.clean(check_feeds(rows.a.model, feeds))
     groups = {watch.group.value: watch.group for watch in ranking.watches}
     own: dict[str, Array] = {}
@@ -255,7 +255,7 @@ def _first(rows: Rows, ranking: Ranking, feeds: Values) -> RoundingGroup | None:
 
 
 def _hint(b: Reals, group: RoundingGroup) -> str:
-    """Codes that an operator of the group reads with other parameters than the node that made them had; or a guess."""
+    """In words: codes that the group reads with another scale or zero point than they were made with; or a guess."""
     for place in group.region.operators:
         node = b.nodes[place]
         source = b.sources.get(node.inputs[0]) if is_dequantize(node) else None

@@ -28,9 +28,9 @@ class OutputAccuracy:
     agreed, decided: of how many decisions (argmax along the last axis longer than 1) how many are the same; None for
                      outputs that decide nothing.
     equal:           within the tolerance in all runs.
-    counted:         has it steps that the tolerance counts: is it of integers, or dequantized in the second model?
-    codes:           is it of codes in one model and of real numbers in the other, and nothing tells what the codes
-                     stand for? Then it has no noise and is not equal.
+    counted:         does the tolerance count in steps: is it an integer tensor, or dequantized in the second model?
+    codes:           does one model give codes of unknown scale, and the other real numbers? Then it has no noise and is
+                     not equal.
     """
 
     KEYS = {
@@ -57,7 +57,7 @@ class TensorAccuracy:
     reference: the other model's tensor; how: how they were matched, see `Match`.
     cumulated: the quantized model's run against the other one's; local: its own quantization alone, None where it has
                none. A tensor that no run shows has no cumulated noise.
-    codes:     are they codes that nothing tells the scale of? Then they have no cumulated noise either.
+    codes:     is it a tensor of codes whose scale is unknown? Then it has no cumulated noise either.
     """
 
     KEYS = keys("tensor node=node.index reference matched=how codes cumulated local=local.noise")
@@ -156,8 +156,8 @@ class Rows:
     def _comparable(
         self, at: int, got: Array, want: Array, theirs: Values, mine: Values
     ) -> tuple[Array, Array, Array | None]:
-        """Both arrays, as real numbers if one holds such or their codes have other scales;
-        and the second one's steps."""
+        """Both arrays, as real numbers if one of them holds real numbers or if their codes differ in scale or zero
+        point; and the steps of `got`, if known."""
         spoken, told = self.meanings[at]
         if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
             return got, want, None
@@ -189,7 +189,7 @@ class Rows:
             )
 
     def _reference(self, value: str) -> str:
-        """The reference's tensor of that name, or the codes that stand for the value there."""
+        """The name of the reference's own tensor for a value: the value's name, or that of the codes that hold it."""
         telling = _telling(self.a, value)
         return value if telling is None or value in _own(self.a) else telling[0]
 
@@ -208,7 +208,7 @@ def _real(array: Array, told: Meaning | None, values: Values) -> Array | None:
 
 
 def _apart(a: Meaning | None, a_values: Values, b: Meaning | None, b_values: Values) -> bool:
-    """Are the scales and zero points of both sides known, and others?"""
+    """Are the scales and zero points of both sides known, and different?"""
     one, other = (m.parameters(v) if m is not None else None for m, v in ((a, a_values), (b, b_values)))
     if one is None or other is None:
         return False
@@ -221,7 +221,7 @@ def _own(reals: Reals) -> set[str]:
 
 
 def _telling(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
-    """The tensor of a model's run that tells a value, and the quantizer whose codes it holds."""
+    """The tensor of a model's run that holds a value, if any, and the quantizer of its codes, () if it has none."""
     own, path = _own(reals), reals.rounds.get(value, ())
     codes = reals.codes.get(Source(value, path))
     if path and codes in own:

@@ -88,8 +88,8 @@ class Comparison(InNotebook):
     outputs:   the graph's outputs that nodes make, as the sides ran.
     piecewise: what the second side said when it refused the whole model, or crashed;
     it then ran node by node on the first one's.
-    origin:    of a first difference that is inherited: where the other bits start that lead to it, and why, though they
-               are within the tolerance there; None if that is not known.
+    origin:    if the first difference is inherited: the tensor where bits that lead to it first differ, though within
+               the tolerance, and why; None if that is not known.
     """
 
     model: Model

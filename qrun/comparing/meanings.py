@@ -26,7 +26,7 @@ class Meaning:
     """(code - zero) * scale.
 
     scale, zero: names of tensors; no zero is 0. axis: along which they lie, if they are not scalars.
-    whole:       are the codes in the places for which these were meant? If not, only scalars count.
+    whole:       are the codes still at the places that the scale was made for? If not, only scalars count.
     """
 
     scale: str
@@ -39,7 +39,7 @@ class Meaning:
         return (self.scale, self.zero) if self.zero else (self.scale,)
 
     def parameters(self, values: Values) -> tuple[Array, Array] | None:
-        """Scale and zero point; None if these values have them not, or they do not count."""
+        """Scale and zero point; None if `values` lacks them, or if they do not count (`whole`)."""
         scale, zero = values.get(self.scale), values.get(self.zero) if self.zero else np.zeros((), np.int32)
         if scale is None or zero is None or not (self.whole or scale.size == zero.size == 1):
             return None
@@ -72,7 +72,7 @@ def meaning(model: Model, name: str) -> Meaning | None:
 
 @once_per_model
 def _known_makers(model: Model) -> dict[str, Meaning | None]:
-    """What was found by tensor: long chains of nodes that move codes are walked once."""
+    """The meanings found so far, by tensor: long chains of nodes that move codes are walked only once."""
     return {}
 
 

@@ -32,10 +32,10 @@ _SLOPES = {
 def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapping[str, float]:
     """What the `eps` of a tolerance allow in each tensor, absolute; tensors in which they allow nothing are left out.
 
-    A rounding error of a sum is in proportion to its terms, whatever is left of them (Higham 2002, section 4.2): a node
-    that sums is allowed `eps` of the largest finite magnitude that its result has on all sides that have it. What comes
-    of such results inherits that to first order: as much through nodes that move elements, more or less by the slope of
-    others, added up by additions. All other nodes hand on nothing.
+    The rounding error of a sum is in proportion to its terms, even where these cancel (Higham 2002, section 4.2): a
+    node that sums is allowed `eps` times the largest finite magnitude of its result, on the side where that is least.
+    What is computed from such results inherits the noise to first order: nodes that move elements hand it on as it is,
+    others multiply it by their slope, additions add it up. All other nodes hand on nothing.
     """
     work = _Noises(model.constants, sides)
     for node in model.nodes if tolerance.eps else ():

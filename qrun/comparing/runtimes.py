@@ -88,7 +88,7 @@ class _Work:
         return {n: self._pair(n, self.mine[n], (self.theirs or {})[n]) for n in names}
 
     def grown(self, unit: Unit) -> Unit:
-        """The unit with the nodes before it whose results the second side does not have."""
+        """The unit, joined with the nodes before it whose results the second side lacks, so that it can be fed."""
         if self.theirs is None:
             return unit
         known = {*self.theirs, *self.feeds, *self.a.model.constants}
@@ -160,8 +160,8 @@ class _Work:
         return found
 
     def origin(self, found: Sequence[ComparedTensor]) -> ComparedTensor | None:
-        """The first tensor with other bits among those that lead to the first difference;
-        None if that is not inherited."""
+        """The first tensor whose bits differ among those from which the first differing tensor is computed;
+        None if that tensor differs by itself, or if this is not known."""
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None
@@ -225,7 +225,7 @@ class _Work:
 
 
 def _leading(model: Model, unit: Unit, identical: Set[str]) -> set[str]:
-    """The tensors that a unit is made from, near and far, but for identical ones and what leads only to them."""
+    """All tensors from which a unit's are computed, without identical ones and what leads only to these."""
     found: set[str] = set()
     pending = list(unit.read)
     while pending:

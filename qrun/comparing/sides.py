@@ -148,8 +148,8 @@ class QrunSide:
 
 
 def units_of(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
-    """The units of a model of which `ran` runs; groups: for its nodes, by index, the model's;
-    none if it is the model itself."""
+    """The units of a model in whose place the model `ran` runs. groups: for each node of `ran`, by index, the indices
+    of the model's nodes; empty if `ran` is the model itself."""
     if not groups:
         return tuple(Unit(node, (node,)) for node in model.nodes)
     nodes = {node.index: node for node in model.nodes}
@@ -205,10 +205,10 @@ def _reads(node: Node) -> Iterable[str]:
 
 
 class PeerSide:
-    """Another runtime, node by node as the graph is written; with `optimize` as its users run it.
+    """Another runtime, which runs the graph node by node as written; with `optimize`, as its users run it.
 
-    Then it gives the outputs, and of the tensors inside those that are left in the graph which onnxruntime makes: where
-    running that graph with them as outputs gives the same bits.
+    With `optimize` it gives the outputs, and those inner tensors that are left in onnxruntime's optimized graph; the
+    inner tensors only if that graph, run with them as further outputs, still gives the same bits.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class PeerSide:
         return {**inside, **made}
 
     def _inside(self, feeds: Values, made: Results) -> Results:
-        """The tensors inside the optimized graph, if it gives these outputs."""
+        """The inner tensors that the optimized graph has left, if its outputs equal `made`; else none."""
         if self._inner is None:
             return {}
         try:

@@ -32,7 +32,7 @@ Again = Callable[[], Response]
 
 
 def judged(case: Case, given: Response, again: Again | None = None) -> CaseResult:
-    """again: gives the case to the runtime once more, to see whether it answers the same."""
+    """The verdict on an answer. again: gives the case to the runtime once more: does it answer the same?"""
     if case.info.rejects:
         return _of_forbidden(case, given)
     if given.failed:

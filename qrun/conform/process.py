@@ -156,7 +156,7 @@ def _given(case: Case, head: dict[str, Any], parts: list[bytes]) -> Response:
 
 
 def _listen(stream: Any, answers: _Answers) -> None:
-    """All that the process says; None when it says no more, or rubbish."""
+    """Put every message of the process into `answers`, then None when it ends or sends something that is no message."""
     with stream, suppress(OSError, EOFError, ValueError, KeyError, TypeError):
         while True:
             answers.put(receive(stream))

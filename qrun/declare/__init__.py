@@ -1,8 +1,8 @@
 """How the rest is declared, at little cost to a process that starts.
 
 `frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked
-for; `Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the
-terminal shows it; `grouped` puts values together that have a key in common.
+for; `Later` stands for a module that most processes do not need; an answer whose class derives from `InNotebook` looks
+in a notebook as it does in the terminal; `grouped` collects the values of each key.
 
 May be imported by everything. Knows nothing of qrun.
 """

@@ -13,11 +13,11 @@ _holding = 0
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Meanwhile circles of objects are not looked for, in no thread.
+    """Switch Python's cyclic garbage collector off in all threads while the block runs.
 
-    A plan is ten thousands of objects, all of which stay: looking through them, and through all that the process had
-    before, again and again took a tenth to a fifth of the time that planning takes. A process that does without anyway
-    is left so.
+    A plan has ten thousands of objects, all of which stay. Looking through them, and through all older objects of the
+    process, again and again took a tenth to a fifth of the time for planning. If the collector was off before, it stays
+    off.
     """
     global _holding
     with _lock:

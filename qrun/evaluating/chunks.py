@@ -39,7 +39,7 @@ class SampleChunks:
         self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
 
     def identity(self) -> dict[str, Any]:
-        """All that the results of a chunk follow from."""
+        """All that decides the results of a chunk, for `Store` to compare."""
         setup = self._setup
         return {
             **described(setup.job),
@@ -55,7 +55,7 @@ class SampleChunks:
         return place if self._setup.order is None else int(self._setup.order[place])
 
     def chunks(self, kept: Callable[[int], bool]) -> Iterator[Chunk]:
-        """All chunks that are not kept, in order; each is asked for as it is reached."""
+        """All chunks that are not kept, in order. kept: asked about each chunk's index as the chunk comes."""
         if self._iterator is not None:
             yield from (chunk for chunk in self._streamed() if not kept(chunk.index))
             return
@@ -116,7 +116,7 @@ def check_first(models: Sequence[Model], sample: Sample | None) -> None:
 
 
 def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The feed with the model's names, as often as its batch asks for."""
+    """The feed under the model's input names, repeated along the batch axis if the model fixes a batch size."""
     feed = renamed(model, feed)
     size = Axis.of(model).size
     return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed

@@ -42,12 +42,12 @@ class ModelScores:
 
 @frozen
 class Evaluation:
-    """The answer.
+    """The result of evaluating models over samples.
 
-    source:    of the samples. samples: that were evaluated; readable: of which so many could be read.
-    against:   what the models were held against, "" if nothing. failures: the first of them.
+    source:    where the samples come from. samples: how many were evaluated; readable: how many of these could be read.
+    against:   the reference of the models, "" without one. failures: the first ones; failed: how many samples failed.
     stopped:   why not all samples were evaluated, "" if they were.
-    seconds:   of the samples that were run now, `resumed` of them being from an earlier call; workers: processes.
+    seconds:   time of this call; resumed: how many samples are from an earlier call instead; workers: processes.
     """
 
     source: str
@@ -70,8 +70,8 @@ class Evaluation:
 
 @frozen
 class Running:
-    """How far it is. total: None where nobody knows; left: seconds;
-    headline: the score that is shown, if there is one."""
+    """The progress of an evaluation. done, total: samples, total None if not known; left: seconds;
+    headline: the score that is shown meanwhile, if there is one."""
 
     done: int
     total: int | None
@@ -82,10 +82,10 @@ class Running:
 
 
 class Evaluator:
-    """Takes what workers have done, in any order, and counts it in the order of the samples.
+    """Adds up the results of chunks, which come in the order of the samples (`_Walk` sees to that).
 
-    rows: the label, SHA-256 and output names of each model. to: for each the place of the one that it is held against
-    as an equal, or None.
+    rows: the label, SHA-256 and output names of each model. to: for each model the place of the model whose scores its
+    own are compared with, or None.
     """
 
     def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
@@ -98,7 +98,7 @@ class Evaluator:
         self.failures: list[Failure] = []
 
     def add(self, done: Done, names: Mapping[int, str]) -> None:
-        """names: of the samples, by place, as far as they are known."""
+        """Add the next chunk's results. names: of its samples, by place, as far as known."""
         self.samples += done.count
         self.failed += len({failure.place for failure in done.failures})
         self.unreadable += len({failure.place for failure in done.failures if failure.side is None})
@@ -115,14 +115,14 @@ class Evaluator:
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
 
     def headline(self) -> tuple[str, Interval | None]:
-        """The score that tells most while it runs: the first share of the first model that has one."""
+        """The score to show meanwhile, with its interval: the first share of the first model that has one."""
         for tally in self.tallies:
             for score in tally.shares():
                 return score.metric, Interval(score.value, score.low or 0.0, score.high or 0.0)
         return "", None
 
     def models(self, health_of: Callable[[int, InnerCounts], Health]) -> tuple[ModelScores, ...]:
-        """What every model scored. health_of: what the counts of one say."""
+        """The scores of every model. health_of: makes a model's Health from its place and its counts."""
         made = []
         for place, ((label, digest, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
             to = self._to[place]
@@ -243,7 +243,7 @@ class _Walk:
             yield chunk
 
     def _advance(self) -> None:
-        """Count the chunks that are there, up to the first that is not."""
+        """Add the chunks that are ready to the scores, in order, up to the first one that is missing."""
         while (done := self._early.pop(self._next, None) or self._stored(self._next)) is not None:
             places = range(done.first, done.first + done.count)
             self._counted.add(done, {place: self._names.pop(place) for place in places if place in self._names})
@@ -259,7 +259,7 @@ class _Walk:
         return done is not None
 
     def _stored(self, index: int) -> Done | None:
-        """A chunk of the store, which is read once; None if it is not there, or not whole, and has to be made."""
+        """A chunk from the store, read once; None if it is missing or damaged, so that a worker must make it."""
         if self._store is None or index not in self._kept:
             return None
         self._kept.discard(index)

@@ -41,7 +41,7 @@ class Sample:
 
 
 def renamed(model: Model, feed: Feed) -> Feed:
-    """The feed with this model's names: by place where they are others."""
+    """The feed under this model's input names; assigned by place if the feed has other names."""
     names = [value.name for value in model.inputs]
     if set(feed) >= set(names) or len(feed) != len(names):
         return feed

@@ -96,8 +96,8 @@ def _setup(
     order: Sequence[int] | None,
     labels: Array | None,
 ) -> Setup:
-    """The sides of a job: the models, then what they are held against. With labels, or metrics of one's own, a
-    reference is judged as the models are, and these are held against it; without one, against the first model."""
+    """The setup, with the sides of its job: the models, then their references. With labels, or metrics of one's own, a
+    reference is scored too, and the models' scores are compared with its; without one, with the first model's."""
     judged = wishes.labels is not None or bool(wishes.metrics)
     sides = [RuntimeModel(_portable(model, data, bool(wishes.dask))) for model, data in zip(models, given, strict=True)]
     rows = [_row(model) for model in models]

@@ -14,7 +14,7 @@ from qrun.evaluating.work import Done
 from qrun.ir import Array
 
 WORST = 5
-"""Samples on which a model and its reference part most that are named."""
+"""How many samples are named on which a model and its reference differ most."""
 _OF_OUTPUTS = ("same", "mean_abs")
 
 
@@ -56,7 +56,7 @@ class PairedDifference:
 
 @frozen
 class Apart:
-    """A sample on which a model and its reference part. sqnr_db: of all outputs; None: equal, or not finite."""
+    """A sample on which a model and its reference differ. sqnr_db: of all outputs; None: not finite."""
 
     place: int
     sample: str
@@ -120,7 +120,7 @@ class Tally:
                 heapreplace(self.worst, entry)
 
     def shares(self) -> Iterator[Score]:
-        """Its scores that are shares, which cost little to make."""
+        """The model's scores that are shares of samples, which take little time to compute."""
         return (score for group in self.blocks if (score := self._share(group)) is not None)
 
     def scores(self) -> Iterator[Score]:
@@ -138,7 +138,7 @@ class Tally:
                 yield _score(group, "", blocks.interval(mean_of(group)), count)
 
     def _share(self, group: str) -> Score | None:
-        """The score of a group in which every sample counts as one, or not at all; None of others."""
+        """The score of a group of columns in which each sample counts as right or wrong; None for other groups."""
         kind, _, end = group.partition("#")
         if kind not in ("top1", "top5") and not (kind == "same" and self.rows_alike[f"rows#{end}"]):
             return None

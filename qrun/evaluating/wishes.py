@@ -1,5 +1,5 @@
-"""What a call asks for, and what is made of it: models and their references, samples, by whom,
-and when it is enough."""
+"""What a call asks for (`Wishes`), and what becomes of that (`Setup`): models, references, samples, workers,
+and when to stop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from qrun.ops import Arith
 class Wishes:
     """How a call wants its models evaluated; the fields are the options of ``qrun eval``.
 
-    labels: a file, or integers. jobs: None: as many as CPUs if that pays. against: a model, or one of RUNTIMES.
-    shuffle: a seed. until_sure: the width of the first share's interval at which it is enough, 0.01 for a point.
+    labels: a file, or integers. jobs: processes; None: one for each CPU if that pays. against: a model, or one of
+    RUNTIMES. shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 
     labels: str | Array | None = None
@@ -41,9 +41,9 @@ class Wishes:
 
 @frozen
 class Setup:
-    """What is evaluated.
+    """An evaluation, ready to begin.
 
-    rows, to: as of `Evaluator`. against: what the models are held against, in words.
+    rows, to: as in `Evaluator`. against: the reference of the models, in words; "" without one.
     order:    places of the samples in the order in which they are taken; None: as they come. labels: of all samples.
     """
 

@@ -66,11 +66,11 @@ def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
 def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[OptimizedNode, ...]:
     """What each node of the optimized, marked model stands for; `optimized` is in an order of execution.
 
-    A node claims those that its name tells, then those that its outputs tell, if no name does (see `_claims`). The
-    nodes that nobody claims have vanished in a fusion. One that claims no operator like its own goes back to the first
-    that is. What is left goes with the node that makes what it reads, if that makes no tensor of the model and so must
-    end behind it, else with those that read it. A DequantizeLinear goes with each of its readers, a QuantizeLinear with
-    what it quantizes. Nodes that only depend on constants are folded and may be in none.
+    An optimized node claims the nodes that its name tells, then those that only its outputs tell (`_claims`). Nodes
+    that nobody claims have vanished in a fusion. One that claims no operator like its own also gets the way back to the
+    first such operator. Any other node goes with the optimized node that makes what it reads, if that makes no tensor
+    of the model (and so does later nodes' work too), else with its readers. A DequantizeLinear goes with each reader, a
+    QuantizeLinear with what it quantizes. Nodes that depend on constants only are folded and may be in none.
     """
     claims = _claims(model, optimized)
     members = [set(claim) for claim in claims]
@@ -100,11 +100,11 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Optimized
 
 
 def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]:
-    """What nodes are by their names, or, where no name tells, by their outputs.
+    """For each optimized node, the model's nodes that its name tells, or, where no name tells them, its outputs.
 
-    One that only changes the layout of what another kind of node made is nothing; and of several that are named after
-    one, the others are nothing if one is like it. A node of the body of an operator that onnxruntime takes apart is
-    what those are that read it.
+    A nameless node that only changes the layout of another operator's result claims nothing. Where several optimized
+    nodes are named after one node, and some have its operator, only these claim it. A node from the body of an operator
+    that onnxruntime takes apart claims what its readers claim.
     """
     claims = [{int(mark) for mark in _MARK.findall(node.name)} for node in optimized]
     named = set[int]().union(*claims)
@@ -154,10 +154,10 @@ def tensors_of(model: Model, name: str) -> Iterator[str]:
 def _back(
     model: Model, group: set[int], owner: Mapping[int, int], kept: set[str], like: onnx.NodeProto | None = None
 ) -> set[int]:
-    """The nodes before a group that nobody owns, up to the quantizer of what they dequantize and to tensors that
-    remain.
+    """The nodes without an owner before a group: back to tensors that the optimized model has kept (`kept`), and from a
+    DequantizeLinear not back to its QuantizeLinear.
 
-    like: only the way to the first whose operator is like this one's; nothing if there is none.
+    like: only the way to the first node whose operator is like this one's; nothing if there is none.
     """
     ways = {index: [index] for index in sorted(group)}
     for index in (pending := list(ways)):
@@ -184,7 +184,7 @@ def _named(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int])
 
 
 def unmarked(model: Model, name: str) -> str:
-    """The model's name of a tensor or node that has kept it; else onnxruntime's, with what it comes from."""
+    """A tensor's name in the model, if it is a tensor of the model; else onnxruntime's name, with labels for marks."""
     for kept in tensors_of(model, name):
         return kept
     return _MARK.sub(lambda found: model.nodes[int(found[1])].label, name)

@@ -47,7 +47,7 @@ def _bind_all(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, b
 
 
 def _outputs(step: Step, args: list[Array | None], natives: NativeKernels, budget: Budget) -> dict[str, Array]:
-    """What the step makes, if that is known: small values that follow from shapes, arrays of the others' shapes."""
+    """The step's outputs as far as known: small values that follow from shapes; for others, arrays of their shapes."""
     check_types(step, args)
     bound = natives.bind(step, args, budget)
     node = step.node

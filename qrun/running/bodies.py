@@ -28,7 +28,7 @@ OFTEN, AGAIN = 3, 64
 later it is made again, if it was dropped or could not be made."""
 _NEVER = -(1 << 40)
 PATIENT = 8
-"""How often turns in one call may take too long, as also where the system gives the processor to others meanwhile."""
+"""How many calls that run many turns may take too long; a busy machine can make one of them slow by chance."""
 
 
 class BodyPrograms:
@@ -43,8 +43,8 @@ class BodyPrograms:
         self._lock = threading.Lock()
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Run) -> Sequence[Array] | None:
-        """What the graph makes; None where it is to run step by step.
-        given: what it is fed with, and takes from around it."""
+        """The graph's outputs from its native program; None where the graph must run step by step.
+        given: the graph's inputs, and the values that it reads from around it, by name."""
         again = self._known(plan, given)
         if again is None:
             return None
@@ -77,7 +77,7 @@ class BodyPrograms:
     def repeat(
         self, plan: Plan, outside: Mapping[str, Array], args: Sequence[Array], how: Round, run: Run
     ) -> Turns | None:
-        """Many runs in a row, as a Body's `repeat`; outside: what the graph takes from around it."""
+        """Run the graph for many turns in one call, as `Body.repeat`. outside: values that it reads from around it."""
         names = [value.name for value in plan.model.inputs]
         first = [a[:1].reshape(a.shape[1:]) if place in how.scanned else a for place, a in enumerate(args)]
         again = self._known(plan, {**outside, **dict(zip(names, first, strict=True))})
@@ -98,7 +98,7 @@ class BodyPrograms:
         return Turns(made.count, made.carried, made.stacked)
 
     def _one_by_one(self, plan: Plan, given: Mapping[str, Array]) -> None:
-        """If that came often: make a program again, after some runs, in which loops inside are not made in one call."""
+        """Count a call that took too long. After PATIENT of them, make a new program, without one-call inner loops."""
         self._late += 1
         if self._late < PATIENT:
             return
@@ -108,7 +108,7 @@ class BodyPrograms:
             self._runs[forms(given)] = 0
 
     def _known(self, plan: Plan, given: Mapping[str, Array]) -> Repeatable | None:
-        """The program for such values: the last one, or one that is found, or made now."""
+        """The program for values of these shapes: the one used last, one made before, or one made now; else None."""
         last = self._last
         if last is not None and last.taken(given) is not None:
             return last
@@ -116,14 +116,14 @@ class BodyPrograms:
         return None if compiled is None else Repeatable.of(compiled, given)
 
     def _turning_of(self, compiled: Compiled, plan: Plan, how: Round) -> Turning | None:
-        """The program, to run many times in a row; None where Python has to do something in between."""
+        """What runs the program for many turns in one call; None where Python must do something between two turns."""
         last, key = self._turning, (how.scanned, how.until)
         if last is None or last[0] is not compiled or last[1] != key:
             last = self._turning = compiled, key, _turning(compiled, plan, how)
         return last[2]
 
     def ran(self, plan: Plan, given: Mapping[str, Array], events: Sequence[NodeEvent]) -> None:
-        """It ran step by step, with these events."""
+        """Note that the graph ran step by step, with these events; after OFTEN such runs a program can be made."""
         key = forms(given)
         with self._lock:
             while key not in self._runs and len(self._runs) >= KEPT:
@@ -134,8 +134,8 @@ class BodyPrograms:
 
 
 def _directly(again: Repeatable, given: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-    """What the graph makes, without an account of every array;
-    None where there must be one, or it takes more than that."""
+    """The graph's outputs, without counting the memory of each array;
+    None where a limit of time or memory, or the program itself, does not allow that."""
     if again.compiled.direct is None or budget.deadline is not None:
         return None
     try:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
-    events: of its steps, as they will be in each run but for the times.
-    natives: the native kernels; of a program that another process made, only those of graphs inside nodes,
-    None without such.
-    flat: the plan, if branches stand in place of Ifs in it:
-    then `timed` tells of the steps of the plan that it was made of.
+    events: the events of its steps, which are the same in each run, except for the times.
+    natives: the native kernels; in a program that another process made, only those of graphs inside nodes,
+    None if there are no such graphs.
+    flat: set if nodes of inner graphs stand in place of an If, Loop or Scan in the plan;
+    `timed` then gives the events of the original plan's steps.
     """
 
     plan: Plan
@@ -49,14 +49,14 @@ class Compiled:
 
     @cached_property
     def direct(self) -> Direct | None:
-        """What runs it with little Python, if that can be, and nothing is to be looked at after the run."""
+        """Runs the program with little Python; None if that is impossible, or if a value must be checked afterwards."""
         from qrun.native.plan.program import Direct
 
         return None if self._needs else Direct.of(self.program, self.plan.keep)
 
     def run_directly(self, feeds: Mapping[str, Array], budget: Budget) -> dict[str, Array] | None:
-        """What `direct` makes of checked feeds; None where that is not for it.
-        budget: counts what steps make, and claim.
+        """The outputs that `direct` computes from checked feeds; None where only `run` can compute them.
+        budget: counts the arrays that steps outside the program make, and the memory that they claim.
 
         Raises whatever the kernels that run elsewhere raise; then the steps must run one by one."""
         this_run = ProgramRun(budget, UNTIMED, None, "", {})
@@ -78,8 +78,8 @@ class Compiled:
         timed: bool = True,
         path: str = "",
     ) -> StampedResult:
-        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes. timed: whether it is
-        to tell how long things took. path: of the plan's graph, as a Run has it.
+        """Run once. feeds: already counted in the budget. inside: receives what happens in graphs inside nodes.
+        timed: whether times are measured. path: of the plan's graph, as in `Run`.
 
         Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by
         one. Raises TimeLimitError.
@@ -99,7 +99,7 @@ class Compiled:
             late = self._late(error, budget)
             if (
                 late is None and self._needs and not isinstance(error, LimitError)
-            ):  # it may have run on what nothing made
+            ):  # the run may have needed a branch that the plan leaves out
                 raise _undecided() from error
             if late is None:
                 raise
@@ -116,7 +116,7 @@ class Compiled:
         return self.flat.needed if self.flat else ()
 
     def _inside(self, ran: StampedResult, path: str) -> Iterator[Happening]:
-        """What happened at nodes of branches that stand in place of Ifs."""
+        """What happened at nodes of inner graphs that stand in place of an If, Loop or Scan."""
         from qrun.native.plan.stamps import times
 
         assert self.flat is not None
@@ -125,7 +125,7 @@ class Compiled:
         return self.flat.inside(spans, lambda guard: int(guard not in ran.unmet), path, ran.inside)
 
     def turned(self, made: Turned, path: str) -> Iterator[Happening]:
-        """What happened at the nodes in so many runs in a row."""
+        """What happened at each node in all the turns that one call made."""
         events, spans, count = self.events, list(made.spans), made.count
         if self.flat is not None:
             yield from self.flat.inside_turns(made, path)
@@ -140,7 +140,7 @@ class Compiled:
         return found or self.plan.steps[item].node
 
     def _late(self, error: Exception, budget: Budget) -> Exception | None:
-        """What is to be raised for a run that took too long, with the node in it."""
+        """The error to raise if `error` says that the run took too long, with the node's place in it; else None."""
         from qrun.native.errors import Late
 
         if not isinstance(error, Late):
@@ -187,7 +187,7 @@ class Timed(LaterEvents):
         )
 
     def _steps(self, joined: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """The nodes' indices by the item that does the work of several."""
+        """For each item that does the work of several nodes: the indices of these nodes."""
         found: dict[int, list[int]] = {}
         for item, doer in sorted(joined.items()):
             found.setdefault(doer, [doer]).append(item)

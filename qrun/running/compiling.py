@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @frozen
 class Compiler:
-    """Makes the programs of a model's plans. calls: whether they call what has no native kernel themselves, rather than
-    end there (running/foreignsteps.py)."""
+    """Makes the programs of a model's plans. calls: whether a program calls the reference kernel of a step that has no
+    native one by itself, instead of handing the step back to Python (running/foreignsteps.py)."""
 
     natives: NativeKernels
     arith: Arith
@@ -43,9 +43,9 @@ class Compiler:
     ) -> Compiled | None:
         """The program of a plan; None if an operation refuses it.
 
-        events: of its steps. infos: of all tensors. fed: names of what it is fed with.
+        events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
         shapes: values that follow from shapes.
-        bounds: what runs each step. loose: what may have any shape. flat: what the plan is that of, if it is flat.
+        bounds: what runs each step. loose: what may have any shape. flat: where the steps of a flat plan come from.
         """
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
@@ -99,7 +99,7 @@ class Compiler:
 def _given(
     plan: Plan, items: Sequence[Item], infos: Mapping[str, TensorInfo], fed: Iterable[str]
 ) -> dict[Key, Operand]:
-    """What comes as arrays: what is fed, and what steps make which run elsewhere."""
+    """Shape and type of each value that enters the program as an array: fed, or made by a step outside the program."""
     from qrun.native.machine.operation import Operand
     from qrun.native.plan.items import PythonStep
 
@@ -113,8 +113,8 @@ def _given(
 
 
 def _stages(step: Step, kernel: NativeKernel) -> Item:
-    """The kernel's stages on the node's values; those between them, and outputs without a name,
-    have keys of their own."""
+    """The kernel's stages, applied to the node's values. Values between two stages, and outputs without a name,
+    get keys of their own."""
     from qrun.native.plan.items import Task, item_of
 
     node = step.node

@@ -29,7 +29,7 @@ def crewed(
 
     start: called in each process with the threads that it may use; returns what does a task. Like tasks and results it
            is pickled.
-    lost:  the result of a task that, alone in work, ended its process three times.
+    lost:  makes the result of a task that was begun three times and never ended, as a process died each time.
     """
     crew = _Crew(start, jobs)
     more = True
@@ -46,7 +46,7 @@ def crewed(
 
 
 class _Crew(Generic[Task, Result]):
-    """The processes. Suspects are tasks that may have ended one, with how often; they are done one at a time."""
+    """The pool of processes. Suspects: tasks that may have ended a process, and how often; they run one at a time."""
 
     def __init__(self, start: Callable[[int], Callable[[Task], Result]], jobs: int) -> None:
         self._start, self._jobs = start, jobs
@@ -89,7 +89,7 @@ class _Crew(Generic[Task, Result]):
             self._renew()
 
     def _renew(self) -> None:
-        """New processes in place of those of which one has died, and with it all."""
+        """Start a new pool: when one process dies, its whole pool is lost. Unfinished tasks become suspects."""
         self._suspects += [(task, tries + 1) for task, tries in self._pending.values()]
         self._pending.clear()
         self.end()

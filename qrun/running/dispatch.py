@@ -60,15 +60,15 @@ class KernelBinding:
         return tuple([blank(found[place].shape, found[place].dtype) for place in range(len(found))])
 
     def wait(self) -> None:
-        """Until its kernels are compiled."""
+        """Wait until its kernels are compiled."""
         for stage in self.kernel.stages if self.kernel else ():
             for call in stage.operation.tight:
                 _ = call.kernel.address
 
 
 class Bodies(Protocol):
-    """What runs a graph inside a node otherwise than step by step (running/bodies.py). run: of running/steps.py,
-    events: of running/events.py."""
+    """Runs a graph inside a node as native programs (running/bodies.py). run: a `Run` of running/steps.py;
+    events: NodeEvents of running/events.py."""
 
     def run(self, plan: Plan, given: Mapping[str, Array], run: Any) -> Sequence[Array] | None: ...
 
@@ -82,9 +82,9 @@ class Bodies(Protocol):
 class NativeKernels:
     """The native kernels of one model. Safe to use from several threads.
 
-    literal: why nodes, by index, were left in float by the passes that look for integer operators.
-    derived: the tensors that follow from shapes, where that is known.
-    lenders: of nodes, by index, the kernels of another graph that has the node too, and its step there.
+    literal: by node index, why the passes that look for integer operators left the node in float.
+    derived: names of the tensors whose values follow from shapes.
+    lenders: by node index, the native kernels of another graph that also has this node, and the node's step there.
 
     bodies: the programs of a graph inside a node, None where it runs step by step; of_bodies: makes them of kernels.
     """
@@ -116,7 +116,7 @@ class NativeKernels:
         self._lock = threading.Lock()
 
     def inside(self, step: Step, name: str) -> NativeKernels:
-        """Those of a graph inside a step, by the name of its attribute."""
+        """The native kernels of a graph inside a step. name: the attribute that holds the graph."""
         if step.node.index in self.lenders:
             natives, own = self.lenders[step.node.index]
             return natives.inside(own, name)
@@ -201,7 +201,7 @@ class NativeKernels:
         return found
 
     def _sized(self, index: int, key: Key) -> KernelBinding | None:
-        """The binding with the sizes of one of a node that differs in constants only, if there is one."""
+        """A binding made by giving this node's first kernel the sizes of its leader's (Twins); None if it has none."""
         leader = self._twins.leader(index, key)
         found = None if leader is None else self._bound[leader].get(key)
         if found is None or found.kernel is None:
@@ -214,8 +214,8 @@ class NativeKernels:
         return made
 
     def _kind(self, step: Step) -> int | None:
-        """A number that nodes share which differ in their inputs only;
-        None for one with an attribute that is an array."""
+        """A number that is the same for all nodes that differ only in their inputs;
+        None for a node with an attribute that is an array."""
         attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in step.node.attributes.items()
@@ -253,7 +253,7 @@ class NativeKernels:
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _reason(self, step: Step, reason: str) -> str:
-        """Why the reference kernel runs; programs have what is the same in each run as a constant."""
+        """Why the reference kernel runs: the reason given, unless the results are constants of every program."""
         made = {name for name in step.node.outputs if name}
         if not made or not made <= self.derived:
             return reason
@@ -270,7 +270,7 @@ class NativeKernels:
         return derived_tensors(self.model, shapes=False)
 
     def _memo_of(self, node: Node) -> Memo:
-        """What the node's kernels share: nothing if an input follows from shapes, a constant of each kernel."""
+        """The memo that the node's kernels share; a new one for each kernel if an input follows from shapes."""
         if any(name in self.derived for name in node.inputs):
             return Memo()
         return self._memos.setdefault(node.index, Memo())

@@ -56,7 +56,7 @@ class DryRun:
 def dry_run(plan: Plan, feeds: Mapping[str, Array], run: Run) -> DryRun | None:
     """What `execute` would tell of these checked feeds, with all native kernels made; None where only computing tells.
 
-    Raises what that raises.
+    Raises what `execute` raises.
     """
     values = DryValues({**plan.model.constants, **feeds})
     hold_feeds(plan.model, feeds, run.budget)
@@ -87,9 +87,9 @@ def program_ahead(
     budget: Budget,
 ) -> KeptProgram | None:
     """Make the native program for these checked feeds before any run, if shapes tell all that it takes, and compile its
-    kernels. Returns it if it is to observe, and can; `programs` has it in any case. budget: of what is never held.
+    kernels. Returned if `observe` and the program can observe; `programs` keeps it anyway. budget: of the dry run only.
 
-    What a run step by step refuses is left to that, which tells it in the words of the reference.
+    An error is left to the run step by step, which reports it in the words of the reference kernel.
     """
     if programs is None or not programs.foretold:
         return None

@@ -29,8 +29,8 @@ class DryStep:
 
 
 class DryValues:
-    """held: arrays that take the memory that values take, or none where that is not counted, by name; known: those that
-    have their elements too."""
+    """The values of a dry run. held: by name, an array as large as the value, or one without memory where memory is not
+    counted; known: names of the values whose elements are known too."""
 
     def __init__(self, known: dict[str, Array]) -> None:
         self.held, self.known = known, set(known)
@@ -48,7 +48,7 @@ def dry_step(step: Step, values: DryValues, run: Run) -> DryStep | None:
     node, natives = step.node, run.natives
     assert natives is not None
     derived, held, known = natives.derived, values.held, values.known
-    # elements that follow from shapes are to be known where they are few
+    # a small value that follows from shapes must have known elements
     if step.bodies or any(n in derived and n not in known and held[n].size <= SMALL for n in node.inputs):
         return None
     args = [held[name] if name in known else values.shown(name) for name in node.inputs]
@@ -90,7 +90,7 @@ def _made(
 
 
 def _room(bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
-    """The memory that a native kernel's results take."""
+    """Arrays that take the memory of a native kernel's results; the kernel's own claims of memory are checked first."""
     kernel = bound.kernel
     assert kernel is not None
     for shape, itemsize, what in bound.claims:
@@ -99,7 +99,7 @@ def _room(bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
 
 
 def _told(step: Step, bound: KernelBinding, args: list[Array | None], ctx: Context) -> Any:
-    """The results of a step that sees shapes and small values only, in the memory that they take."""
+    """The results of a step that reads only shapes and small values, in arrays that take the memory of a real run."""
     if bound.kernel is None:
         return reference(step, args, ctx)
     made = _room(bound, args, ctx)

@@ -34,9 +34,9 @@ class RunResult:
     peak bytes of live tensors and claimed scratch.
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
-    reference kernels observe what native ones cannot; aside_ns: how long it did.
+    reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
     first_ns: of the first run, if duration_ns and the events' times are those of the fastest of `runs`; else 0.
-    inside:   one event per node of the graphs inside nodes that ran, in the order in which they did first.
+    inside:   one event per node that ran in a graph inside a node, ordered by the node's first run.
     """
 
     outputs: Mapping[str, Array]
@@ -60,13 +60,13 @@ class RunResult:
 
 @changeable
 class RunLimits:
-    """What a run may take, as `Session` has it, from the next run on."""
+    """What a run may take, from the next run on: max_memory in bytes, max_time in seconds; None as in `Session`."""
 
     max_memory: int | None
     max_time: float | None
 
     def allow(self, nbytes: int) -> bool:
-        """Whether a run that holds so many bytes at most, and no more, needs no account."""
+        """Whether a run that never holds more than this many bytes may go without an account of memory and time."""
         return self.max_time is None and nbytes <= (SMALL if self.max_memory is None else min(self.max_memory, SMALL))
 
     def budget(self) -> Budget:
@@ -89,17 +89,17 @@ class RunRequest:
 
 @changeable
 class RunsLeft:
-    """A program that is to be kept for later processes when it has run so often again."""
+    """Counts down the runs after which a program is kept for later processes. left: how many runs remain."""
 
     left: int
 
 
 @frozen
 class Repeatable:
-    """A program that has run, and the forms of its inputs, of which at least as many are fed: other feeds of these
-    forms are known to fit the model, and are the program's. awaited: what counts its runs, if something does. direct:
-    what runs it with little Python, if that can be; nbytes: what such a run holds at most,
-    without what steps elsewhere make."""
+    """A program that has run, ready to run again on feeds of the same forms, which need no further check. forms: name,
+    shape and type of each input. awaited: counts the runs until the program is kept, None if nothing counts. direct:
+    runs the program with little Python, None if that is impossible; nbytes: the most bytes that such a run holds,
+    without the arrays of steps that run outside the program."""
 
     compiled: Compiled
     forms: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -115,8 +115,8 @@ class Repeatable:
         return cls(compiled, forms, awaited, direct, nbytes)
 
     def made(self, feeds: Mapping[str, Array], limits: RunLimits) -> dict[str, Array] | None:
-        """The outputs as a caller gets them; None where it does not take these feeds,
-        or they take a run that can tell more."""
+        """The outputs as a caller gets them; None where the feeds have other forms, or where the longer way
+        (`run_program`, then step by step) must be taken."""
         if self.direct is None or self.awaited is not None or not limits.allow(self.nbytes):
             return None
         values = self.taken(feeds)
@@ -128,12 +128,12 @@ class Repeatable:
             made = self.compiled.run_directly(values, budget)
             outputs = own_outputs(made, values, model, budget) if made else {}
             _check_outputs(model, outputs)
-        except Exception:  # that run has the words for it
+        except Exception:  # the longer way reports it
             return None
         return {name: unwrapped(value) for name, value in outputs.items()} if made else None
 
     def counted(self) -> bool:
-        """Count another run; False for the one after which the program is to be kept, which is no mere repetition."""
+        """Count another run; False for the run after which the program is to be kept: `Runs.run` must see to that."""
         if self.awaited is None:
             return True
         if self.awaited.left <= 1:
@@ -142,9 +142,9 @@ class Repeatable:
         return True
 
     def taken(self, feeds: object) -> dict[str, Array] | None:
-        """The feeds, if they are plain arrays of the same names, shapes and types; not of objects, which may be
-        anything. In a dict of its own: another thread may put others into the caller's,
-        and kernels read what was looked at."""
+        """A new dict of the feeds, if they are plain arrays of the same names, shapes and types; None if not, and None
+        for arrays of objects, which may hold anything. The dict is new because another thread may change the caller's
+        dict, and kernels must read the arrays that were checked here."""
         if type(feeds) is not dict or len(feeds) != len(self.forms):
             return None
         taken: dict[str, Array] = {}

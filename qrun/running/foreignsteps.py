@@ -1,4 +1,4 @@
-"""Steps without a native kernel as items of a native program that calls them: their shapes are those that were seen."""
+"""Steps without a native kernel, as items of a native program that calls their reference kernels on known shapes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def foreign_item(
     engine: Engine, plan: Plan, item: int, infos: Mapping[str, TensorInfo], arith: Arith
 ) -> Task | Chain | None:
-    """The step of this number as what calls its reference kernel; None where it must run elsewhere: it has graphs
-    inside, or values that are no arrays of numbers. infos: of all tensors.
+    """The item that calls the reference kernel of step number `item`; None where the step must run outside the program:
+    it has graphs inside, or values that are no arrays of numbers. infos: of all tensors.
     """
     from qrun.native.errors import Declined
     from qrun.native.kernels.foreign import Foreign
@@ -46,10 +46,10 @@ def foreign_item(
 
 
 class _Called:
-    """What the reference kernel of a step makes.
+    """Calls the reference kernel of a step.
 
-    It may claim some memory beyond what it reads and makes; where it claims more, the run's own account must tell: step
-    by step.
+    The kernel may claim a limited amount of memory beyond its inputs and outputs. If it claims more, the run goes
+    step by step instead, where the run's own budget decides.
     """
 
     def __init__(self, plan: Plan, item: int, arith: Arith, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Tensors whose shapes differ from run to run, and one program for runs that differ in these only."""
+"""Tensors whose shapes change from run to run, and one program for runs that differ only in these shapes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Shape = tuple[int, ...]
 
 @frozen
 class Loose:
-    """What of a plan is not bound to shapes.
+    """The part of a plan that a program does not bind to shapes.
 
-    tensors: may have any shape, or other values where values follow from shapes; only loose steps read them. steps:
-    numbers of those that read or make such tensors. All else that they make has the shapes that were planned,
-    which each run checks.
+    tensors: may have any shape, or, where their values follow from shapes, any values; only loose steps read them.
+    steps: numbers of the loose steps, which read or make such tensors. Their other outputs must have the planned
+    shapes, which each run checks.
     """
 
     tensors: frozenset[str]
@@ -36,9 +36,9 @@ class Loose:
         sized: frozenset[str] = frozenset(),
         derived: frozenset[str] = frozenset(),
     ) -> Loose:
-        """unsteady: tensors whose shapes follow from values: what is made of them may have any shape too.
+        """unsteady: tensors whose shapes follow from values; all that is computed from them may have any shape too.
 
-        sized: those whose shapes follow from those of inputs, and such inputs. derived: those that follow from shapes.
+        sized: inputs whose shapes change, and tensors whose shapes follow from these. derived: see `derived_tensors`.
         """
         free, tensors, steps = set[str](), set(sized), set[int]()
         for number, step in enumerate(plan.steps) if unsteady or sized else ():
@@ -55,16 +55,16 @@ class Loose:
 
 @frozen
 class AnyShapes:
-    """A program for runs with inputs of which some may have any shape.
+    """A program for runs in which some inputs may have any shape.
 
-    shapes: of the others, None of these, and types; by name. compiled: None where too few steps read nothing of them.
+    shapes: by input name, shape (None: any) and type. compiled: None where too many steps depend on these inputs.
     """
 
     shapes: Mapping[str, tuple[Shape | None, np.dtype[Any]]]
     compiled: Compiled | None
 
     def takes(self, feeds: Mapping[str, Array]) -> bool:
-        """Whether inputs are those that the program was made for."""
+        """Whether these inputs fit `shapes`, for which the program was made."""
         if len(feeds) != len(self.shapes):
             return False
         for name, array in feeds.items():
@@ -75,7 +75,7 @@ class AnyShapes:
 
 
 def varying(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
-    """The tensors that had another type or shape in one of two runs of the same nodes."""
+    """The tensors whose type or shape differed between two runs of the same nodes."""
     infos = {info.name: info for event in before for info in event.outputs}
     made = (info for event in after for info in event.outputs)
     return frozenset(info.name for info in made if infos.get(info.name, info) != info)

@@ -4,8 +4,8 @@
     architectures. Communications of the ACM 52(4), 2009.
 
 A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / bandwidth); which of the two is larger
-bounds it. Its share of the roof is that time by the time it took, which equals its multiply-adds per second by
-min(peak, intensity * bandwidth).
+bounds it. Its share of the roof is this least time divided by the time it took, which equals its multiply-adds per
+second divided by min(peak, intensity * bandwidth), where intensity is m / b.
 
 The peak is that of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles where
 the CPU has them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and
@@ -83,7 +83,7 @@ def this_machine(
 
     Measured once (about a quarter of a second), then kept where compiled kernels are: `cache` is as for Session. Other
     processors, numbers of threads, instruction sets and versions of qrun are measured for themselves.
-    known: an earlier result that something was faster than; it is measured once more, and the faster of both is kept.
+    known: an earlier result that a node has exceeded: all is measured once more, and of each number the better is kept.
     """
     try:
         from qrun.native.emit.isa import choose

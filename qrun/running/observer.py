@@ -1,4 +1,4 @@
-"""Looking at what a program makes while it runs, for what the reference kernels would have observed."""
+"""Finds out, from the results of a program while it runs, what the reference kernels would have observed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Observer:
         return self.clock.now()
 
     def look(self, item: int, value: Callable[[Any], Array]) -> None:
-        """See whether the step's result leaves the reference kernel nothing to observe; run that if not."""
+        """Run the reference kernel on the step's inputs, unless its result shows that there is nothing to observe."""
         plan, listing = self._kept.compiled.plan, self._kept.compiled.program.listing
 
         def seen(name: str) -> Array:

@@ -39,7 +39,7 @@ class Profile(InNotebook):
     node_ns:     [nodes, runs], ns.
     last:        the last timed run, with shapes, multiply-adds and peak bytes.
     interrupted: Ctrl-C ended the measurement early; `asked` runs were to be made (None: as many as fit).
-    prepare_ns:  what the runs before the warm-up took, in which kernels and programs were made, with making them.
+    prepare_ns:  duration of the runs before the warm-up, which make kernels and programs; includes the time for that.
     watched_ns:  duration of the runs that `node_ns` is of, where a profiler that slows them took the nodes' times in
                  runs of its own; () where they are those of `run_ns`.
     """
@@ -76,7 +76,7 @@ class TimedRunner:
     """Something to measure. run: one run. prepare: how many runs make kernels and programs, before any warm-up.
 
     most:   no more timed runs than this, None for as many as the others.
-    settle: seconds after which its threads sleep that wait for more work.
+    settle: seconds after a run until its threads, which wait for more work, sleep.
     """
 
     run: Callable[[], RunResult]
@@ -135,9 +135,9 @@ def measure(
 def measure_in_turns(
     runners: Sequence[TimedRunner], runs: int | None, warmup: int, seconds: float, progress: Progress | None = None
 ) -> list[Profile]:
-    """As `measure`, for several: in each round every one of them runs, BURST times if there are others, and another one
-    is first, so that what else the machine does meets them alike, and none while threads of the one before are awake.
-    seconds: for all of them together.
+    """As `measure`, for several runners. In each round every runner runs, BURST times if there are others, and each
+    round begins with another runner, so that other work of the machine slows all of them alike. Between two runners it
+    waits until the threads of the first sleep (`settle`). seconds: for all runners together.
     """
     taken = [_Samples(runner, warmup) for runner in runners]
     burst, order = 1 if len(taken) == 1 else BURST, list(taken)

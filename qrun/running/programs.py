@@ -1,4 +1,4 @@
-"""Native programs of a session: made when a plan has run once with some shapes of inputs, used from then on."""
+"""Native programs of a session: made before or after a plan's first run with inputs of some shapes, then reused."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Programs:
     Tensors whose shapes differed between runs with inputs of the same shapes, as results of NonZero do, and what is
     made of them, may have any shape in programs that are made from then on: their steps run in Python.
 
-    calls: whether programs call what has no native kernel themselves, rather than end there (running/foreignsteps.py);
-    repeats: whether they make turns of loops themselves, whose number only a run tells (running/flat/repeats.py).
-    foretold: whether shapes tell all that a run takes, as far as that was tried.
+    calls: whether a program itself calls the reference kernels of steps without a native one (running/foreignsteps.py);
+    repeats: whether a program itself makes the turns of a loop whose number only a run tells (running/flat/repeats.py).
+    foretold: False once a dry run found that shapes do not tell all that a program needs.
     """
 
     def __init__(self, natives: NativeKernels, arith: Arith, calls: bool = False) -> None:
@@ -106,7 +106,7 @@ class Programs:
         infos: Mapping[str, TensorInfo],
         bounds: Sequence[KernelBinding | None],
     ) -> Compiled | None:
-        """The program for such inputs, made before they have run. Until they come again it displaces none that did.
+        """The program for such inputs, made before they run. Until they come again it displaces only others made ahead.
 
         infos: of all tensors; bounds: what runs each step.
         """
@@ -123,9 +123,9 @@ class Programs:
         return made
 
     def of_any_shapes(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
-        """The program for inputs of which some had other shapes in each of the last runs, where most steps do not
-        depend on these; made now if two such runs were seen. None for shapes that it ran with lately: those that come
-        again are to have a program of their own."""
+        """The program in which the inputs that changed their shapes in the last runs may have any shape, if most steps
+        do not depend on them; made now if two such runs were seen. None for shapes with which it ran lately: shapes
+        that come again get a program of their own."""
         key = _key(plan, feeds)
         with self._lock:
             if key in self._met:
@@ -143,7 +143,7 @@ class Programs:
             return found.compiled
 
     def _of_any_shapes(self, plan: Plan, key: Key) -> AnyShapes | None:
-        """Made of the last two runs with inputs of these types, in another shape each; None if there were none."""
+        """Made from the last two runs with inputs of these types and different shapes; None if there were no two."""
         made = [(k, m.events) for kept in (self._made, self._ahead) for k, m in kept.items() if m and not m.flat]
         alike = {k: events for k, events in (*made, *self._seen.items()) if (k[0], _types(k)) == (key[0], _types(key))}
         if len(alike) < 2 or any(step.bodies for step in plan.steps):
@@ -168,12 +168,12 @@ class Programs:
             return bool(found and found.compiled and found.takes(feeds) and _key(plan, feeds) not in self._met)
 
     def returning(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether inputs mostly come again: some did, and few programs that were made ahead wait for it;
-        or these did."""
+        """Whether to expect that inputs of these shapes come again: others did, and fewer than KEPT_AHEAD programs made
+        ahead still wait to be used again; or these did."""
         return (bool(self._made) and len(self._ahead) < KEPT_AHEAD) or self.returned(plan, feeds)
 
     def returned(self, plan: Plan, feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for any shapes ran with these lately."""
+        """Whether the program for any shapes ran with inputs of these shapes lately."""
         return _key(plan, feeds) in self._met
 
     def made_ahead(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
@@ -213,7 +213,7 @@ class Programs:
     def _learned(
         self, plan: Plan, fed: dict[str, TensorInfo], events: Sequence[NodeEvent]
     ) -> tuple[dict[str, TensorInfo], dict[str, Array], list[KernelBinding | None]]:
-        """Of a run with these events: all tensors by name, values that follow from shapes, what ran each step."""
+        """What a run's events tell: all tensors by name, the values that follow from shapes, each step's binding."""
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)} | fed
         shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         return infos, shapes, [self.natives.bound(step, infos, shapes) for step in plan.steps]
@@ -224,8 +224,8 @@ def _infos(arrays: Mapping[str, Array]) -> dict[str, TensorInfo]:
 
 
 def surplus(sizes: Mapping[K, int], most: int = 0) -> list[K]:
-    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last.
-    most: how many stay, KEPT for 0."""
+    """The programs to drop, the first ones, until at most `most` programs and KEPT_BYTES are left; never the last one.
+    sizes: bytes of each program, in order. most: 0 stands for KEPT."""
     keys, left, room = list(sizes), len(sizes), sum(sizes.values())
     while left > 1 and (left > (most or KEPT) or room > KEPT_BYTES):
         room -= sizes[keys[-left]]

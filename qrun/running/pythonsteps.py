@@ -1,4 +1,4 @@
-"""Steps of a native program that run in Python: what does not depend on values is found out once."""
+"""Steps of a native program that run in Python; what does not depend on their values is found out only once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qrun.running.typecheck import check_types
 
 
 class Observing(Protocol):
-    """Who looks at what a program makes (native/plan/instance.py),
-    and gets what the steps that run elsewhere observe."""
+    """An observer of a program's run: `look` sees results while it runs (native/plan/instance.py),
+    `found` receives what steps observe that run outside the program."""
 
     items: Sequence[int]
     found: dict[int, tuple[Observation, ...]]
@@ -32,8 +32,8 @@ class Observing(Protocol):
 
 @changeable
 class ProgramRun:
-    """What the steps of one run share. inside: gets what happens in graphs inside nodes. path: of the plan's graph, as
-    a Run has it. told: what happened at steps where that is not the same in each run, by item.
+    """What the Python steps of one run share. inside: receives what happens in graphs inside nodes. path: of the plan's
+    graph, as in `Run`. told: by item, the events of the steps whose events differ from run to run.
     """
 
     budget: Budget
@@ -105,10 +105,10 @@ class BoundStep:
 
 
 class LooseStep(BoundStep):
-    """A step that is bound to no shapes: they follow from values, or differ from run to run. It is bound to those that
-    it meets in a run, unless that takes longer than the reference kernel does.
+    """A step whose shapes follow from values or differ from run to run. Each run binds it to a kernel for the shapes
+    that it meets; for inputs of at most FEW elements the reference kernel runs, as it takes less time than binding.
 
-    before: what happened when it ran step by step.
+    before: the step's event in the run step by step.
     """
 
     def __init__(self, plan: Plan, item: int, before: NodeEvent, arith: Arith, natives: NativeKernels | None) -> None:

@@ -50,8 +50,8 @@ PLANS = 8
 class Runs:
     """All runs of a model with the same constants. Safe to use from several threads.
 
-    model: its inputs are what is fed. engine: None on the reference backend.
-    plans: by names of outputs, and whether runs observe.
+    model: all of its inputs are fed. engine: None on the reference backend.
+    plans: by the names of the outputs, and by whether runs of a fused graph observe.
     """
 
     def __init__(self, model: Model, engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits) -> None:
@@ -110,7 +110,7 @@ class Runs:
         return result
 
     def _run_own(self, asked: RunRequest) -> RunResult:
-        """Run a program of this process where there is one, else step by step; and learn what a program takes."""
+        """Run a program of this process if there is one, else step by step, and learn what making a program needs."""
         keep, values, budget = asked.keep, asked.values, asked.budget.anew()
         chosen = self.prepared(keep, asked.observe)
         opening = self.kept is not None and self.kept.opens(keep, values)
@@ -206,7 +206,7 @@ class Runs:
             return found
 
     def _compiled(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> Compiled | None:
-        """The program for what an observing run was asked for and given."""
+        """The program for the outputs and inputs of `first`, an observing run."""
         kept = self.kept.find(keep, True, values) if self.kept else None
         if kept is not None:
             return kept.compiled
@@ -222,7 +222,7 @@ class Runs:
         return found
 
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
-        """What the next run may repeat, if it asks for the graph's outputs too."""
+        """Let the next run repeat this program, if this run asked for the graph's outputs."""
         if asked.keep == self.names(None):
             awaited = self.kept.awaited(asked.keep, asked.values) if self.kept else None
             self.again = Repeatable.of(compiled, asked.values, awaited)
@@ -247,12 +247,12 @@ class Runs:
     def _keep_program(
         self, made: Compiled | None, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult
     ) -> None:
-        """Keep a program that runs which do not observe made, where one is wanted."""
+        """Keep a program of runs that do not observe, if `KeptPrograms.wants` says so."""
         if self.kept is not None and self.kept.wants(keep, values):
             self.kept.add(made, self._serves(keep, False), values, first)
 
     def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
-        """Which runs a program of such a run serves: those that observe, those that do not, or both."""
+        """Which runs the program of a run serves: those that observe (True), those that do not (False), or both."""
         plain = self.plans.get((keep, False))
         shared = keep == self.names(None) and plain is not None and not has_tables(plain.plan.model)
         return (observe, not observe) if shared else (observe,)
@@ -290,7 +290,7 @@ class Runs:
 class Prepared:
     """A plan and what runs it.
 
-    groups: the model's nodes that a node stands for; reasons: why nodes stand for themselves; both by index.
+    groups: by index of a planned node, the model's nodes that it stands for; reasons: by index, why one is not fused.
     """
 
     plan: Plan

@@ -1,9 +1,9 @@
-"""Inputs that are fed the same values run after run, as weights that no initializer has:
-constants of runs of their own.
+"""Inputs that are fed the same values run after run, such as weights that are no initializers:
+they become constants of separate `Runs`.
 
-Kernels of many nodes want their parameters constant, which they prepare once. Where a program has a node without a
-kernel, and the same values come for its parameters again, these are copied and taken for constants. Each run compares
-what it is fed with the copies, byte by byte, and is one of any others where they differ.
+Native kernels of many nodes need constant parameters, which they prepare once. Where a program has a node without a
+native kernel, and its parameters are fed the same values again, these values are copied and taken for constants. Each
+run compares its feeds with the copies, byte by byte, and uses the usual `Runs` where they differ.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from qrun.running.runs import Runs
 CHANGES = 4
 """How often values may differ from those of the run before, until they are no longer compared."""
 LARGEST = 1 << 28
-"""Bytes of which copies are made at most."""
+"""The most bytes of inputs that are copied."""
 
 
 @frozen
 class Held:
-    """Runs of which these inputs, by name, are constants. slow: how many steps ran without a native kernel before."""
+    """Runs in which these inputs are constants. slow: how many steps ran without a native kernel before that."""
 
     values: Mapping[str, Array]
     runs: Runs
@@ -38,9 +38,9 @@ class Held:
 
 
 class SameFeeds:
-    """The runs of a model for its own outputs. Safe to use from several threads.
+    """The runs of a model for the graph's outputs. Safe to use from several threads.
 
-    runs: those of any feeds; make: those of another model. native: whether there are native kernels.
+    runs: for any feeds; make: makes the Runs of another model. native: whether there are native kernels.
     """
 
     def __init__(self, runs: Runs, make: Callable[[Model], Runs], native: bool) -> None:
@@ -72,13 +72,13 @@ class SameFeeds:
                 result = runs.run(own, None, False, timed)
             except TimeLimitError:
                 raise
-            except QrunError:  # the other runs have the words for it, or more room
+            except QrunError:  # the usual runs may need less memory, or else report it
                 return self._runs.run(feeds, None, False, timed)
         self._learn(runs, feeds)
         return result
 
     def _chosen(self, feeds: Mapping[str, Array]) -> tuple[Runs, Mapping[str, Array]]:
-        """The runs that one with these feeds is one of, and what they are fed."""
+        """The Runs that take these feeds, and the feeds without the inputs that are constants there."""
         held = self._held
         if held is None or not isinstance(feeds, Mapping) or self._runs.limits.max_memory is not None:
             return self._runs, feeds
@@ -90,7 +90,7 @@ class SameFeeds:
         return self._runs, feeds
 
     def _learn(self, runs: Runs, feeds: Mapping[str, Array]) -> None:
-        """Look at what a run was fed, and at what runs its steps."""
+        """After a run: look for inputs that get the same values again, and whether taking them for constants pays."""
         settled = not self._left or self._pays or runs.again is None or runs.limits.max_memory is not None
         if settled or not self._lock.acquire(blocking=False):
             return
@@ -117,7 +117,7 @@ class SameFeeds:
             self._last = {name: _copied(array) for name, array in given.items()}
 
     def _hold(self, values: Mapping[str, Array]) -> None:
-        """Make the runs of which these are constants, unless other steps would then run: what is fused may differ."""
+        """Make the Runs in which these values are constants, unless nodes would then be fused differently."""
         model, self._last = self._runs.model.settled(), {}
         inputs = tuple(value for value in model.inputs if value.name not in values)
         runs = self._make(replace(model, inputs=inputs, constants={**model.constants, **values}))
@@ -128,8 +128,8 @@ class SameFeeds:
 
 
 def parameters(runs: Runs) -> list[str]:
-    """The inputs that one step reads, of those whose kernels might take it if it were constant,
-    and not as its first input."""
+    """The inputs that only one step reads, not as its first input, where that step has no native kernel now but might
+    have one if the input were constant."""
     model, counts = runs.model, Counter(v.name for v in runs.model.outputs)
     for node, _ in model.everywhere():
         counts.update(node.inputs)
@@ -162,5 +162,5 @@ def _same(held: Array, fed: object) -> bool:
 
 
 def _words(array: Array) -> Array:
-    """The bytes of an array in C order, in as large words as they make."""
+    """The bytes of an array in C order, as words of the largest size (8, 4, 2 or 1 bytes) that divides theirs."""
     return array.reshape(-1).view(next(f"u{n}" for n in (8, 4, 2, 1) if array.nbytes % n == 0))

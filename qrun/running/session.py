@@ -196,15 +196,15 @@ class Session:
         return self._of(feeds).watch(feeds, see, tensors)
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
-        """The plain values that `make` makes of the model, or made of it in an earlier process;
-        name: of what they are."""
+        """The plain values that `make` makes of the model, now or in an earlier process.
+        name: tells these values from others."""
         images = self._runs.images
         return images.values(name, make) if images else make()
 
     def _of(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> Runs:
-        """The runs that one with these feeds is one of: others where they replace defaults, which are constants else.
+        """The Runs that take these feeds; other ones where feeds replace default values, which are constants otherwise.
 
-        Raises CallError where they are no feeds."""
+        Raises CallError for feeds that are no mapping."""
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             raise _no_feeds(self.model, feeds, outputs)
         replaced = self._defaults.intersection(feeds) if self._defaults else None
@@ -235,8 +235,8 @@ class Session:
     ) -> Profile:
         """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000.
 
-        The native backend makes its kernels in the first run and its program in the second: these are not timed, and
-        not counted as warm-up.
+        The native backend makes its kernels and its program in the first two runs: these are not timed, and not counted
+        as warm-up.
         """
         from qrun.running.profiling import measure
 
@@ -246,7 +246,7 @@ class Session:
         return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
 
     def runner(self, feeds: Mapping[str, Array]) -> TimedRunner:
-        """A runner with these inputs, to be measured in turn with others."""
+        """What runs the model on these inputs, to be measured in turn with other runners."""
         from qrun.running.profiling import TimedRunner
 
         prepare = 2 if self._engine is not None and self.model.nodes else 0
@@ -274,7 +274,7 @@ def _bad_argument(name: str, expected: str, got: object) -> CallError:
 
 
 def _no_feeds(model: Model, feeds: object, outputs: object) -> CallError:
-    """Of a call without inputs in the first place; onnxruntime has them in the second."""
+    """The error of a call whose first argument is no dict of inputs: onnxruntime takes the inputs second."""
     wanted = "" if feeds is None else f", {feeds!r}" if isinstance(feeds, (str, list, tuple)) else ""
     turned = isinstance(outputs, Mapping)
     name = model.outputs[0].name if model.outputs else "y"

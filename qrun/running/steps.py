@@ -27,8 +27,8 @@ REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryErro
 class Run:
     """What the steps of one run share.
 
-    infos:  of the tensors that were read or made so far.
-    inside: what happened in graphs inside nodes. path: of the graph whose steps these are, "" for the model's.
+    infos:  types and shapes of the tensors that were read or made so far.
+    inside: what happened in graphs inside nodes. path: of the graph that the steps belong to, "" for the main graph.
     """
 
     arith: Arith
@@ -42,11 +42,11 @@ class Run:
     path: str = ""
 
     def bodies(self, step: Step, values: Mapping[str, Array]) -> dict[str, Body]:
-        """The graphs inside a step, by attribute, to be run where these values are around them."""
+        """The graphs inside a step, by attribute, ready to run. values: what they may read from around them."""
         return {name: _body(step, name, values, self) for name in step.bodies}
 
     def tell(self, event: NodeEvent, duration_ns: int, runs: int = 1) -> None:
-        """What happened at a node of a graph inside another one: how long so many runs took."""
+        """Record the event of a node in an inner graph: how long its last `runs` runs took."""
         assert event.node is not None
         label, op = event.node.label, event.node.op
         self.inside.add(f"{self.path}{label}", op, duration_ns, event.backend, event.why, runs)

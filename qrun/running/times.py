@@ -20,7 +20,7 @@ class Clock:
 
 
 class _Aside:
-    """Blocks for which a clock stands still; those inside another one do nothing."""
+    """A context in which a clock stands still; one inside another changes nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._depth, self._start = clock, 0, 0
@@ -59,9 +59,9 @@ _NOTED = 256
 
 
 class Inside:
-    """Such events by path, in the order in which the nodes ran first. timed: whether somebody wants them.
+    """InsideEvents by path, in the order in which the nodes first ran. timed: whether somebody wants them.
 
-    What happens is noted, and added up when somebody looks, so that it does not count as time of the run.
+    What happens is only noted, and is added up when somebody asks: adding up must not count as time of the run.
     """
 
     def __init__(self, timed: bool = True) -> None:
@@ -75,12 +75,12 @@ class Inside:
             self._note((path, op, duration_ns, backend, why, more))
 
     def add_later(self, told: Callable[[], Iterable[Happening]]) -> None:
-        """What `told` gives when it is called."""
+        """Add what `told` returns; it is called when the events are added up."""
         if self.timed:
             self._note(told)
 
     def add_all(self, other: Inside) -> None:
-        """What happened elsewhere too; nothing more does there."""
+        """Add the events of `other`, to which nothing more is added."""
         self.add_later(other.happenings)
 
     def happenings(self) -> Iterator[Happening]:

@@ -1,5 +1,5 @@
-"""Nodes that differ in constants only: where one of them is lowered for new shapes,
-the others take their sizes from it."""
+"""Nodes that differ only in the values of their constants: when one of them is lowered for new shapes,
+the others take the sizes from its kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.ops.lowering.kernel import NativeKernel, sized_as
 
 Part = tuple[tuple[int, ...], np.dtype[Any], bytes] | None
 Key = tuple[Part, ...]
-"""Of each input of a node that changes, shape, type and, where it follows from shapes, value; None of the others."""
+"""For each input of a node: shape, type and, where it follows from shapes, value; None for a constant."""
 
 
 @frozen
@@ -43,12 +43,12 @@ class Twins:
     def learn(
         self, index: int, kind: Hashable, key: Key, kernel: NativeKernel, observations: tuple[Observation, ...]
     ) -> None:
-        """Remember a node's first kernel, and what was observed in its constants. kind: what is the same of nodes that
-        differ in the values of constants only."""
+        """Remember a node's first kernel, and what was observed in its constants. kind: is equal for nodes that differ
+        only in the values of their constants."""
         self._known[index] = _Twin(self._leaders.setdefault((kind, key), index), key, kernel, observations)
 
     def leader(self, index: int, key: Key) -> int | None:
-        """The node whose sizes this one takes for such inputs, if any."""
+        """The index of the node from which this one takes its sizes for such inputs; None if there is none."""
         twin = self._known.get(index)
         if twin is None or twin.leader == index:
             return None
@@ -59,16 +59,16 @@ class Twins:
         return twin.leader if fits else None
 
     def sized(self, index: int, other: NativeKernel) -> tuple[NativeKernel | None, tuple[Observation, ...]]:
-        """The node's first kernel with the sizes of its leader's kernel, None if it must be lowered, and what is
-        observed. What the leader's lowering checked of shapes is the same here;
-        constants were checked when the first kernel was made."""
+        """The node's first kernel with the sizes of its leader's kernel, None if the node must be lowered, and what is
+        observed in its constants. The leader's lowering has checked the shapes, which are the same here;
+        the constants were checked when the first kernel was made."""
         twin = self._known[index]
         return sized_as(twin.kernel, other), twin.observations
 
 
 def _of_other_sizes(first: Key, other: Key) -> bool:
-    """Whether inputs have the same types and ranks, and the same sizes of 0 and 1:
-    these broadcast, or leave nothing to do."""
+    """Whether the inputs differ only in sizes of 2 or more: the same types, ranks and sizes of 0 and 1 (which leave
+    nothing to do, or broadcast), and no input whose value follows from shapes."""
     for a, b in zip(first, other, strict=True):
         if a is None or b is None:
             if a is not b:

@@ -77,7 +77,7 @@ def _named(model: Model, event: NodeEvent) -> Node:
 
 
 def reaching(model: Model, result: RunResult, kind: str) -> Iterator[Seen]:
-    """What was seen of this kind in the input of nodes that quantize; not where their scale is to blame."""
+    """Observations of this kind, as `seen`, without those at nodes whose scale was observed to be bad."""
     bad = {event.index for event in result.events for o in event.observations if o.kind == "bad-scale"}
     return (found for found in seen(model, result, kind) if found.node.index not in bad)
 

@@ -159,7 +159,7 @@ class Reals:
 
     @cached_property
     def rounds(self) -> Mapping[str, Path]:
-        """For each value, the quantizers that all its readers are behind: those of the operator that makes it.
+        """For each value, the quantizers between it and all of its readers; they belong to the operator that makes it.
 
         A DynamicQuantizeLinear belongs to the operator that reads it.
         """
@@ -174,7 +174,7 @@ class Reals:
         return found
 
     def settled(self, value: str) -> str:
-        """The tensor that holds a value behind its own quantizers."""
+        """The name of the tensor that holds a value after its own quantizers (`rounds`)."""
         return self.names.get(Source(value, self.rounds.get(value, ())), value)
 
     def inputs(self, place: int) -> Iterator[tuple[int, Source]]:
@@ -203,7 +203,7 @@ class Reals:
             raise
 
     def pass_through(self, array: Array, path: Iterable[int]) -> Array:
-        """Values behind quantizers."""
+        """What becomes of values when the quantizers of `path` round them, one after the other; as real numbers."""
         for place in path:
             node = self.nodes[place]
             if _is_dynamic(node):

@@ -23,7 +23,7 @@ def kind(node: Node) -> str:
 
 
 def is_absorbed(reals: Reals, place: int) -> bool:
-    """May another model have this operator in the one before: in its range, its weights or its bias?"""
+    """May another model have merged this operator into the one before it: into its range, its weights or its bias?"""
     node = reals.nodes[place]
     return not node.domain and kind(node) in _ABSORBED and len(list(reals.inputs(place))) == 1
 

@@ -53,11 +53,11 @@ class Suggestion:
     """Nodes to keep in float.
 
     tried:     (how many of the ranking's first nodes, SQNR at the outputs with these in float), measured; 0 for none.
-    count:     how many are suggested: the fewest that reach the SQNR that is asked for; where none is, or all nodes
-               reach it, the fewest that bring most of what the best list brings;
-               0 if that is less than half of the noise.
-    nodes:     the first model's nodes that they are; around: those that read the results of these and would round them
-               again.
+    count:     how many nodes are suggested: the fewest that reach the SQNR asked for. If none is asked for, or it is
+               reached with no node in float: the fewest that remove most of the noise that the best list removes, 0 if
+               that is less than half of it.
+    nodes:     these nodes in the first model; around: nodes that read their results, and would round them again if not
+               kept in float too.
     runs:      inputs that were used. ratio: noise to signal with no node in float, in these.
     reached:   does each output reach the SQNR that is asked for with these in float? None: none is asked for.
     operators: what each operator costs, the dearest first.
@@ -178,7 +178,7 @@ def _least(sums: Sequence[ErrorSums]) -> float:
 
 
 def _enough(ratios: Mapping[int, float]) -> int:
-    """The shortest list that brings most of what the best one brings."""
+    """How long the shortest list is that removes most of the noise that the best list removes; 0: none removes half."""
     won = {n: _won(ratios[0], ratio) for n, ratio in ratios.items()}
     best = max(won.values())
     return next((n for n in ratios if best >= HALF and won[n] >= MOST * best), 0)
@@ -231,7 +231,7 @@ def _told(operators: Mapping[tuple[str, str], Kept], trials: _Trials) -> tuple[O
 
 
 def _names(mixed: Mixed, costs: Sequence[Cost]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The nodes of these groups; and where it is the result that is rounded, those that read it."""
+    """The nodes of these groups; and those that read a group's result, where rounding it makes most of the noise."""
     nodes = {node.index: node for cost in costs for node in cost.floats}
     rounded = [c for c in costs if c.local.rounding + c.local.clipped > c.local.weights + c.local.input]
     readers = mixed.a.model.consumers

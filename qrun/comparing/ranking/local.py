@@ -27,11 +27,11 @@ BULK = 0.999
 class Local:
     """A group fed with the true values: the noise of its result, and the parts of its energy.
 
-    weights:  quantized weights, and whatever else its operators do differently; input: quantizers in front of its
-              operators; rounding: of the result inside the range; clipped: of the values beyond it; before: what the
-              first model itself rounds there. Energies relative to that of the true values, of which the first four are
-              told before the first model rounds them; they need not add up to noise.ratio, but nearly do, unless both
-              round alike.
+    weights:  from quantized weights, and from whatever else its operators do differently; input: from quantizers in
+              front of its operators; rounding: from rounding the result inside the range; clipped: from values beyond
+              the range; before: from what the first model itself rounds there. All are energies relative to that of the
+              true values; the first four are measured against the true values before the first model rounds them.
+              Their sum is nearly noise.ratio, unless both models round alike.
     """
 
     KEYS = {**through("noise", Noise.KEYS), **keys("weights input rounding clipped before")}
@@ -49,11 +49,11 @@ class Spread:
     """True values beside the range that codes can mean.
 
     count:        values; beyond: those outside the range by more than half a step.
-    least, most:  of the values; range: if it is not one fixed
-                  range, that of 256 codes for the values; None without values.
+    least, most:  the smallest and the largest value; range: what the codes can mean; if that is not one fixed range,
+                  256 codes over all values and 0; None without such a range and without values.
     bulk:         magnitude that 99.9 % of the values do not exceed; typical: their median, without zeros.
-    near, nearby: if magnitudes fall into two parts far from each other: the largest of the smaller part, and the share
-                  of the values in it.
+    near, nearby: if the magnitudes fall into two parts with a wide gap between them: the largest magnitude below the
+                  gap, and the share of the values below it.
     """
 
     KEYS = keys("count beyond min=least max=most bulk typical near near_share=nearby")
@@ -78,8 +78,8 @@ class Spread:
 class Watch:
     """Sums of one group over all runs.
 
-    moved: elements of the result that are other ones than in the first model; apart: the largest difference before
-           either model rounds them.
+    moved: how many elements of the result differ from the first model's; apart: the largest difference before either
+           model rounds them.
     """
 
     def __init__(self, b: Reals, group: RoundingGroup) -> None:
@@ -93,9 +93,9 @@ class Watch:
         self.noise = dict.fromkeys(group.own, 0.0)
 
     def add(self, clean: Values) -> Array:
-        """Count one run; what the group makes of its values."""
+        """Count one run of the first model. Returns what the group makes of that run's values."""
         want = clean[self.group.target]
-        held = self.group.before  # whose range also the values before the first model rounds them are kept in
+        held = self.group.before  # the first model's own range, to which its values before rounding are clipped
         raw = want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
         made = self._operate(clean, want, raw)
         group = self.group
@@ -189,9 +189,9 @@ def beyond(array: Array, range_: Limits | None) -> Array:
 
 
 class _Values:
-    """Extremes of values, and how many have which magnitude, in quarters of octaves.
+    """The extremes of values, and a histogram of their magnitudes in quarters of octaves.
 
-    range_: what codes can mean; None: 256 codes from the smallest to the largest value of all runs.
+    range_: what codes can mean; None: 256 codes over the values of all runs and 0.
     """
 
     def __init__(self, range_: Limits | None) -> None:
@@ -227,7 +227,7 @@ class _Values:
         return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, min(typical, largest), near, share)
 
     def _parted(self, reach: Array, total: int) -> tuple[float | None, float]:
-        """Below the highest gap between magnitudes, if a good part of the values is there."""
+        """The largest magnitude below the highest wide gap with 10 % of the values below it, and the share of these."""
         used = np.flatnonzero(self.bins)
         gaps = np.diff(used)
         fits = (gaps > _GAP * _PER_OCTAVE) & (reach[used[:-1]] >= 0.1 * total) if used.size > 1 else np.zeros(0, bool)

@@ -66,8 +66,8 @@ class TensorChange:
 
 @frozen
 class Gap:
-    """What is known of a DequantizeLinear from its codes: of how many elements they differ, and the step by which the
-    real number of one does at least."""
+    """What the codes of a DequantizeLinear tell of its result: how many elements differ, and the least difference
+    of the real numbers in one of these elements."""
 
     elements: int
     step: float
@@ -80,7 +80,7 @@ def judged(
     inputs: tuple[tuple[str, bool | None], ...] = (),
     gap: Gap | None = None,
 ) -> TensorChange:
-    """How a tensor differs from the recorded `a`. gap: what its codes tell, if it is made of some."""
+    """How tensor `b` differs from the recorded `a`. gap: what the codes tell, if a DequantizeLinear makes it."""
     if (a.type, a.shape) != (b.type, b.shape):
         return TensorChange(a, b, "form", inputs=inputs, reading="another type or shape")
     if a.sha256 == b.sha256:
@@ -104,7 +104,7 @@ def judged(
 
 
 def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
-    """What is left of the step between two real numbers when each was rounded to the tensor's type."""
+    """The least difference that is left of `gap.step` once both real numbers are rounded to the tensor's type."""
     if gap is None or a.type not in _UNITS or not isfinite(gap.step):
         return 0.0
     return max(0.0, gap.step - _UNITS[a.type] * (_largest(a) + _largest(b)))
@@ -117,8 +117,8 @@ def _largest(entry: RecordEntry) -> float:
 def _outside(
     pairs: list[tuple[Number, Number]], steps: list[float], step: float, whole: bool, tolerance: Tolerance
 ) -> bool:
-    """Does a fact show an element outside the tolerance? Where none is allowed, or nothing is known,
-    another hash does."""
+    """Does a recorded fact show an element outside the tolerance? If the tolerance is 0, or if no fact is known,
+    the different hash alone shows that."""
     if whole:
         return step > tolerance.lsb
     if (not tolerance.atol and not tolerance.rtol) or (not pairs and not steps):

@@ -26,15 +26,15 @@ ABOUT = (
     "those of whole runs where the spread of the runs decides."
 )
 SLACK = 0.1
-"""Part of a time up to which another one counts as the same."""
+"""Relative difference up to which two times count as the same."""
 
 
 @frozen
 class CellValue:
-    """A cell: its text, the number that it tells, if it tells one,
-    and what is compared where the text is not all of it.
+    """A cell. text: what is shown; value: the number that it shows, if any;
+    whole: the full text to compare, where `text` is shortened.
 
-    undecided: it is not marked, whatever it says: the runs tell no difference.
+    undecided: never marked as different, because the spread of the runs is too wide to decide.
     """
 
     text: str = "–"
@@ -48,10 +48,10 @@ NOTHING = CellValue()
 
 @frozen
 class Row:
-    """What the models tell of one thing, in their order.
+    """A row of the table: one fact, with a cell for each model, in the models' order.
 
-    better: 1 where more is better, -1 where less is, 0 where neither.
-    slack: part of a number up to which another is the same.
+    better: 1 if a larger number is better, -1 if a smaller one is, 0 if neither.
+    slack: relative difference up to which two numbers count as the same.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """The largest difference from the first model's number; of what only some have the largest number."""
+        """The largest difference from the first model's number; if that one has none, the largest absolute number."""
         values = [cell.value for cell in self.cells if cell.value is not None]
         first = self.cells[0].value
         return max((abs(value - (first or 0.0)) for value in values), default=0.0)

@@ -1,7 +1,7 @@
-"""Plans in which the nodes of graphs inside If, Loop and Scan stand in place of these,
-so that one native program has all.
+"""Flat plans: the nodes of the graphs inside If, Loop and Scan stand in place of these nodes,
+so that one native program can run all of them.
 
-The line through it: `flattened` walks a plan and adds `steps`, of few turns those of each (`loops`), of others one step
-that makes all (`repeats`, and `turns` as its operation); `origins` tells what happened at the nodes of the file.
+The line through it: `flattened` walks a plan and adds `steps`: for a loop of few turns those of every turn (`loops`),
+else one step that makes all turns (`repeats`, with its operation in `turns`); `origins` maps events back to the nodes.
 Imported by `running` where a model has such nodes.
 """

@@ -1,10 +1,10 @@
-"""Plans in which the nodes of graphs stand in place of the nodes that run these, for inputs of known shapes.
+"""Makes flat plans: the nodes of inner graphs stand in place of the If, Loop or Scan that runs them. Shapes are known.
 
-Of an If: where a condition follows from shapes, as exporters write them where a rank or a size decides what is to be
-done, the nodes are those of the branch that it takes. Else they are those of both branches, each guarded by a bool: the
-condition, or what is true where that is not; and each result of the If is chosen between what the branches make. Of a
-Loop or Scan of few turns, whose number follows from shapes: those of all turns;
-of others, in graphs that run many times, one that makes all turns.
+If: where the condition follows from shapes (exporters write such an If where a rank or a size decides what is done),
+the branch that is taken replaces the If. Else both branches do: the nodes of each are guarded by a bool, which is the
+condition or its negation, and a Where chooses each result of the If from the results of the branches.
+Loop and Scan: where the number of turns follows from shapes and is small, the nodes of all turns replace the loop;
+else, in graphs that run many times, it is replaced by one step that makes all turns.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def flattened(
     bounds: Sequence[KernelBinding | None],
     repeats: MakesRepeated | None = None,
 ) -> Flattened | None:
-    """The plan with graphs in place of nodes that run them; None where none can be.
+    """The flat form of a plan; None if no node with graphs can be replaced.
 
-    events, bounds: of its steps. infos: of all tensors, shapes: values that follow from shapes,
-    for inputs of these shapes.
-    repeats: makes turns of loops that are calls of the program, None where there are to be none.
+    events, bounds: of the plan's steps. infos: of all tensors; shapes: values that follow from shapes; both for the
+    input shapes that the flat plan is for.
+    repeats: makes the operation of a step that makes all turns of a loop; None if there are to be no such steps.
     """
     if not any(step.bodies for step in plan.steps):
         return None
@@ -64,8 +64,8 @@ class _Flattening(RepeatedSteps):
         return self.flat(self.plan.keep, whole)
 
     def _as_it_is(self, step: Step, number: int, event: NodeEvent, bound: KernelBinding | None) -> NodeEvent:
-        """Add a step of the plan; what it reads may follow from shapes now, so that it is bound again.
-        The event of the step."""
+        """Add a step of the plan unchanged. It is bound again if a value that it reads follows from shapes only now.
+        Returns the step's event."""
         node = replace(step.node, index=next(self.numbers), name=step.node.label)
         own = replace(step, node=node)
         self.natives.lenders[node.index] = self.around, step
@@ -81,7 +81,7 @@ class _Flattening(RepeatedSteps):
         return event
 
     def _without(self, step: Step, level: FlatLevel, at: Origin) -> str:
-        """Add what a step with graphs does; at: where it is. Why it is no choice in a run, if it is none."""
+        """Add the steps that replace a step with graphs. at: its origin. Returns CERTAIN for a known If, else ""."""
         op = step.node.op_type if step.bodies and not step.node.domain else ""
         if op == "If":
             return self._choice(step, level, at)

@@ -69,8 +69,8 @@ class UnrolledSteps(FlatSteps):
         self._results(step, level, at, states, ordered, kwargs.get("scan_output_axes") or [0] * len(stacks))
 
     def _turn(self, step: Step, level: FlatLevel, at: Origin, turn: tuple[int, int], given: Sequence[str]) -> list[str]:
-        """Add a turn of a body, unless all of them are too many steps. turn: its number, and how many steps there were
-        before the first one. given: what it is fed with."""
+        """Add a turn of a body; Unforetold if the turns up to it have more than UNROLLED steps. turn: its number, and
+        how many steps the plan had before the first turn. given: names of the body's inputs in the flat plan."""
         body = step.bodies["body"]
         if len(self.steps) - turn[1] + len(body.steps) > UNROLLED or len(body.model.inputs) != len(given):
             raise Unforetold
@@ -86,8 +86,8 @@ class UnrolledSteps(FlatSteps):
         stacks: Sequence[Sequence[str]],
         axes: Sequence[int],
     ) -> None:
-        """Add what makes the outputs of a loop: of what goes around at the end, and of elements,
-        to be joined along axes."""
+        """Add the steps that make the loop's outputs: the last loop-carried values, and the scan outputs,
+        whose elements (`stacks`) are joined along `axes`."""
         node = step.node
         for output, name in zip(node.outputs, carried, strict=False):
             if output:
@@ -117,8 +117,8 @@ class UnrolledSteps(FlatSteps):
         called: Mapping[str, str] | None = None,
         part: str = "",
     ) -> list[str]:
-        """Add the steps of a graph. What makes its outputs. fed: what makes its inputs; called: what the flat plan is
-        to call what its nodes make, where not by new names; part: of these, where the graph is added several times."""
+        """Add the steps of a graph. Returns its outputs' names in the flat plan. fed: its inputs' names there; called:
+        names there for tensors that get no new name; part: a part of the new names, for a graph added several times."""
         body, node = step.bodies[name], step.node
         graph = body.model
         if len(graph.inputs) != len(fed) or len(graph.outputs) < len(node.outputs):
@@ -142,13 +142,13 @@ class UnrolledSteps(FlatSteps):
 
 
 def _hands_on(body: Model) -> bool:
-    """Whether what a Loop's body makes of its condition is that condition, so that only their number ends the turns."""
+    """Whether a Loop's body returns its condition unchanged, so that only the trip count ends a loop that has begun."""
     made, given = body.outputs[0].name, body.inputs[1].name if len(body.inputs) > 1 else ""
     maker = body.producers.get(made)
     return made == given or (maker is not None and maker.op == "Identity" and maker.inputs[0] == given)
 
 
 def as_fed(body: Model, place: int, value: Array) -> Array:
-    """A number as a body's input of this place has it: of shape [1] where that is stated."""
+    """A scalar in the shape that the body's input at this place declares: [1] if that is declared, else []."""
     stated = body.inputs[place].shape if place < len(body.inputs) else None
     return value.reshape(1) if stated is not None and len(stated) == 1 else value

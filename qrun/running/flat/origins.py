@@ -1,5 +1,5 @@
-"""What a plan is in which the nodes of graphs stand in place of the nodes that run these,
-and what happened at those."""
+"""Where the steps of a flat plan (running/flat/flattened.py) come from, and how their events become events of the
+original plan's steps and of the nodes in inner graphs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CERTAIN = "its condition follows from shapes"
 
 @frozen
 class Origin:
-    """Where a step of a flat plan comes from: the number of a step of the plan that it was made of, and the path of a
-    node inside that, ``then_branch/Conv_7``; "" for what is done for the step itself. around: the paths of
-    nodes with graphs that it is done for, from the outer one to the inner one."""
+    """Where a step of a flat plan comes from. number: of the original plan's step; path: of the node inside that step,
+    ``then_branch/Conv_7``, "" where the flat step does work of the original step itself. around: the paths of the inner
+    nodes with graphs whose work it is a part of, from the outermost to the innermost."""
 
     number: int
     path: str = ""
@@ -27,8 +27,8 @@ class Origin:
 
 @frozen
 class GoneNode:
-    """An If, Loop or Scan inside another one. guard: what its graph is guarded by, "" for nothing;
-    op, why: as of an InsideEvent."""
+    """An If, Loop or Scan inside another one, replaced by its graphs' steps. guard: the name of the bool that decides
+    whether it runs, "" if it always runs; op, why: as in InsideEvent."""
 
     source: Origin
     guard: str
@@ -40,12 +40,12 @@ class GoneNode:
 class Flat:
     """What a flat plan has besides its steps.
 
-    events:  of its steps. sources: where these come from; guards: of those that a bool of the run decides on, its name.
-    inner:   what has graphs, and is inside other such nodes, and is gone; as often as it runs in a turn of these.
-    whole:   events of the steps of the plan that it was made of.
-    needed:  names of bools that are true in each run that the plan is for:
-             a branch that is not there would refuse its inputs.
-    repeated: of steps that make all turns of a loop, by number, what is in a turn; its `whole` is that of this one.
+    events:  of its steps. sources: where these come from; guards: by step number, the name of the bool that decides
+             whether the step runs. inner: the replaced nodes inside other ones, once for each time that one was added.
+    whole:   events of the original plan's steps.
+    needed:  names of bools that must be true in a run; where one is false, the run would need a branch that was left
+             out because it refuses its inputs.
+    repeated: by number of a step that makes all turns of a loop, the Flat of one turn, whose `whole` is this `whole`.
     """
 
     events: Sequence[NodeEvent]
@@ -57,7 +57,7 @@ class Flat:
     repeated: Mapping[int, Flat] = field(default_factory=dict)
 
     def spans(self, spans: Sequence[int]) -> list[int]:
-        """How long each step of the plan that it was made of took (ns). spans: the same of its own."""
+        """How long each step of the original plan took (ns). spans: how long each flat step took (ns)."""
         found = [0] * len(self.whole)
         for source, span in zip(self.sources, spans, strict=True):
             found[source.number] += span
@@ -70,8 +70,8 @@ class Flat:
         helpers: Mapping[int, Sequence[tuple[int, int, int]]],
         steps: Mapping[int, tuple[int, ...]],
     ) -> Iterator[NodeEvent]:
-        """Events of the steps of the plan that it was made of. starts, spans: of its own (ns); helpers, steps: as of
-        their NodeEvents."""
+        """The events of the original plan's steps. starts, spans: of the flat steps (ns); helpers, steps: by flat step,
+        as in NodeEvent (`helpers`, `step`)."""
         items: list[list[int]] = [[] for _ in self.whole]
         for item, source in enumerate(self.sources):
             items[source.number].append(item)
@@ -84,9 +84,9 @@ class Flat:
     def inside(
         self, spans: Sequence[int], runs: Callable[[str], int], path: str, turns: Mapping[int, Any]
     ) -> Iterator[Happening]:
-        """What happened at nodes inside others. spans: of its steps (ns); runs: how often a guard was true, "" for
-        none; path: of the plan's graph, as a Run has it; turns: of steps that make those of a loop
-        (native/plan/turns.py::Turned)."""
+        """What happened at the nodes of inner graphs. spans: of the flat steps (ns); runs: from a guard's name to how
+        often it was true, from "" to how often the plan ran; path: of the plan's graph, as in `Run`; turns: what each
+        step that makes all turns of a loop made, by step number (native/plan/turns.py::Turned)."""
         within = {(one.source.number, one.source.path): 0 for one in self.inner}
         for item, (source, event, span) in enumerate(zip(self.sources, self.events, spans, strict=True)):
             for outer in source.around:
@@ -113,7 +113,7 @@ class Flat:
                 )
 
     def inside_turns(self, made: Any, path: str) -> Iterator[Happening]:
-        """The same of turns (native/plan/turns.py::Turned)."""
+        """As `inside`, for the plan of one turn. made: what all turns made (native/plan/turns.py::Turned)."""
         return self.inside(made.spans, lambda guard: made.met[guard] if guard else made.count, path, made.inside)
 
     def _path(self, source: Origin, path: str) -> str:

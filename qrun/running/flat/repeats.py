@@ -1,5 +1,5 @@
-"""Loops in a flat plan (running/flat/flattened.py) of which one step makes all turns,
-where only a run tells how many."""
+"""Steps of a flat plan (running/flat/flattened.py) that make all turns of a loop,
+where only the run tells how many turns there are, or where they are too many to unroll."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @frozen
 class LoopTurns:
-    """The turns of a Loop or Scan, whose names are those of the flat plan and of a turn's.
+    """The turns of a Loop or Scan. Tensors are named as in the flat plan; those of a turn, as in the turn's plan.
 
-    count, going: what says how many there are, and whether there are any; "" where nothing does. most: how many there
-    are at most, or, where something is kept of each turn, as when such shapes came before: so many. states: what goes
-    around at first; elements: what is scanned. fed: what a turn reads, in the order of the body's inputs. made: what it
-    makes; stacked: what of that is kept of each turn. until: whether the first value that goes around is a condition.
+    count, going: the trip count and the first condition, "" where there is none. most: the most turns; the exact number
+    where there are scan outputs. states: loop-carried values at first; elements: scanned tensors. fed: the inputs of a
+    turn, in the body's order. made: the loop-carried values that a turn makes; wanted: the places of the states that
+    the loop returns; stacked: the scan outputs of a turn. until: whether the first loop-carried value is the condition.
     """
 
     count: str
@@ -49,8 +49,8 @@ class LoopTurns:
 
 
 MakesRepeated = Callable[[Flattened, LoopTurns], "tuple[Repeated, tuple[str, ...]] | None"]
-"""The plan of a turn, and the turns, to the operation that makes all of them, and the names of what it reads; None
-where there is none."""
+"""From the plan of one turn, and the turns, to the operation that makes all turns, and the names of the tensors that it
+reads; to None where there is no such operation."""
 
 
 class RepeatedSteps(UnrolledSteps):
@@ -90,7 +90,7 @@ class RepeatedSteps(UnrolledSteps):
         self._made_by(*found, step, level, at)
 
     def _inner_steps(self, fed: Mapping[str, Array]) -> Self:
-        """Steps of a turn, which sees all that is there."""
+        """An empty flat plan for one turn, which may read all values that are known here. fed: the turn's inputs."""
         infos = {name: TensorInfo(name, array.dtype, array.shape) for name, array in fed.items()}
         known = {**self.infos, **self.dry.infos, **infos}
         made = type(self)(self.plan, self.around, known, {}, self.whole, self.repeats)
@@ -101,7 +101,7 @@ class RepeatedSteps(UnrolledSteps):
         return made
 
     def _made_by(self, operation: Repeated, read: Sequence[str], step: Step, level: FlatLevel, at: Origin) -> None:
-        """Add the step that makes what an operation does, of these values."""
+        """Add the step that runs `operation` on the tensors named `read`, in place of a Loop or Scan."""
         names = tuple([level.of(name) for name in step.node.outputs if name])
         blanks = [blank(form.shape, form.dtype) for form in operation.made]
         node = replace(step.node, index=next(self.numbers), name=step.node.label, inputs=tuple(read), outputs=names)
@@ -151,7 +151,7 @@ class RepeatedSteps(UnrolledSteps):
         return LoopTurns("", "", _few(lengths.pop()), states, elements, fed, until=False)
 
     def _fed(self, step: Step, level: FlatLevel, first: Sequence[Array]) -> dict[str, Array]:
-        """What a turn reads, by name: of these forms."""
+        """The inputs of a turn by their new names. first: arrays of their shapes and types, in the body's order."""
         inputs = step.bodies["body"].model.inputs
         if len(inputs) != len(first):
             raise Unforetold

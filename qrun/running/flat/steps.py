@@ -34,10 +34,10 @@ class RefusedStep(Unforetold):
 
 @frozen
 class FlatLevel:
-    """The graph whose steps are looked at. natives: its kernels;
-    names: what the flat plan calls its tensors, where that differs.
+    """The graph whose steps are being added. natives: its kernels; names: for its tensors with another name in the flat
+    plan, that name.
 
-    source: of its nodes but for their labels. guard: of its steps. start: of new names.
+    source: the Origin of its nodes, without their labels. guard: that of its steps. start: the prefix of new names.
     """
 
     natives: NativeKernels
@@ -64,10 +64,10 @@ class Flattened:
 
 
 class FlatSteps:
-    """Steps that are added one after the other, and what shapes tell of them.
+    """A flat plan in the making: steps are added one after the other, with what shapes tell of their results.
 
-    plan: the plan that the flat one is made of; around: its kernels, whole: events of its steps.
-    natives: those of the flat plan.
+    plan: the original plan; around: its native kernels; whole: the events of its steps.
+    natives: the native kernels of the flat plan.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class FlatSteps:
             raise
 
     def _glue(self, op: str, read: Sequence[str], made: str, at: Origin, guard: str = "", **attributes: Any) -> str:
-        """Add an operator of ai.onnx that stands for a step with graphs; what it makes. Guards are made in each run."""
+        """Add an operator of ai.onnx for a step with graphs; returns its output's name. Guards are made in each run."""
         index = next(self.numbers)
         latest = version("", op, OPSETS[-1])
         node = Node(index, f"{op}_{index}", "", op, latest, tuple(read), (made,), attributes)
@@ -125,7 +125,7 @@ class FlatSteps:
         return made
 
     def _constant(self, name: str, array: Array) -> str:
-        """Add a constant; its name."""
+        """Add a constant and return its name."""
         self.constants[name] = self.values.held[name] = array
         self.values.known.add(name)
         return name
@@ -138,7 +138,7 @@ class FlatSteps:
         return value.reshape(())
 
     def _forced(self, step: Step, source: Origin, guard: str) -> None:
-        """Add a step, of which shapes must tell what it makes."""
+        """Add a step. Raises Unforetold where only a run tells what the step makes."""
         self._follow(step)
         told = self._told(step)
         if told is None:
@@ -146,7 +146,7 @@ class FlatSteps:
         self._add(step, *told, source, guard)
 
     def _follow(self, step: Step) -> None:
-        """What follows from shapes, with what this step makes (running/derived.py::derived_tensors)."""
+        """Add this step's outputs to the derived tensors if they follow from shapes (running/derived.py)."""
         definition, node, derived = step.definition, step.node, self.natives.derived
         if definition.graphs or definition.compounds == "makes":
             return
@@ -174,7 +174,7 @@ class FlatSteps:
         self.sources.append(source)
 
     def flat(self, keep: Sequence[str], whole: Sequence[NodeEvent]) -> Flattened:
-        """The flat plan, of which these values are kept. whole: events of the steps of the plan that it was made of."""
+        """The finished flat plan. keep: names of the values to keep. whole: the events of the original plan's steps."""
         model = replace(self.model, nodes=tuple([step.node for step in self.steps]), constants=self.constants)
         self.natives.model = model
         infos = {**self.infos, **self.dry.infos}

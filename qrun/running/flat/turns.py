@@ -1,4 +1,4 @@
-"""Turns of a loop as an operation: the program of a turn, and what it reads and gives."""
+"""All turns of a loop as one operation: the program of one turn, and which tensors it reads and makes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Compiling = Callable[[Flattened, Mapping[str, TensorInfo]], Compiled | None]
 def repeated_turns(
     engine: Engine, compiling: Compiling, one: Flattened, turns: LoopTurns
 ) -> tuple[Repeated, tuple[str, ...]] | None:
-    """The operation that makes all turns, and the names of what it reads; None where there is none.
+    """The operation that makes all turns, and the names of the tensors that it reads; None where it cannot be made.
 
-    compiling: makes the program of a plan for feeds of some shapes. one: the plan of a turn.
+    compiling: compiles a flat plan for inputs of given types and shapes. one: the flat plan of one turn.
     """
     from qrun.native.errors import Declined
     from qrun.native.machine.operation import Operand
@@ -63,7 +63,7 @@ def repeated_turns(
 
 
 def _outside(one: Flattened, turns: LoopTurns) -> tuple[str, ...]:
-    """What a turn reads from around it, or hands on, that is not the same in each run."""
+    """The tensors from around the loop that a turn reads or returns, without those that are the same in each run."""
     constants = one.plan.model.constants
     made = {name for step in one.plan.steps for name in step.node.outputs}
     read = (name for step in one.plan.steps for name in moving(one.plan, step))

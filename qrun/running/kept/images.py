@@ -34,11 +34,11 @@ from qrun.running.programs import KEPT, forms, surplus
 T = TypeVar("T")
 _MARK = ".planned"
 MOST = 8
-"""Programs that a session keeps for later processes, besides one that it makes with its first run: each is a file as
-large as the model's weights, and takes longer to write than many runs.
-Who meets more shapes, as a cache that grows, meets others later."""
+"""The most programs that runs which do not observe keep for later processes, for each session: each is a file as large
+as the model's weights, and takes longer to write than many runs.
+A model that meets more shapes, such as a decoder with a growing cache, meets other shapes in later processes."""
 OFTEN = 8
-"""Runs that take longer together than writing such a file, after which one is written."""
+"""Runs with inputs of the same shapes after which such a file is written: together they take longer."""
 
 
 class Images:
@@ -50,7 +50,7 @@ class Images:
 
     @classmethod
     def of(cls, engine: Engine | None, model: Model, arith: Arith, fuse: bool) -> Images | None:
-        """None of a small model that is in no file, without an engine, and where its cache is refused."""
+        """The images of a model; None without an engine or a usable cache, and for a small model that is in no file."""
         if engine is None or model.content is None or engine.kernels.cache.refused:
             return None
         return cls(engine, model, arith, fuse)
@@ -61,7 +61,7 @@ class Images:
         return self._store.load(self._key("planned"), _MARK) is not None
 
     def values(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` makes of the model and of what it is called, or made in an earlier process: plain values."""
+        """The plain values that `make` makes of the model and its label, now or in an earlier process."""
         key = self._key("values", name, self._model.label)
         found = self._load(key)
         if found is not None:
@@ -89,12 +89,12 @@ class Images:
         first: RunResult,
         held: Mapping[int, int] | None = None,
     ) -> None:
-        """Keep a program. first: a run with such inputs; held: bytes while each of its steps ran, if known. serves:
-        whether that observed, and whether runs do that the program serves besides."""
+        """Keep a program. first: a run with such inputs; held: bytes while each of its steps ran, if known. serves: the
+        kinds of runs that the program serves, True for those that observe; the kind of `first` comes first."""
         observed = first if serves[0] else None
         key = self._program_key(compiled.plan.keep, serves, feeds)
         if (compiled.flat or has_bodies(compiled.plan.model.nodes)) and self._load(key) is not None:
-            return  # runs that observe do not take it, and would make it each time
+            return  # runs that observe cannot use it, and would write it again each time
         if self._save(key, lambda bundle: packed_program(compiled, observed, held or {}, self._model, bundle)):
             self._store.save(self._key("planned"), b"", _MARK)
 
@@ -147,7 +147,7 @@ class KeptPrograms:
     def find(
         self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array], known: bool = False
     ) -> KeptProgram | None:
-        """The program for these outputs and inputs like these, if there is one. known: only if it was found before."""
+        """The program for these outputs and inputs of these shapes, if any. known: do not look for it on disk."""
         key = _key(keep, observe, feeds)
         with self._lock:
             if key in self._found:
@@ -159,18 +159,18 @@ class KeptPrograms:
             return self._found[key]
 
     def put(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array], program: KeptProgram) -> None:
-        """Use this program from now on."""
+        """Use this program for such runs from now on."""
         with self._lock:
             self._put(_key(keep, observe, feeds), program)
 
     def drop(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> None:
-        """Use it no more: it could not run."""
+        """Use the program for such runs no more: it could not run."""
         with self._lock:
             self._put(_key(keep, observe, feeds), None)
 
     def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for these is to be made and kept at once: after a session's first run without one. Other
-        shapes may never come again; theirs is kept when they did OFTEN."""
+        """Whether the program for these outputs and inputs is to be kept at once: only at the session's first run for
+        which none was kept. Other shapes may never come again; their program is kept after OFTEN runs."""
         with self._lock:
             key = _key(keep, False, feeds)
             while key not in self._awaited and len(self._awaited) >= KEPT:
@@ -180,7 +180,7 @@ class KeptPrograms:
             return first
 
     def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether a program for these, which has run, is to be kept now; true once, and no more than MOST times."""
+        """Whether to keep the program for these, which has just run: True once for each, and at most MOST times."""
         with self._lock:
             awaited = self._awaited.get(_key(keep, False, feeds))
             if awaited is None:
@@ -191,7 +191,7 @@ class KeptPrograms:
             return wanted
 
     def awaited(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> RunsLeft | None:
-        """What counts the runs of a program for these that is to be kept later, if it is."""
+        """The counter of the runs after which the program for these is kept; None if it is not to be kept later."""
         with self._lock:
             found = self._awaited.get(_key(keep, False, feeds))
             return found if found is not None and found.left > 0 and self._wanted < MOST else None
@@ -221,7 +221,7 @@ def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tu
 
 
 def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
-    """Of an optimized model: what it has that the model has not."""
+    """What an optimized model has that the model itself does not have, as plain values."""
     if made.model is model:
         return None, dict(made.groups), _refusals(made)
     old, new = model.constants, made.model.constants

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @frozen
 class KeptProgram:
-    """A program that was made in another process.
+    """A program that was kept by another process, or made ahead of any run, with what an observing run needs.
 
-    checks: of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe.
-    told:   what is observed at each step that leaves nothing;
-            None if the program cannot tell what an observing run does.
-    peak:   bytes that an observing run that goes step by step holds at most; held: while it runs each of `checks`.
+    checks: for each step whose result must be looked at, a test: would the reference kernel observe nothing in it?
+    told:   for each step, what is observed where no such test fails;
+            None if the program cannot serve a run that observes.
+    peak:   most bytes that an observing run step by step holds; held: bytes that it holds at each step in `checks`.
     """
 
     compiled: Compiled
@@ -120,9 +120,9 @@ def unpacked_program(
 def observing_program(
     compiled: Compiled, events: Sequence[NodeEvent], peak: int, held: Sequence[int]
 ) -> KeptProgram | None:
-    """The program with what lets it tell what an observing run would; None if it cannot.
+    """The program with what a run that observes needs; None if it cannot serve such a run.
 
-    events, peak, held: of such a run, as a dry one tells them: of each step, and the bytes held while it runs.
+    events, peak, held: what a dry run foretells of a run that observes; held: the bytes held at each step.
     """
     listing, schedule = compiled.program.listing, compiled.program.schedule
     if schedule is None or any(step.loose for step in listing.steps.values()):
@@ -140,9 +140,9 @@ def observing_program(
 
 
 def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
-    """Of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe; None if
-    something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides
-    it: else a run that needs that fails, and goes step by step."""
+    """`KeptProgram.checks`; None if a result cannot be looked at. views: receives the views of these results, and of
+    what the reference kernel would read, as far as memory still holds that. A run that needs a value without a view
+    fails, and then goes step by step."""
     if compiled.flat is not None:
         return None
     found: dict[int, Complete] = {}
@@ -150,7 +150,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
     there = set(listing.item_of)
     for item, (step, bound) in enumerate(zip(compiled.plan.steps, compiled.bounds, strict=True)):
         kernel = bound.kernel if bound else None
-        if step.bodies:  # what these hold depends on values
+        if step.bodies:  # how much memory inner graphs hold depends on values
             return None
         if kernel is None or (kernel.complete == ALWAYS and kernel.plain is None):
             continue
@@ -167,7 +167,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
 
 
 def look_key(item: int, name: str) -> tuple[str, int, str]:
-    """The key of the view in which a value is looked at when an item is done."""
+    """The key of the view through which the value `name` is looked at once the item has run."""
     return "look", item, name
 
 
@@ -224,7 +224,7 @@ def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...
 
 
 def _packed_flat(flat: Flat, bundle: Bundle) -> Any:
-    """The nodes without the graphs inside them: what is in these stands in the program."""
+    """A Flat as plain values, its nodes without the graphs inside them: the program holds the steps of these graphs."""
     nodes = [event.node for event in flat.whole if event.node is not None]
     plain = [replace(node, attributes={}) if has_bodies([node]) else node for node in nodes]
     return (

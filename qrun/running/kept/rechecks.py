@@ -1,5 +1,5 @@
-"""What makes results that kernels of a kept program do not decide:
-found again when there is one, by lowering its step."""
+"""Rechecks for a kept program: they compute the results that its kernels leave undecided.
+Each is made when the first such result turns up, by lowering its step again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from qrun.running.plan import Plan
 
 
 class Lowered:
-    """The kernels of single steps, made as in the process that the program comes from.
+    """The kernels of single steps, made again as in the process that made the program.
 
-    derived: what they read that follows from shapes; values: what of it is small, among others.
+    derived: names of the tensors that the steps read and that follow from shapes; values: has the small ones of these.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Lowered:
 
 
 class LaterRecheck(Rechecker):
-    """What makes results that a kernel does not decide, itself made when there is one."""
+    """Computes the results that a kernel leaves undecided; looked up when the first of them turns up."""
 
     def __init__(
         self, lowered: Lowered, arrays: Sequence[Array], item: int, stage: int, call: int, number: int, moved: Any
     ) -> None:
-        """moved: where the operands of products are, if the program has them elsewhere than the step alone."""
+        """moved: where the program has the operands of products, if not where the step's own kernel has them."""
         super().__init__()
         self._lowered, self._arrays, self._at, self._moved = lowered, arrays, (item, stage, call, number), moved
         self._found: Rechecker | None = None
@@ -87,7 +87,7 @@ class LaterRecheck(Rechecker):
 
 
 def makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """Recheckers, or what makes their elements, by identity, and where they are found again:
+    """The id of each recheck of the program's kernels, and of what makes its elements, with where to find it again:
     step, stage, call and number."""
     for item, bound in enumerate(compiled.bounds):
         if bound is None or bound.kernel is None:
@@ -116,7 +116,7 @@ def recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker, 
 
 
 def _moved(found: Rechecker, packed: Any, arrays: Sequence[Array]) -> Rechecker:
-    """What makes the same elements of operands that are elsewhere."""
+    """A recheck that computes the same elements as `found`, from operands at other places."""
     from qrun.native.kernels.floats import ElementRecheck, FloatStack, LeftRows
 
     assert isinstance(found, ElementRecheck)

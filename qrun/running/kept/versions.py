@@ -15,11 +15,11 @@ from qrun.declare.digest import digest
 SUFFIX = ".model"
 """Of the files in which it is kept."""
 _OTHERS = frozenset(("child", "cli", "comparing", "conform", "evaluating", "peers", "report", "schemas", "__pycache__"))
-"""Packages of which nothing that is kept depends on."""
+"""Packages of qrun on which nothing that is kept depends."""
 
 
 def _stamps(folder: str) -> list[tuple[str, int, int]]:
-    """Path, size and age of sources."""
+    """Path, size (bytes) and time of the last change (ns) of each source file."""
     made, folders = [], [folder]
     for place in folders:
         with os.scandir(place) as found:
@@ -39,7 +39,7 @@ _SOURCES = repr(_stamps(os.path.dirname(os.path.dirname(os.path.dirname(__file__
 
 @cache
 def version() -> str:
-    """Names all that an image depends on besides the model: sources by size and age, and the versions below them."""
+    """Names all that an image depends on besides the model: sources by size and time of change, and versions below."""
     onnx = find_spec("onnx")
     age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
     return f"{digest(_SOURCES)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
