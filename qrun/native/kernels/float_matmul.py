@@ -59,7 +59,7 @@ _STREAM_TILES, _STREAM_COLUMNS = 2, 512
 def _beside(isa: Isa, rows: int) -> int:
     """Vectors of columns in a strip of all rows that streams the right matrix."""
     sums = max(high * vectors for vectors, high in isa.real_rows.items())
-    return max(1, min(2 * _LINE // isa.lanes, sums // rows))
+    return max(1, min(2 * _LINE // isa.lanes, sums // max(rows, 1)))
 
 
 def streams(engine: Engine, stack: FloatStack) -> bool:
