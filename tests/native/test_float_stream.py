@@ -13,6 +13,7 @@ from helpers.sums import SPECIAL, all_in_doubt, assert_bits, beside_ties, exact,
 from helpers.support import node_model
 from helpers.widths import every_width
 
+from qrun.declare.memo import Memo
 from qrun.native.kernels import float_matmul
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.floats import FloatStack
@@ -145,6 +146,26 @@ def test_nodes() -> None:
             model, feeds = node_model(op, inputs, constants=constants, outputs=(inputs[0].dtype,))
             event = same_everywhere(model, feeds).events[0]
             assert (event.backend, event.why) == ("native", "")
+
+
+@every_width
+def test_weights_of_changing_rows_are_laid_out_once(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of other lengths do not cost memory again; a run may take as much as the copy has."""
+    monkeypatch.undo()
+    memo, rng = Memo(), np.random.default_rng(8)
+    b = rng.standard_normal((70, 90)).astype(F)
+    laid = set()
+    for rows in (5, 6, 7, 13, 16, 33, 64):
+        a = rng.standard_normal((rows, 70)).astype(F)
+        made = FloatMatmul(engine(isa), a.shape, b.shape, exact_sums(), weights=b, memo=memo)
+        call = made.tight[0]
+        assert (call.spec.kind, call.spec.operands) == ("float_product", "rows-near")
+        assert call.spec.rows <= rows
+        laid |= {array.__array_interface__["data"][0] for array in call.keep if array.nbytes >= b.nbytes}
+        assert made.packed_bytes == b.nbytes
+        assert_bits(engine(isa).run(made, [a]), rounded_products(a, b, DTYPE), str(rows))
+    assert len(laid) == 1
+    assert FloatMatmul(engine(isa), (65, 70), b.shape, exact_sums(), weights=b, memo=memo).packed_bytes == 0
 
 
 @every_width

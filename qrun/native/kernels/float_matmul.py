@@ -13,7 +13,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import DOT_BLOCK
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_pairs import pairs_call
-from qrun.native.kernels.float_product import FloatProduct, direct, known_lengths, product_call
+from qrun.native.kernels.float_product import FloatProduct, block_of_one_width, direct, known_lengths, product_call
 from qrun.native.kernels.floats import Exact, FloatPanels, FloatStack, FloatTerms, LeftRows
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, size
 from qrun.native.machine.memory import aligned_up
@@ -168,7 +168,9 @@ class FloatMatmul(FloatProduct):
         if streams(self.engine, self.stack):
             return (self._streamed(),)
         if self._in_panels:
-            return (product_call(self, self.stack.numbered(), self.names, self.whole, weights=weights),)
+            rows, stack = self.stack.left.rows, self.stack.numbered()
+            strip = block_of_one_width(self.engine.isa, rows) if rows > _DOT_ROWS else None
+            return (product_call(self, stack, self.names, self.whole, weights=weights, strip=strip),)
         return (product_call(*given),)
 
     @property

@@ -51,15 +51,25 @@ def block(isa: Isa, rows: int, columns: int, known: bool, split: bool = False) -
     need = -(-columns // (isa.lanes // 2))
 
     def cost(size: tuple[int, int]) -> float:
-        high, vectors = size
-        made = -(-need // vectors) * vectors * -(-rows // high) * high
-        return made * (1 + 0.3 * (high + vectors) / (high * vectors))
+        return -(-need // size[1]) * size[1] * _row_cost(rows, *size)
 
     if rows <= _DIRECT:
         sums = max(r * v for v, r in isa.real_rows.items()) // (2 if split else 1)
         most = min(need, max(1, sums // (rows + (not known))))
         return min(((rows, vectors) for vectors in range(most, 0, -1)), key=cost)
     return min(((min(r - less, rows), v) for v, r in isa.real_rows.items() for less in (0, 1)), key=cost)
+
+
+def _row_cost(rows: int, high: int, vectors: int) -> float:
+    """What so many rows of a vector of columns cost in strips of `high` rows, in products and loads."""
+    return -(-rows // high) * high * (1 + 0.3 * (high + vectors) / (high * vectors))
+
+
+def block_of_one_width(isa: Isa, rows: int) -> tuple[int, int]:
+    """As `block`, for five rows or more, with the same number of vectors for all of them: weights are laid out once."""
+    vectors, most = max(isa.real_rows.items())
+    heights = range(min(most, rows), most // 2 - 1, -1)
+    return min(((high, vectors) for high in heights), key=lambda size: _row_cost(rows, *size))
 
 
 @frozen
@@ -187,15 +197,17 @@ def product_call(
     extents: Sequence[int],
     *,
     weights: FloatPanels | None = None,
+    strip: tuple[int, int] | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
     which operand each is; extents: bytes of each that are touched.
-    weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
+    weights: b, if it is to lie panel after panel; starts then say which matrix it is.
+    strip: rows and vectors of a strip; None: those of `block`."""
     engine, left = product.engine, stack.left
     lanes = engine.isa.lanes // 2
     known = weights is not None
     near = direct(left.rows, known)
-    rows, vectors = block(engine.isa, left.rows, stack.columns, known)
+    rows, vectors = strip or block(engine.isa, left.rows, stack.columns, known)
     width, image = vectors * lanes, left.image is not None
     panels, (taps, depth) = -(-stack.columns // width), left.steps
     held: dict[str, Array] = {}
