@@ -16,7 +16,7 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.isa import halves
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_product import Cut, block, even, scratch_places
+from qrun.native.kernels.float_product import Cut, block, block_of_one_width, even, scratch_places
 from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, LeftRows, stack_call
 from qrun.native.kernels.walks import UNFIT, CellForm, Share, Stepped, Walk, Walked
 from qrun.native.machine.call import Rechecker
@@ -27,8 +27,9 @@ _LONG, _CODES_LONG = 1 << 15, 1 << 16
 """Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
 _SIDE_BY_SIDE = 6
 """With fewer vectors of sums, each addition waits for the one before it to the same vector."""
-_FEW, _ALONE = 2, 12
-"""Rows up to which vectors are added in halves; rows of a strip of one vector."""
+_FEW, _ONE, _ALONE = 2, 4, 12
+"""Rows up to which vectors are added in halves; rows up to which a strip may have one vector though units are more; rows
+of a strip that has one vector by design."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
@@ -113,7 +114,10 @@ class Recurrent(Walked):
         as it is loaded: then a strip has one vector, if its rows are enough to hide the latency of an addition."""
         if rows >= _SIDE_BY_SIDE and halves(self.engine.isa):
             return even(rows, _ALONE, 1), 1
-        return block(self.engine.isa, rows, units, True, self._split(rows))
+        isa, size = self.engine.isa, block(self.engine.isa, rows, units, True, self._split(rows))
+        # Loading the elements of many rows for one vector of weights takes longer than converting the weights twice.
+        narrow = size[1] == 1 and rows > _ONE and units > isa.lanes // 2
+        return block_of_one_width(isa, rows) if narrow else size
 
     def _split(self, rows: int) -> bool:
         """Whether vectors of sums are added in halves: of several rows,
