@@ -28,8 +28,8 @@ _LONG, _CODES_LONG = 1 << 15, 1 << 16
 _SIDE_BY_SIDE = 6
 """With fewer vectors of sums, each addition waits for the one before it to the same vector."""
 _FEW, _ONE, _ALONE = 2, 4, 12
-"""Rows up to which vectors are added in halves; rows up to which a strip may have one vector though units are more; rows
-of a strip that has one vector by design."""
+"""Rows up to which vectors are added in halves; rows up to which a strip may have one of several vectors; rows of a
+strip that has one vector by design."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
