@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from helpers.widths import every_width, thin_width
 from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
 
 import qrun
+from qrun.native.emit import quick
 from qrun.native.kernels import recurrent as planned
 from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
@@ -297,3 +300,14 @@ def test_reasons() -> None:
     two = {n: np.concatenate([x, x]) for n, x in enumerate(inputs[1:3], 1)}
     own = ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Relu", "Tanh"]
     assert "directions" in why(two, direction="bidirectional", activations=own)
+
+
+@pytest.mark.parametrize(("function", "most"), [("sigmoid", 2.0**-43), ("tanh", 2.0**-48)])
+def test_polynomials_of_quick_exponentials(function: str, most: float) -> None:
+    """What L33 says of them, relative to exp(r) and to exp(r) - 1, with fractions."""
+    coefficients = [Fraction(number) for number in quick.POLYNOMIALS[function]]
+    half = Fraction(math.log(2) / 2)
+    for r in (half * n / 500 for n in range(-500, 501) if n):
+        exact = sum((r**n / math.factorial(n) for n in range(1, 25)), Fraction(0))
+        made = r + r * r * sum((number * r**n for n, number in enumerate(coefficients)), Fraction(0))
+        assert abs(made - exact) < (1 + exact if function == "sigmoid" else abs(exact)) * Fraction(most)

@@ -8,7 +8,7 @@ columns are found on the way: they bound what a sum is off, which rounding.py lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
 from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
@@ -218,29 +218,47 @@ class FloatProductEmitter(PanelEmitter):
             turn.next(*sums, left + 8 * UNROLL, right + 8 * UNROLL * self.width)
         return turn.carried[:-2]
 
-    def _multiply(self, left: Value, b: Sequence[Value], sums: list[Value]) -> None:
+    def _multiply(self, left: Value, b: Iterable[Value], sums: list[Value]) -> None:
         """`multiply`, of converted rows that begin here."""
         self.multiply([left + i * PITCH for i in range(self.spec.rows)], b, sums)
 
-    def multiply(self, rows: Sequence[Value], b: Sequence[Value], sums: list[Value]) -> None:
-        """Add to the sums the products of one element of each row with these vectors of b."""
-        for i, start in enumerate(rows):
-            x = start.load("double", 8).splat(b[0].lanes)
-            for j, vector in enumerate(b):
-                sums[i * len(b) + j] = x.fma(vector, sums[i * len(b) + j])
+    def multiply(self, rows: Sequence[Value], b: Iterable[Value], sums: list[Value]) -> None:
+        """Add to the sums the products of one element of each row with these vectors of b.
+
+        Of both, the fewer are held in registers. The others come one by one, as else the compiler loads all of them
+        first, and sums have to make room.
+        """
+        vectors = len(sums) // len(rows)
+        lefts = ((i, start.load("double", 8)) for i, start in enumerate(rows))
+        rights = enumerate(b)
+        if len(rows) > vectors:
+            held = list(rights)
+            pairs = ((i, x, j, vector) for i, x in lefts for j, vector in held)
+        else:
+            own = list(lefts)
+            pairs = ((i, x, j, vector) for j, vector in rights for i, x in own)
+        for i, x, j, vector in pairs:
+            sums[i * vectors + j] = x.splat(vector.lanes).fma(vector, sums[i * vectors + j])
 
     def no_sums(self) -> list[Value]:
         """Sums of nothing, as `multiply` takes them."""
         vectors = self.spec.rows * self.spec.vectors * self.lanes // self.part_lanes
         return [self.w.zero(f"<{self.part_lanes} x double>")] * vectors
 
-    def columns_at(self, right: Value, masks: Sequence[Value | None]) -> list[Value]:
+    @property
+    def ahead(self) -> Value | int:
+        """How many bytes on the right matrix is fetched."""
+        return self.a.ahead
+
+    def columns_at(self, right: Value, masks: Sequence[Value | None]) -> Iterator[Value]:
         """The numbers of a panel's columns in a row of the right matrix, in vectors of `part_lanes`;
         if some are cut off, of all lanes."""
         if None not in masks:
-            return [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
+            yield from (self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks))
+            return
         kind = f"<{self.part_lanes} x float>"
-        return [(right + 4 * place).load(kind, 4).double() for place in range(0, self.width, self.part_lanes)]
+        for place in range(0, self.width, self.part_lanes):
+            yield (right + 4 * place).load(kind, 4).double()
 
     def joined(self, sums: Sequence[Value]) -> list[Value]:
         """Sums in vectors of all lanes."""
@@ -263,9 +281,10 @@ class FloatProductEmitter(PanelEmitter):
                     left, right = turn.carried[-2:]
                     for step in range(count):
                         for line in range(self.spec.prefetch):
-                            w.prefetch(right + self.a.ahead + 64 * line, near=True)
-                        b = self.columns_at(right, masks)
+                            w.prefetch(right + self.ahead + 64 * line, near=True)
+                        b: Iterable[Value] = self.columns_at(right, masks)
                         if not self.known:
+                            b = list(b)
                             squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]
                         self._multiply(left + 8 * step, b, sums)
                         right = right + self.a.b_row

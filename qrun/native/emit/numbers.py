@@ -121,15 +121,20 @@ def _halves(a: Value) -> tuple[Value, Value]:
 
 
 def series(coefficients: Sequence[float], x: Value) -> Value:
-    """A polynomial, the constant term first. That of a long one's even and odd terms do not wait for each other."""
+    """A polynomial, the constant term first. Halves of a long one do not wait for each other."""
     if len(coefficients) > _LONG:
-        square = x * x
-        even, odd = (series(coefficients[first::2], square) for first in (0, 1))
-        return odd.fma(x, even)
+        return side_by_side(coefficients, x, x * x)
     made = x.like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         made = made.fma(x, coefficient)
     return made
+
+
+def side_by_side(coefficients: Sequence[float], x: Value, square: Value) -> Value:
+    """A polynomial as that of its even terms and that of its odd ones, in `square`, that of x: neither waits for the
+    other, so that its result is there sooner."""
+    even, odd = (series(coefficients[first::2], square) for first in (0, 1))
+    return odd.fma(x, even)
 
 
 def _powers(x: Value, steps: int = 1) -> tuple[Value, Value]:

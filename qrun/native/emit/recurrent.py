@@ -40,6 +40,8 @@ lengths    int32, of each sequence
 walk       int64: HEADER words, then WORDS for each direction and step, then float32 [directions][columns]: what is
            added to the product of the gate h (linear)
 """
+_AHEAD = 8
+"""Rows of a matrix by which it is fetched."""
 
 
 @emitter("recurrent")
@@ -69,8 +71,12 @@ class RecurrentEmitter(WalkEmitter, FloatProductEmitter):
             return self.a.addend
         return self.gate.test("eq", GATES[self.cell] - 1).select(self.a.walk, self.a.addend)
 
+    @property
+    def ahead(self) -> int:
+        return _AHEAD * 4 * self.width
+
     def fetch(self, coming: Value, strip: Value, strips: Value) -> None:
-        """The same weights are read in each step: they are near."""
+        """The same weights are read in each step: they are no farther than the next cache; `ahead` fetches from it."""
 
     def step(self, direction: Value, number: Value, walk: Value) -> None:
         gates = GATES[self.cell]

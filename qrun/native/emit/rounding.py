@@ -35,8 +35,8 @@ _DIGITS = 53
 
 
 class RoundingEmitter(KernelEmitter):
-    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta *
-    addend); ``+limits`` if Clip or Relu follows.
+    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``added`` (plus an addend per element),
+    ``scaled`` (alpha * sum + beta * addend, of an element); ``+limits`` if Clip or Relu follows.
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
@@ -156,32 +156,24 @@ class RoundingEmitter(KernelEmitter):
                 self.settle(row + i.index, j.index, held.load(self.kind, 8), reach)
 
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
-        """Store the rounded sums. Returns the bits in which the two ends of a sum's interval, rounded, differ."""
+        """Store the rounded sums. Returns bits, some of them set where the two ends of a sum's interval round apart."""
         vectors, apart, reaches = len(masks), list[Value](), self.strip_reaches(row)
         shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.form == "bias" else None
-        for j, addend in enumerate(shared or ()):
-            assert addend is not None
-            apart.append(self._unequal(addend, self.w.zero(f"<{self.lanes} x i32>"), masks[j]))
         for i in range(self.rounded_rows):
             y = self._result(row + i)
             for j, mask in enumerate(masks):
                 addend = self._addend(row + i, j, mask) if shared is None else shared[j]
                 place = i * vectors + j
-                total, low, high = self._ends(sums[place], reaches[place], addend)
-                bits = low.bitcast("i32") ^ high.bitcast("i32")
-                apart.append(self._unequal(total if self.form == "scaled" else None, bits, mask))
+                _, low, high = self._ends(sums[place], reaches[place], addend)
+                # +0 of equal numbers, but -0 of -0 less +0, and NaN of NaN and of infinities.
+                bits = (low - high).bitcast("i32")
+                apart.append(bits if mask is None else mask.select(bits, ZERO))
                 target, made = y + 4 * self.lanes * j, self._limited(high)
                 if mask is None:
                     target.store(made, 4)
                 else:
                     target.masked_store(made, mask)
         return reduce(or_, apart)
-
-    def _unequal(self, value: Value | None, bits: Value, mask: Value | None) -> Value:
-        """These bits, 0 in columns that do not exist; -1 where the value is NaN, whose ends do not differ."""
-        if value is not None:
-            bits = value.test("uno", value).select(-1, bits)
-        return bits if mask is None else mask.select(bits, ZERO)
 
     def _ends(self, total: Value, reach: Value, addend: Value | None) -> tuple[Value, Value, Value]:
         """The result in float64, and both ends of its interval rounded to float32."""

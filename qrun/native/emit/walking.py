@@ -16,8 +16,8 @@ from qrun.native.emit.functions import CLOSE, SINGLE, FunctionCall, reach, round
 from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.kernel import KernelEmitter, Value
 from qrun.native.emit.numbers import RecheckEmitter
+from qrun.native.emit.quick import QUICK
 from qrun.native.emit.requantize import clipped
-from qrun.native.emit.transcendental import QUICK
 from qrun.native.emit.values import ZERO
 
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}

@@ -183,7 +183,8 @@ class FloatTerms:
     @property
     def form(self) -> str:
         """The kernels' form. Limits are compared as text, since a limit of 0 differs from one of -0."""
-        return self.kind if str(self.limits) == str(_UNLIMITED) else f"{self.kind}+limits"
+        kind = "added" if self.kind == "scaled" and self.alpha == self.beta == 1 else self.kind
+        return kind if str(self.limits) == str(_UNLIMITED) else f"{kind}+limits"
 
     def numbers(self, left: LeftRows) -> Array:
         """The words `numbers` of emit/rounding.py. A sum has as many roundings as additions may follow each other; six

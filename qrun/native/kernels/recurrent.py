@@ -136,8 +136,9 @@ class Recurrent(Walked):
         places, scratch = scratch_places(left, Cut(tall, self.gates * panels), (rows, vectors), lanes, True)
         terms = FloatTerms("scaled")
         sizes, split = (rows, vectors, UNROLL), self._split(tall)
+        lines = -(-4 * width // 64)
         spec = KernelSpec(
-            "recurrent", engine.isa.name, *sizes, terms.form, "f32", False, operands=self.how, halves=split
+            "recurrent", engine.isa.name, *sizes, terms.form, "f32", False, lines, operands=self.how, halves=split
         )
         words = {"tap_step": 1, "depth_step": left.steps[1], "row_block": tall, "panels": panels, **places}
         words["tiles"] = self.tiles
