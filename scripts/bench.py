@@ -10,11 +10,11 @@ to make networks, `dev`. An engine that is missing, refuses the model,
 crashes or computes something else than the others is named and not timed.
 
 How: each engine has a process of its own, so that none pins or keeps busy another one's threads. They run in turn: in a
-round each engine runs the model three times in a row, each run is timed, and when its threads are asleep (onnxruntime's
-spin for 25 ms) the next engine begins; every round another one is first. The minimum is compared (it depends least on
-what else the machine does), the median is shown. In the same rounds a loop of nothing but the dot-product instruction
-of qrun's kernels measures that instruction's peak; the best of all models counts. GMAC/s count the multiply-adds of the
-model, as `qrun profile` does.
+round each engine runs the model three times in a row, or for 20 ms if that is more, each run is timed, and when its
+threads are asleep (onnxruntime's spin for 25 ms) the next engine begins; every round another one is first. The minimum
+is compared (it depends least on what else the machine does), the median is shown. In the same rounds a loop of nothing
+but the dot-product instruction of qrun's kernels measures that instruction's peak; the best of all models counts.
+GMAC/s count the multiply-adds of the model, as `qrun profile` does.
 
 What runs: qrun as its command does, numpy's own products on one thread; onnxruntime the same file, with all
 optimizations and as many intra-op threads. On x86 CPUs without VNNI its sums of int8 products saturate, which is wrong

@@ -58,7 +58,8 @@ class DigitProductEmitter(RowDigitsEmitter):
     """How many digits may be left out, the most first."""
     lowest = 0
     """The first digit that is not left out because those below are all 0."""
-    block: Value
+    scales_at: Value
+    """How many scales come before the piece's first one."""
 
     def strip_sums(self, row: Value) -> list[Value]:
         w = self.w
@@ -76,13 +77,13 @@ class DigitProductEmitter(RowDigitsEmitter):
         """These sums with those of so many k of the block, without the digits below the lowest one."""
         w, rows, halves = self.w, self.spec.rows, self.spec.vectors // 2
         parts = [range(halves)] if rows == 1 else [range(half, half + 1) for half in range(halves)]
+        codes, scales = self._codes(self.start, self.size), self._scaled(self.start.lshr(self.block_bits))
         with w.loop(0, size, self.piece, before) as part:
-            place = self._codes(self.start, self.size) + part.index // LANES * (self.width * self.word)
-            block, sums = (self.start + part.index).lshr(self.block_bits), list(part.carried)
-            self.block = block
+            place, sums = codes + part.index // LANES * (self.width * self.word), list(part.carried)
+            self.scales_at = scales + part.index.lshr(self.block_bits) * self.width
             for some in parts:
                 for half, made in zip(some, self._integers(place, part.index, some), strict=True):
-                    parameters = [self._scaling(block, 2 * half + n) for n in range(2)]
+                    parameters = [self._scaling(2 * half + n) for n in range(2)]
                     for i, digits in enumerate(made):
                         first = i * self.spec.vectors + 2 * half
                         sums[first : first + 2] = self._added(
@@ -96,22 +97,25 @@ class DigitProductEmitter(RowDigitsEmitter):
         at this k of the block."""
         each = self.totals - self.lowest
         count = self.spec.rows * each
-        first, firsts = start // LANES * GROUP_BYTES, []
+        at, firsts = start // LANES * GROUP_BYTES, list[Value | None]()
         for _ in halves:
             for row in range(self.spec.rows):
                 firsts += self._firsts(self.row_numbers(row, start))
-        short = [self.w.zero(int16s(self.isa))] * len(firsts)
-        with self.w.loop(0, self.groups, 1, firsts if self.isa.dots else short) as turn:
+        kind = int32s(self.isa) if self.isa.dots else int16s(self.isa)
+        opening = [first if first and self.isa.dots else self.w.zero(kind) for first in firsts]
+        with self.w.loop(0, self.groups, 1, opening) as turn:
             codes = place + turn.index * (self.width * self.word)
-            turn.next(*self._group(codes, first + turn.index * GROUP_BYTES, halves, turn.carried))
+            turn.next(*self._group(codes, at + turn.index * GROUP_BYTES, halves, turn.carried))
         made = turn.carried
         if not self.isa.dots:
-            made = [first + pairs(total, total.like(1)) for first, total in zip(firsts, made, strict=True)]
+            sums = [pairs(total, total.like(1)) for total in made]
+            made = [total + first if first else total for first, total in zip(firsts, sums, strict=True)]
         return [[made[i : i + each] for i in range(n, n + count, each)] for n in range(0, len(made), count)]
 
-    def _firsts(self, numbers: Value) -> list[Value]:
-        """What the sums of a row start from, so that codes count from their middle; numbers: of the row's piece."""
-        made = [self.w.zero(int32s(self.isa))] * (self.totals - self.lowest)
+    def _firsts(self, numbers: Value) -> list[Value | None]:
+        """What the sums of a row start from, if not 0, so that codes count from their middle;
+        numbers: of the row's piece."""
+        made: list[Value | None] = [None] * (self.totals - self.lowest)
         lower, upper = ((numbers + 16 + 4 * n).load("i32", 4).splat(2 * self.lanes) for n in range(2))
         if self.lowest < LOWER:
             made[0] = lower.ashr(8 * self.lowest)
@@ -155,10 +159,10 @@ class DigitProductEmitter(RowDigitsEmitter):
         """Four bytes to a lane, none of them negative, as the products take them."""
         return activations(self.isa, codes) if self.isa.dots else (codes,)
 
-    def _scaling(self, block: Value, vector: int) -> tuple[Value | None, Value]:
+    def _scaling(self, vector: int) -> tuple[Value | None, Value]:
         """The zero points of a vector of columns less the middle, unless they are that, and the scales, float64."""
         a, lanes = self.a, self.lanes
-        place = self._scaled(block) + vector * lanes
+        place = self.scales_at + vector * lanes
         zeros = (
             None
             if self.zeros == "half"

@@ -64,7 +64,7 @@ class RoundedEmitter(DigitProductEmitter):
         integers = (upper - UPPER_BIAS).sitofp("double")
         return [off, (whole - integers * UPPER_STEP).fma(unit, off)]
 
-    def _firsts(self, numbers: Value) -> list[Value]:
+    def _firsts(self, numbers: Value) -> list[Value | None]:
         made = super()._firsts(numbers)
         made[DIGITS - self.lowest] = made[LOWER - self.lowest]
         return made
@@ -81,7 +81,7 @@ class RoundedEmitter(DigitProductEmitter):
 
     def _roundings(self, half: int, columns: int) -> Value:
         """-r of 3, 5, 6 and 7, as bytes of one int32, of each of the pair's columns."""
-        a, place = self.a, (self._scaled(self.block) + half * columns) * 4
+        a, place = self.a, (self.scales_at + half * columns) * 4
         scale = (a.scales + place).load(f"<{columns} x float>", 4)
         magic = (scale.bitcast("i32") & _FLOAT_EXPONENT | _HALF).bitcast("float")
         three, five, seven = ((scale.fma(float(n), -(scale * float(n))) + magic).bitcast("i32") for n in _FACTORS)
@@ -132,11 +132,13 @@ class RoundedDigitsEmitter(RoundedEmitter):
 
     feature = VBMI
 
-    def _firsts(self, numbers: Value) -> list[Value]:
+    def _firsts(self, numbers: Value) -> list[Value | None]:
         made = super()._firsts(numbers)
-        times = self.w.value(made[0].kind, constants("i32", [1 + place // MIDDLE for place in _PLACES]))
+        times = [1 + place // MIDDLE for place in _PLACES]
         for place in {0, LOWER - self.lowest}:
-            made[place] = made[place] * times
+            first = made[place]
+            assert first is not None
+            made[place] = first * self.w.value(first.kind, constants("i32", times))
         return made
 
     def _tables(self, half: int) -> list[Value]:

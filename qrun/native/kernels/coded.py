@@ -32,8 +32,8 @@ _FLOAT = np.dtype(np.float32)
 _DIGIT_BITS = 4
 """Bits of the codes that kernels multiply with digits of the rows."""
 _MOST_ROWS = 6
-"""Up to so many rows, strips of one row or two take less time than converting the weights,
-where digits are added in 16 bits."""
+"""Up to so many rows, strips of one row take less time than converting the weights, where digits are added in 16
+bits."""
 _ORDINARY = np.float32(2.0**100)
 _SUMS = 1 << 18
 """Bytes of sums that wait between two blocks of k."""
@@ -87,7 +87,7 @@ class CodedMatmul(Operation):
         self.columns = len(weights.scales)
         self.bias = None if bias is None else np.ascontiguousarray(bias)
         self.operands = (Operand(a, _FLOAT), Operand((*a[:-1], self.columns), _FLOAT))
-        self.vectors = max(engine.isa.real_rows)
+        self.vectors, self.most = _strip(engine.isa)
         self.width = self.vectors * engine.isa.lanes // 2
         self.panels = -(-self.columns // self.width)
         self.lengths = self._memo.once("lengths", lambda: _lengths(weights, self.panels * self.width))
@@ -104,7 +104,7 @@ class CodedMatmul(Operation):
         left, isa = self.stack.left, self.engine.isa
         if not left.rows:
             return ()
-        most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
+        most, lanes = self.most, isa.lanes // 2
         digits = self._digits()
         direct = digits is not None or left.rows < most
         rows = digits[1] if digits else left.rows if direct else most
@@ -141,7 +141,7 @@ class CodedMatmul(Operation):
         """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; None if none
         serves the weights."""
         isa, weights, rows = self.engine.isa, self.weights, self.stack.left.rows
-        most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 2 - rows % 2)
+        most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 1)
         if not (isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
             return None
         if self._memo.once("unrounded", lambda: _unrounded(weights)):
@@ -191,6 +191,12 @@ def packed(weights: CodedWeights, width: int) -> Array:
             own = words[panel * width : min((panel + 1) * width, columns), first:last]
             part[panel, :, : len(own)] = own.T
     return made
+
+
+def _strip(isa: Isa) -> tuple[int, int]:
+    """Vectors of columns of a strip, and rows of one that is multiplied in float64. In vectors of 256 bits codes are of
+    twice as many columns as other strips have, so that a digit is loaded half as often."""
+    return (4, 3) if isa.lanes == 8 else max(isa.real_rows.items())
 
 
 def _with_tables(isa: Isa) -> tuple[str, int]:
