@@ -99,6 +99,26 @@ def test_sums_in_the_middle_between_two_numbers(isa: str, scales: tuple[float, f
         assert_equal(got, expected)
 
 
+@every_isa
+@pytest.mark.parametrize("code", [0, 255])
+@pytest.mark.parametrize("weight", [-128, 127])
+def test_greatest_sums(isa: str, code: int, weight: int) -> None:
+    """All codes of H and all weights at one end of their range, for more of them than fit in 16 bits."""
+    for batch, units in ((1, 150), (5, 70)):
+        h = np.full((1, batch, units), 0.5 if code else -0.5, F)
+        w, r = np.zeros((1, 1, 4 * units), np.int8), np.full((1, units, 4 * units), weight, np.int8)
+        none, one = np.zeros(1, np.int8), np.ones(1, F)
+        b = np.zeros((1, 8 * units), F)
+        inputs = [np.ones((2, batch, 1), F), w, r, b, None, h, None, None, one, none, F([2.0**-14]), none]
+        attributes = {"hidden_size": units}
+        want = dynamic_kernel(inputs, **attributes)
+        model, feeds = model_of(inputs, attributes)
+        session = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS)
+        assert session.execute(feeds).events[0].backend == "native"
+        for got, expected in zip(session.run(feeds).values(), want, strict=True):
+            assert_equal(got, expected)
+
+
 def test_nodes_in_every_form() -> None:
     native = 0
     for seed in range(30):

@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.isa import halves
+from qrun.native.emit.quantized_recurrent import UNROLL as FOURS
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
 from qrun.native.kernels.float_product import Cut, block, block_of_one_width, even, scratch_places
@@ -232,7 +233,7 @@ class QuantizedRecurrent(Walked):
     @property
     def _size(self) -> tuple[int, int]:
         """Vectors of a gate's columns, and fours of k."""
-        return -(-self.walk.units // self.engine.isa.lanes), -(-self.walk.units // 4)
+        return -(-self.walk.units // self.engine.isa.lanes), -(-self.walk.units // (4 * FOURS)) * FOURS
 
     def _packed(self, coded: CodedState) -> dict[str, Array]:
         lanes, units, (vectors, depth) = self.engine.isa.lanes, self.walk.units, self._size
@@ -253,7 +254,10 @@ class QuantizedRecurrent(Walked):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, (vectors, depth) = self.walk, self.engine, self._size
         rows = min(self.share.rows, MOST_ROWS)
-        spec = KernelSpec("quantized_recurrent", engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
+        # Of several rows, weights that are widened once serve all; of one, widening them takes most of the time.
+        halved = rows == 1 and engine.isa.dots_of_nibbles and not engine.isa.dots
+        kind, four = ("nibble_recurrent", 8) if halved else ("quantized_recurrent", 4)
+        spec = KernelSpec(kind, engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
             "a_row": 4 * walk.units,
@@ -268,7 +272,7 @@ class QuantizedRecurrent(Walked):
             "recheck*": recheck.address,
         }
         held = {**self.held, **self.absent()}
-        fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": 4 * depth * walk.batch + 64}
+        fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": four * depth * walk.batch + 64}
         given = spec, self.pointers, words, self.whole, held
         return (engine.kernels.call(*given, sparse=True, **fields),)
 

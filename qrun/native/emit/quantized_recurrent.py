@@ -1,0 +1,229 @@
+"""The generated walks of recurrent operators whose states are quantized before each step.
+
+In each step H becomes codes, as all sequences together ask for. A sum of codes times both scales, plus what the inputs
+give to the gate, is rounded once: where float64 does not decide it, it is rounded to odd first.
+
+Without an instruction that adds products of four bytes, codes are multiplied in halves of four bits: products of these
+with weights are added in 16 bits, each at most 15 * 128 in size, so 16 of them in a lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+
+from qrun.native.emit.dot import activations, dot, int16s, int32s, neighbours, pairs, weights
+from qrun.native.emit.dynamic import parameters_of
+from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
+from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once
+from qrun.native.emit.spec import MAGIC_BITS
+from qrun.native.emit.values import MAGIC32
+from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
+from qrun.native.emit.widen import first_lanes, folded
+
+NAMES = names("""
+    weights* sums* addend* y* scales* recheck* initial_h* initial_c* lengths* walk*
+    a_row y_row addend_row rows columns row_block depth vectors tiles
+""")
+"""As in recurrent.py, and
+
+weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each column, zeros beyond the last
+sums     int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
+depth    of how many fours of k, a multiple of UNROLL
+"""
+_REACH = 2.0**-51
+"""More than twice the relative error of a product and a sum in float64."""
+_LEAST = 2.0**-125
+"""Below this, float32 may have fewer bits."""
+UNROLL = 4
+"""Fours of k of a turn of a loop."""
+_TURNS = 8
+"""Fours of k whose products with halves of codes fit in 16 bits together."""
+
+
+@emitter("quantized_recurrent")
+class QuantizedRecurrentEmitter(WalkEmitter):
+    """rows: up to how many are multiplied at a time. operands: as of RecurrentEmitter.
+    The thread's memory has the codes of H, [rows][depth][four_bytes].
+
+    shapes: vectors of columns whose sums are in registers at a time, by how many rows they are of.
+    """
+
+    names = NAMES
+    own_memory = True
+    four_bytes = 4
+    shapes: Mapping[int, tuple[int, ...]] = {1: (8, 4, 2, 1), 2: (4, 2, 1), 4: (2, 1)}
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.take_cell(*spec.operands.split("-")[1:])
+        w = self.w
+        self.doubts = RecheckEmitter(w, self.a.recheck, self.struct.address(), 0)
+        self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
+        self.blocks = tuple(rows for rows in sorted(self.shapes, reverse=True) if rows <= spec.rows)
+
+    def step(self, direction: Value, number: Value, walk: Value) -> None:
+        w = self.w
+        scale, zero = self._quantized(self.state_at(walk, 0, 0, w.value("i64", 0)))
+        for row, rows in w.runs(self.first, self.first + self.count, self.blocks):
+            with w.loop(0, self.gates, 1) as gate:
+                self._products(direction * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
+        self.cells_of(walk, number, resets=False)
+
+    def _quantized(self, h: Value) -> tuple[Value, Value]:
+        """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32,
+        both as they are multiplied."""
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        zeros = [w.zero(self.floats)] * 3
+        with w.loop(0, a.rows * a.columns, lanes, zeros) as turn:
+            x = (h + turn.index * 4).masked_load(self.floats, self._mask(a.rows * a.columns, turn.index), 4)
+            least, most, odd = turn.carried
+            turn.next(x.where("olt", least), x.where("ogt", most), odd + (x - x))
+        least, most, odd = turn.carried
+        bottom = folded(least, lambda a, b: a.where("olt", b))
+        top = folded(most, lambda a, b: a.where("ogt", b))
+        with w.when(odd.test("uno", odd).any()):
+            self.doubts.add(w.value("i64", LENGTH), w.value("i64", 0))
+            self.doubts.end()
+        scale, zero = parameters_of(bottom, top)
+        shift = self.isa.shift(False)
+        low, high = ((end - zero).sitofp("float").splat(lanes) for end in (0, 255))
+        with w.loop(self.first, self.first + self.count, 1) as row, w.loop(0, a.columns, lanes) as unit:
+            mask = self._mask(a.columns, unit.index)
+            x = (h + row.index * a.a_row + unit.index * 4).masked_load(self.floats, mask, 4)
+            raised = (x / scale.splat(lanes)).within(low, high) + MAGIC32
+            code = raised.bitcast("i32") + (zero + (shift - MAGIC_BITS)).splat(lanes)
+            self.keep_codes(row.index * a.depth * self.four_bytes, unit.index, code)
+        return scale.double(), zero + shift
+
+    def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
+        """Store a vector of a row's codes from this unit on. Those beyond the last one meet weights of 0, or are
+        overwritten by the next row's."""
+        (self.scratch + row + unit).store(codes.trunc("i8"), 1)
+
+    def _mask(self, count: Value, first: Value) -> Value:
+        return first_lanes(count - first, self.isa.lanes)
+
+    def _products(
+        self, matrix: Value, walk: Value, first_row: Value, rows: int, gate: Value, scale: Value, zero: Value
+    ) -> None:
+        """A gate's sums of some sequences, as float32 plus what the inputs give."""
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        codes, kind = self.scratch + first_row * a.depth * self.four_bytes, int32s(self.isa)
+        starts = [
+            (self.inputs_at(walk, first_row + row) + gate * a.columns * 4, self.gate_sums(walk, gate, first_row + row))
+            for row in range(rows)
+        ]
+        opening, closing = self.own_units[0] // lanes, (self.own_units[1] + (lanes - 1)) // lanes
+        for first, count in w.runs(opening, closing, self.shapes[rows]):
+            place = matrix * a.vectors + first
+            made = self.sums(codes, a.weights + place * a.depth * (4 * lanes), rows, count)
+            for number in range(count):
+                column = (place + number) * (4 * lanes)
+                less = (a.sums + column).load(kind, 4) * zero.splat(lanes)
+                factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
+                totals = made[number * rows : (number + 1) * rows]
+                self._scaled((first + number) * lanes, starts, [total - less for total in totals], factor)
+
+    def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
+        """The sums of products [count][rows]; codes, source: addresses of the first row's codes, and of the weights of
+        the first vector of columns."""
+        w, depth = self.w, self.a.depth
+        with w.loop(0, depth, UNROLL, [w.zero(int32s(self.isa))] * (count * rows)) as k:
+            made = list(k.carried)
+            lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
+            for turn in range(UNROLL):
+                left = [activations(self.isa, self.four_codes(start, turn, 0)) for start in lefts]
+                for number, start in enumerate(rights):
+                    right = weights(self.isa, self.four_weights(start, turn))
+                    for row, x in enumerate(left):
+                        made[number * rows + row] = dot(self.isa, made[number * rows + row], x, right)
+            k.next(*made)
+        return k.carried
+
+    def places(self, codes: Value, four: Value, rows: int) -> list[Value]:
+        """Where four codes of each row are."""
+        return [codes + (self.a.depth * row + four) * self.four_bytes for row in range(rows)]
+
+    def vectors(self, source: Value, four: Value, count: int) -> list[Value]:
+        """Where four weights of each column of some vectors are."""
+        return [source + (self.a.depth * number + four) * (4 * self.isa.lanes) for number in range(count)]
+
+    def four_codes(self, start: Value, turn: int, part: int) -> Value:
+        """The four codes of a turn, or one of the parts that they lie in, in all lanes."""
+        return (start + (turn * self.four_bytes + 4 * part)).load("i32", 4).splat(self.isa.lanes)
+
+    def four_weights(self, start: Value, turn: int) -> Value:
+        return (start + turn * (4 * self.isa.lanes)).load(int32s(self.isa), 4)
+
+    def _scaled(
+        self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
+    ) -> None:
+        """A vector of units: sums times their factor plus what the inputs give;
+        starts: where that is, and where results go."""
+        mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
+        for total, (inputs, sums) in zip(totals, starts, strict=True):
+            added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
+            number, target = total.sitofp("double"), sums + unit * 4
+            made, unsure = _once(number, factor, added)
+            target.masked_store(made, mask)
+            doubtful.append(unsure & mask)
+            terms.append((number, added, target))
+        with self.w.when(reduce(or_, doubtful).any()):
+            for number, added, target in terms:
+                product = number * factor
+                bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
+                target.masked_store(bits.bitcast("float"), mask)
+
+
+@emitter("nibble_recurrent")
+class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
+    """Four codes of H are four bytes of their lower halves, then four of the upper ones."""
+
+    four_bytes = 8
+    shapes: Mapping[int, tuple[int, ...]] = {1: (4, 2, 1)}
+
+    def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
+        low, high = ((part & 15).trunc("i8") for part in (codes, codes.lshr(4)))
+        fours = [range(first, first + 4) for first in range(0, codes.lanes, 4)]
+        order = [n + half for four in fours for half in (0, codes.lanes) for n in four]
+        (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
+
+    def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
+        w, depth = self.w, self.a.depth
+        short, kind = [w.zero(int16s(self.isa))] * (2 * count * rows), int32s(self.isa)
+        with w.loop(0, depth, _TURNS, [w.zero(kind)] * (count * rows)) as part:
+            with w.loop(part.index, (part.index + _TURNS).least(depth), UNROLL, short) as k:
+                made = list(k.carried)
+                lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
+                for turn in range(UNROLL):
+                    self._multiply(lefts, rights, turn, made)
+                k.next(*made)
+            part.next(
+                *(
+                    total + pairs(low, low.like(1)) + pairs(high, high.like(16))
+                    for total, low, high in zip(part.carried, k.carried[::2], k.carried[1::2], strict=True)
+                )
+            )
+        return part.carried
+
+    def _multiply(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int, sums: list[Value]) -> None:
+        """Add the products of a turn to sums in 16 bits, [count][rows][halves]."""
+        halves = [self.four_codes(start, turn, half) for start in lefts for half in range(2)]
+        for number, start in enumerate(rights):
+            right = self.four_weights(start, turn)
+            for place, left in enumerate(halves, number * len(halves)):
+                sums[place] = sums[place] + neighbours(left, right)
+
+
+def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
+    """number * factor + added as float32; and i1: where that may differ from the real value
+    rounded once, because float64 was rounded before."""
+    if not number.w.fused:
+        product = number * factor
+        total, reach = product + added, (abs(product) + abs(added)) * _REACH
+        made = (total - reach).single()
+        return made, differ(made, (total + reach).single())
+    total = number.fma(factor, added)
+    return total.single(), beside_a_middle(total, 1) | abs(total).test("olt", _LEAST)
