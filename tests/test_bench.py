@@ -83,7 +83,7 @@ def test_times_and_ratios_fit_together(tmp_path: Path) -> None:
         assert result["engines"]["openvino"]["state"] in ("no file", "not installed")
         for engine in (ours, theirs):
             assert engine["state"] == "ok"
-            assert engine["runs"] == 2 * _bench_cases.BURST
+            assert engine["runs"] >= 2 * _bench_cases.BURST
             assert 0 < engine["min_ms"] <= engine["median_ms"]
             assert engine["gmacs"] == pytest.approx(result["macs"] / engine["min_ms"] / 1e6)
             assert engine["peak_share"] == pytest.approx(engine["gmacs"] / result["peak_gmacs"])
