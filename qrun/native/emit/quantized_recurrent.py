@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 
-from qrun.native.emit.dot import activations, dot, int16s, int32s, neighbours, pairs, weights
+from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once
@@ -134,7 +134,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             made = list(k.carried)
             lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
             for turn in range(UNROLL):
-                left = [activations(self.isa, self.four_codes(start, turn, 0)) for start in lefts]
+                left = [self.left(start, turn) for start in lefts]
                 for number, start in enumerate(rights):
                     right = weights(self.isa, self.four_weights(start, turn))
                     for row, x in enumerate(left):
@@ -149,6 +149,10 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     def vectors(self, source: Value, four: Value, count: int) -> list[Value]:
         """Where four weights of each column of some vectors are."""
         return [source + (self.a.depth * number + four) * (4 * self.isa.lanes) for number in range(count)]
+
+    def left(self, start: Value, turn: int) -> Bytes4:
+        """A row's codes of a turn as `dot` takes them."""
+        return activations(self.isa, self.four_codes(start, turn, 0))
 
     def four_codes(self, start: Value, turn: int, part: int) -> Value:
         """The four codes of a turn, or one of the parts that they lie in, in all lanes."""
@@ -175,6 +179,20 @@ class QuantizedRecurrentEmitter(WalkEmitter):
                 product = number * factor
                 bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
                 target.masked_store(bits.bitcast("float"), mask)
+
+
+@emitter("wide_recurrent")
+class WideRecurrentEmitter(QuantizedRecurrentEmitter):
+    """Four codes of H are int16, of even k, then of odd k, as products of 16 bits take them."""
+
+    four_bytes = 8
+
+    def keep_codes(self, row: Value, unit: Value, codes: Value) -> None:
+        order = [first + n for first in range(0, codes.lanes, 4) for n in (0, 2, 1, 3)]
+        (self.scratch + row + unit * 2).store(codes.trunc("i16").shuffled(order), 1)
+
+    def left(self, start: Value, turn: int) -> Bytes4:
+        return tuple(self.four_codes(start, turn, part).bitcast(int16s(self.isa)) for part in range(2))
 
 
 @emitter("nibble_recurrent")

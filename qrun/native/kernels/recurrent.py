@@ -13,7 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
-from qrun.native.emit.isa import halves
+from qrun.native.emit.isa import Isa, halves
 from qrun.native.emit.quantized_recurrent import UNROLL as FOURS
 from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
 from qrun.native.errors import Declined
@@ -254,9 +254,7 @@ class QuantizedRecurrent(Walked):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         walk, engine, (vectors, depth) = self.walk, self.engine, self._size
         rows = min(self.share.rows, MOST_ROWS)
-        # Of several rows, weights that are widened once serve all; of one, widening them takes most of the time.
-        halved = rows == 1 and engine.isa.dots_of_nibbles and not engine.isa.dots
-        kind, four = ("nibble_recurrent", 8) if halved else ("quantized_recurrent", 4)
+        kind, four = _coded_kind(engine.isa, rows)
         spec = KernelSpec(kind, engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
@@ -275,6 +273,14 @@ class QuantizedRecurrent(Walked):
         fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": four * depth * walk.batch + 64}
         given = spec, self.pointers, words, self.whole, held
         return (engine.kernels.call(*given, sparse=True, **fields),)
+
+
+def _coded_kind(isa: Isa, rows: int) -> tuple[str, int]:
+    """The kind of kernel for up to so many rows at a time, and bytes of four codes of H. Where products are those of 16
+    bits, weights that are widened once serve all of several rows; of one row, to widen them takes most of the time."""
+    if not isa.widens:
+        return "quantized_recurrent", 4
+    return "nibble_recurrent" if rows == 1 and isa.dots_of_nibbles else "wide_recurrent", 8
 
 
 class _QuantizedCellRecheck(Rechecker):
