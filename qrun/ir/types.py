@@ -8,6 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from qrun.shapes import MOST_AXES
+
 _TABLE: tuple[tuple[int, str, type], ...] = (
     (1, "float", np.float32),
     (2, "uint8", np.uint8),
@@ -87,13 +89,23 @@ def type_name(dtype: np.dtype | None) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
+_NAME = 64
+"""Characters of an axis's name that a text tells. Files may declare a million of them, and as many axes, which each
+mention of a tensor would repeat."""
+
+
 def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
-    """``[1,3,N]``; ``scalar`` for rank 0; ``?`` when the rank is unknown."""
+    """``[1,3,N]``; ``scalar`` for rank 0; ``?`` when the rank is unknown. Of many axes the first ones, of a long name
+    its begin."""
     if shape is None:
         return "?"
     if not shape:
         return "scalar"
-    return "[" + ",".join("?" if d is None else str(d) for d in shape) + "]"
+    told = ["?" if d is None else str(d) for d in shape[:MOST_AXES]]
+    told = [d if len(d) <= _NAME else f"{d[:_NAME]}..." for d in told]
+    if len(shape) > MOST_AXES:
+        told.append(f"... {len(shape) - MOST_AXES} more")
+    return "[" + ",".join(told) + "]"
 
 
 def describe(array: np.ndarray) -> str:

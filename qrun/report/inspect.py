@@ -31,7 +31,10 @@ from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
 from qrun.report.stats import SHOWN, listed, stats
 from qrun.report.text import file_size, plural
+from qrun.shapes import MOST_AXES
 
+_LONGEST = 300
+"""Characters of a shape that a node's tensor is told with: a node may read the same tensor a million times."""
 _VALUE_COLUMNS = [
     Column("", cell=lambda v: "out" if v.optional is None else "in, optional" if v.optional else "in"),
     Column("name", shrink=1, cell=lambda v: v.name),
@@ -208,7 +211,11 @@ def _nodes(model: Model) -> list[NodeFacts]:
 
 
 def _read(scope: Scope, name: str) -> NodeTensor | None:
-    return NodeTensor(name, _type(scope.dtype(name)), scope.shape(name)) if name else None
+    if not name:
+        return None
+    shape = scope.shape(name)
+    told = shape is None or (len(shape) <= MOST_AXES and sum(len(str(d)) + 1 for d in shape) <= _LONGEST)
+    return NodeTensor(name, _type(scope.dtype(name)), shape if told else None)
 
 
 def _type(dtype: np.dtype[Any] | None) -> str | None:

@@ -395,3 +395,17 @@ def test_macs_of_a_quantized_network() -> None:
     events = qrun.Session(path).execute({"images": np.zeros((1, 1, 8, 8), np.float32)}).events
     assert ModelFacts(load(path)).macs is None
     assert ModelFacts(with_inferred(load(path), path, expansion)).macs == sum(e.macs for e in events) > 0
+
+
+@pytest.mark.parametrize("shape", [["N" * 20_000], [1] * 20_000, ["N" * 20] * 60])
+@pytest.mark.parametrize("words", [["--nodes"], ["--json", "--nodes"], []])
+def test_a_long_shape_is_not_told_with_every_mention(
+    shape: list[str | int], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A few bytes of the file name a tensor once more; its shape is as long as the file likes."""
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+    node = onnx.helper.make_node("Sum", ["x"] * 3000, ["y"])
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    assert main(["inspect", str(tmp_path / "m.onnx"), *words]) == 0
+    assert 100 < len(capsys.readouterr().out) < 1 << 20
