@@ -102,14 +102,14 @@ class DigitProductEmitter(RowDigitsEmitter):
             for row in range(self.spec.rows):
                 firsts += self._firsts(self.row_numbers(row, start))
         kind = int32s(self.isa) if self.isa.dots else int16s(self.isa)
-        opening = [first if first and self.isa.dots else self.w.zero(kind) for first in firsts]
+        opening = [self.w.zero(kind) if first is None or not self.isa.dots else first for first in firsts]
         with self.w.loop(0, self.groups, 1, opening) as turn:
             codes = place + turn.index * (self.width * self.word)
             turn.next(*self._group(codes, at + turn.index * GROUP_BYTES, halves, turn.carried))
         made = turn.carried
         if not self.isa.dots:
             sums = [pairs(total, total.like(1)) for total in made]
-            made = [total + first if first else total for first, total in zip(firsts, sums, strict=True)]
+            made = [total if first is None else total + first for first, total in zip(firsts, sums, strict=True)]
         return [[made[i : i + each] for i in range(n, n + count, each)] for n in range(0, len(made), count)]
 
     def _firsts(self, numbers: Value) -> list[Value | None]:
