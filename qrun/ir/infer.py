@@ -18,9 +18,12 @@ from qrun.ir.load import parse, read_file
 from qrun.ir.localfunctions import inlined
 from qrun.ir.model import Array, Model, Node, TensorType
 from qrun.ir.types import NUMBERS
+from qrun.shapes import MOST_AXES
 
 MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
+_LONG = 64
+"""Characters of an axis's name up to which the inference may repeat it for each tensor."""
 LONGEST = 60.0
 """Seconds until the inference counts as failed: some equations of Einsum keep it busy for ever."""
 
@@ -57,10 +60,32 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
             nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
+        long = _shortened(proto.graph)
         made = map(onnx.ValueInfoProto.FromString, _ask("inferred", proto.SerializeToString()))
-        return {v.name: _without_made_up(value_type(v)) for v in made if v.name in named}
+        return {v.name: _without_made_up(_named(value_type(v), long)) for v in made if v.name in named}
     except Exception:
         return {}
+
+
+def _shortened(graph: onnx.GraphProto) -> Mapping[str, str]:
+    """Give axes with long names short ones, which what follows from them repeats, and take shapes away that no array
+    has. Returns the long names by the short ones."""
+    short: dict[str, str] = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type.tensor_type
+        if len(kind.shape.dim) > MOST_AXES:
+            kind.ClearField("shape")
+        for dim in kind.shape.dim:
+            if len(dim.dim_param) > _LONG:
+                dim.dim_param = short.setdefault(dim.dim_param, f"qrun long axis {len(short)}")
+    return {name: own for own, name in short.items()}
+
+
+def _named(value: TensorType, names: Mapping[str, str]) -> TensorType:
+    """With the axes' own names."""
+    if value.shape is None or not names:
+        return value
+    return replace(value, shape=tuple([names.get(d, d) if isinstance(d, str) else d for d in value.shape]))
 
 
 def infer_node(

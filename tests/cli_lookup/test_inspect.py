@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import onnx.parser
 import pytest
 
 from qrun.cli import main
+from qrun.ir import infer
 from qrun.ir.load import load
 from qrun.report.modelfacts import ModelFacts
 
@@ -409,3 +411,26 @@ def test_a_long_shape_is_not_told_with_every_mention(
     onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
     assert main(["inspect", str(tmp_path / "m.onnx"), *words]) == 0
     assert 100 < len(capsys.readouterr().out) < 1 << 20
+
+
+@pytest.mark.parametrize("shape", [["N" * 20_000, 2], [1] * 20_000])
+def test_what_is_inferred_does_not_repeat_a_long_shape(
+    shape: list[str | int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    y = onnx.helper.make_tensor_value_info("t999", onnx.TensorProto.FLOAT, None)
+    chain = [onnx.helper.make_node("Relu", [f"t{n - 1}" if n else "x"], [f"t{n}"]) for n in range(1000)]
+    model = onnx.helper.make_model(onnx.helper.make_graph(chain, "g", [x], [y]))
+    sizes = []
+
+    def told(what: str, *arguments: Any) -> Any:
+        found = ask(what, *arguments)
+        sizes.append(sum(map(len, found)))
+        return found
+
+    ask = infer._ask
+    monkeypatch.setattr(infer, "_ask", told)
+    found = infer.infer(model.SerializeToString(), lambda *_: None)
+    assert 0 < sum(sizes) < 200_000
+    if len(shape) == 2:
+        assert all(found[f"t{n}"].shape == tuple(shape) for n in range(1000))
