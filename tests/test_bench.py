@@ -315,3 +315,15 @@ def test_new_sizes_are_told_of_both_engines(tmp_path: Path, monkeypatch: pytest.
 def encoder_of(width: int) -> onnx.ModelProto:
     shape = ["batch", "length", width]
     return make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": shape}, {"y": shape})
+
+
+@pytest.mark.parametrize(("each", "runs"), [(1.0, 3), (0.0025, 8)])
+def test_a_burst_of_short_runs_has_more_of_them(each: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    runner = object.__new__(_engines.Runner)
+    monkeypatch.setattr(_engines, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(_engines, "settle", lambda: None)
+    monkeypatch.setattr(_engines, "FULL", 0.02)
+    runner._call = lambda x: clock.__setitem__(0, clock[0] + x)
+    runner._x = each
+    assert len(runner.burst(3)) == runs

@@ -17,13 +17,11 @@ from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
 from qrun.ir.localfunctions import inlined
 from qrun.ir.model import Array, Model, Node, TensorType
-from qrun.ir.types import NUMBERS
+from qrun.ir.types import LONGEST_NAME, NUMBERS
 from qrun.shapes import MOST_AXES
 
 MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
-_LONG = 64
-"""Characters of an axis's name up to which the inference may repeat it for each tensor."""
 LONGEST = 60.0
 """Seconds until the inference counts as failed: some equations of Einsum keep it busy for ever."""
 
@@ -76,7 +74,7 @@ def _shortened(graph: onnx.GraphProto) -> Mapping[str, str]:
         if len(kind.shape.dim) > MOST_AXES:
             kind.ClearField("shape")
         for dim in kind.shape.dim:
-            if len(dim.dim_param) > _LONG:
+            if len(dim.dim_param) > LONGEST_NAME:
                 dim.dim_param = short.setdefault(dim.dim_param, f"qrun long axis {len(short)}")
     return {name: own for own, name in short.items()}
 

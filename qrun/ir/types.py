@@ -89,9 +89,9 @@ def type_name(dtype: np.dtype | None) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-_NAME = 64
-"""Characters of an axis's name that a text tells. Files may declare a million of them, and as many axes, which each
-mention of a tensor would repeat."""
+LONGEST_NAME = 64
+"""Characters of an axis's name that a text tells, and shape inference repeats. Files may declare a million of them, and
+as many axes, which each mention of a tensor would repeat."""
 
 
 def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
@@ -102,7 +102,7 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
     if not shape:
         return "scalar"
     told = ["?" if d is None else str(d) for d in shape[:MOST_AXES]]
-    told = [d if len(d) <= _NAME else f"{d[:_NAME]}..." for d in told]
+    told = [d if len(d) <= LONGEST_NAME else f"{d[:LONGEST_NAME]}..." for d in told]
     if len(shape) > MOST_AXES:
         told.append(f"... {len(shape) - MOST_AXES} more")
     return "[" + ",".join(told) + "]"
