@@ -100,6 +100,28 @@ def test_sums_in_the_middle_between_two_numbers(isa: str, scales: tuple[float, f
 
 
 @every_isa
+def test_one_sum_in_the_middle(isa: str) -> None:
+    """Whichever it is. It is a tie but for 2**-46 of what is added to the bias, so that it goes down."""
+    units, scales = 20, (2.0**-10 * (1 + LAST), 2.0**-14 * (1 - LAST))
+    h = np.zeros((1, 1, units), F)
+    h[0, 0, :2] = np.array([255, 1], F) * F(scales[0])
+    w, b = np.zeros((1, 1, 4 * units), np.int8), np.zeros((1, 8 * units), F)
+    b[:, : 4 * units] = np.repeat(np.array([100, 100, 100, 1 + LAST], F), units)
+    none, one = np.zeros(1, np.int8), np.ones(1, F)
+    attributes = {"activations": ["Sigmoid", "Relu", "Relu"], "hidden_size": units}
+    for unit in range(units):
+        r = np.zeros((1, units, 4 * units), np.int8)
+        r[0, 1, 3 * units :] = 2
+        r[0, 1, 3 * units + unit] = 1
+        inputs = [np.ones((1, 1, 1), F), w, r, b, None, h, None, None, one, none, F([scales[1]]), none]
+        model, feeds = model_of(inputs, attributes)
+        session = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS)
+        assert session.execute(feeds).events[0].backend == "native"
+        y = session.run(feeds)["y0"].reshape(-1)
+        assert_equal(y, np.where(np.arange(units) == unit, F(1 + LAST), F(1 + 2 * LAST)))
+
+
+@every_isa
 @pytest.mark.parametrize("code", [0, 255])
 @pytest.mark.parametrize("weight", [-128, 127])
 def test_greatest_sums(isa: str, code: int, weight: int) -> None:

@@ -18,6 +18,7 @@ from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
 
 import qrun
 from qrun.native.emit import quick
+from qrun.native.emit.walking import LENGTH
 from qrun.native.kernels import recurrent as planned
 from qrun.native.kernels.recurrent import Recurrent
 from qrun.native.kernels.walks import CellForm, Walk
@@ -162,6 +163,29 @@ def test_what_float64_does_not_decide(isa: str, kind: str, monkeypatch: pytest.M
             for got, expected in zip(session.run(feeds).values(), want, strict=True):
                 assert_equal(got, expected, f"{units}")
     assert min(asked) < 0 <= max(asked)
+
+
+@every_width
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_unit_in_doubt(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is: in each step another one."""
+    units, asked = 40, set[int]()
+    make = planned._CellRecheck.make
+
+    def noted(own: Any, entries: Array, *rest: int) -> None:
+        asked.update(entries[:, 0].tolist())
+        make(own, entries, *rest)
+
+    monkeypatch.setattr(planned._CellRecheck, "make", noted)
+    x, r = np.eye(units, dtype=F)[:, None] * F(TANH), np.zeros((1, GATES[KINDS[kind]] * units, units), F)
+    w = np.tile(np.eye(units, dtype=F), (1, GATES[KINDS[kind]], 1))
+    attributes = {"hidden_size": units, **({"linear_before_reset": 1} if kind == "linear" else {})}
+    op = KINDS[kind]
+    model, feeds = node_model(op, [x, w, r], attributes, opset=14, constants=(1, 2), outputs=[F] * OUTPUTS[op])
+    got = qrun.Session(model, backend="native", isa=isa).run(feeds)
+    for made, expected in zip(got.values(), kernel(op, [x, w, r], **attributes), strict=True):
+        assert_equal(made, expected)
+    assert {(LENGTH - 1 - number) // 2 for number in asked} == set(range(units))
 
 
 def doubtful(kind: str, units: int) -> list[Any]:

@@ -47,12 +47,24 @@ def differ(low: Value, high: Value) -> Value:
     return low.bitcast("i32").test("ne", high.bitcast("i32"))
 
 
+def word_order(lanes: int) -> list[int]:
+    """Lanes of float64 in the order in which one instruction takes words out of two vectors of 256 bits."""
+    eight = (0, 1, 4, 5, 2, 3, 6, 7)
+    return [first + n for first in range(0, lanes, 8) for n in eight] if lanes >= len(eight) else [*range(lanes)]
+
+
+def low_words(x: Value) -> Value:
+    """The lower halves of float64 lanes as i32, in that order."""
+    return x.bitcast(f"<{2 * x.lanes} x i32>").shuffled(2 * lane for lane in word_order(x.lanes))
+
+
 def beside_a_middle(x: Value, places: int) -> Value:
-    """Whether the middle between two normal float32 is at most so many last places of float64 away: i1, lane by lane.
+    """Whether the middle between two normal float32 is at most so many last places of float64 away: i1 of each lane,
+    in the order of `word_order`.
 
     places: a power of two; on one side as many, on the other one less.
     """
-    return ((x.bitcast("i64") + (_MIDDLE + places)) & (2 * _MIDDLE - 2 * places)).test("eq", ZERO)
+    return ((low_words(x) + (_MIDDLE + places)) & (2 * _MIDDLE - 2 * places)).test("eq", ZERO)
 
 
 def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:

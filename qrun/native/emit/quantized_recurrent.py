@@ -9,14 +9,14 @@ with weights are added in 16 bits, each at most 15 * 128 in size, so 16 of them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once
+from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once, word_order
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
 from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
@@ -36,10 +36,8 @@ _REACH = 2.0**-51
 """More than twice the relative error of a product and a sum in float64."""
 _LEAST = 2.0**-125
 """Below this, float32 may have fewer bits."""
-UNROLL = 4
-"""Fours of k of a turn of a loop."""
-_TURNS = 8
-"""Fours of k whose products with halves of codes fit in 16 bits together."""
+UNROLL = 8
+"""Fours of k of a turn of a loop; as many products with halves of codes fit in 16 bits together."""
 
 
 @emitter("quantized_recurrent")
@@ -165,20 +163,22 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         self, unit: Value, starts: Sequence[tuple[Value, Value]], totals: Sequence[Value], factor: Value
     ) -> None:
         """A vector of units: sums times their factor plus what the inputs give;
-        starts: where that is, and where results go."""
-        mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
+        starts: where that is, and where results go, which have room for whole vectors."""
+        lanes, doubtful, terms = self.isa.lanes, [], []
+        count = self.a.columns - unit
         for total, (inputs, sums) in zip(totals, starts, strict=True):
-            added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
+            added = (inputs + unit * 4).masked_load(self.floats, first_lanes(count, lanes), 4).double()
             number, target = total.sitofp("double"), sums + unit * 4
             made, unsure = _once(number, factor, added)
-            target.masked_store(made, mask)
-            doubtful.append(unsure & mask)
+            target.store(made, 4)
+            doubtful.append(unsure)
             terms.append((number, added, target))
-        with self.w.when(reduce(or_, doubtful).any()):
+        some = reduce(or_, doubtful) & first_lanes(count, lanes, word_order(lanes))
+        with self.w.when(some.any()):
             for number, added, target in terms:
                 product = number * factor
                 bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
-                target.masked_store(bits.bitcast("float"), mask)
+                target.store(bits.bitcast("float"), 4)
 
 
 @emitter("wide_recurrent")
@@ -209,39 +209,36 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
-        w, depth = self.w, self.a.depth
-        short, kind = [w.zero(int16s(self.isa))] * (2 * count * rows), int32s(self.isa)
-        with w.loop(0, depth, _TURNS, [w.zero(kind)] * (count * rows)) as part:
-            with w.loop(part.index, (part.index + _TURNS).least(depth), UNROLL, short) as k:
-                made = list(k.carried)
-                lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
-                for turn in range(UNROLL):
-                    self._multiply(lefts, rights, turn, made)
-                k.next(*made)
-            part.next(
+        with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:
+            lefts, rights = self.places(codes, k.index, rows), self.vectors(source, k.index, count)
+            made = [*self._multiplied(lefts, rights, 0)]
+            for turn in range(1, UNROLL):
+                made = [total + more for total, more in zip(made, self._multiplied(lefts, rights, turn), strict=True)]
+            k.next(
                 *(
                     total + pairs(low, low.like(1)) + pairs(high, high.like(16))
-                    for total, low, high in zip(part.carried, k.carried[::2], k.carried[1::2], strict=True)
+                    for total, low, high in zip(k.carried, made[::2], made[1::2], strict=True)
                 )
             )
-        return part.carried
+        return k.carried
 
-    def _multiply(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int, sums: list[Value]) -> None:
-        """Add the products of a turn to sums in 16 bits, [count][rows][halves]."""
+    def _multiplied(self, lefts: Sequence[Value], rights: Sequence[Value], turn: int) -> Iterator[Value]:
+        """Products of a turn, added in 16 bits: [count][rows][halves], one by one as they are asked for."""
         halves = [self.four_codes(start, turn, half) for start in lefts for half in range(2)]
-        for number, start in enumerate(rights):
+        for start in rights:
             right = self.four_weights(start, turn)
-            for place, left in enumerate(halves, number * len(halves)):
-                sums[place] = sums[place] + neighbours(left, right)
+            yield from (neighbours(left, right) for left in halves)
 
 
 def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """number * factor + added as float32; and i1: where that may differ from the real value
-    rounded once, because float64 was rounded before."""
+    """number * factor + added as float32; and i1 of each lane, in the order of `word_order`: where that may differ from
+    the real value rounded once, because float64 was rounded before."""
+    order = word_order(number.lanes)
     if not number.w.fused:
         product = number * factor
         total, reach = product + added, (abs(product) + abs(added)) * _REACH
         made = (total - reach).single()
-        return made, differ(made, (total + reach).single())
+        return made, differ(made, (total + reach).single()).shuffled(order)
     total = number.fma(factor, added)
-    return total.single(), beside_a_middle(total, 1) | abs(total).test("olt", _LEAST)
+    made = total.single()
+    return made, beside_a_middle(total, 1) | abs(made).test("ole", _LEAST).shuffled(order)

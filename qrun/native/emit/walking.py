@@ -48,7 +48,7 @@ class RecurrentCell:
     """Some units of one row: vectors of float32.
 
     functions: the activations, as the operator orders them. bound: what they are given is clipped to, or None. quick:
-    whether activations are those of `QUICK`. doubtful: i1, lanes whose states are not decided.
+    whether activations are those of `QUICK`. doubtful: i1 lanes in any order, some true if a state is not decided.
     """
 
     def __init__(self, w: Flow, lanes: int, functions: Sequence[str], bound: Value | None, quick: bool) -> None:
@@ -241,10 +241,10 @@ class WalkEmitter(KernelEmitter):
         return self.gate_sums(walk, GATES[self.cell], row) + place
 
     def _begun(self, walk: Value, row: Value, place: Value) -> None:
-        """Make the inner half of a vector of units; NaN where it is not decided."""
+        """Make the inner half of a vector of units: NaN, if one is not decided."""
         cell = RecurrentCell(self.w, self.at_once, self.functions, self._bound(), True)
         made = getattr(cell, f"{self.cell}_inner")(*self._given(walk, row, place))
-        self._inner_at(walk, row, place).store(cell.doubtful.select(math.nan, made), 4)
+        self._inner_at(walk, row, place).store(cell.doubtful.any().select(made.like(math.nan), made), 4)
 
     def _finished(self, cell: RecurrentCell, walk: Value, row: Value, place: Value) -> None:
         """Make the outer half of a vector of units; if one is NaN, all are made again as whole cells."""

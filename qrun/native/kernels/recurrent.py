@@ -79,10 +79,10 @@ class Recurrent(Walked):
                 made[d, :, gate, 0] = words[d, :, OLD // 8]
                 made[d, :, gate, 1] = (d * gates + gate) * matrix * units
                 made[d, :, gate, 2] = words[d, :, INPUTS // 8] + 4 * gate * units
-                made[d, :, gate, 3] = words[d, :, SUMS // 8] + 4 * gate * self.each
+                made[d, :, gate, 3] = words[d, :, SUMS // 8] + 4 * gate * self.sums_each
                 made[d, :, gate, 4] = (d * gates + gate) * matrix * 2
                 if last and self.cell.kind == "gru":
-                    made[d, :, gate, 0] = words[d, :, SUMS // 8] + 4 * gates * self.each
+                    made[d, :, gate, 0] = words[d, :, SUMS // 8] + 4 * gates * self.sums_each
                 elif last and self.cell.kind == "linear":
                     made[d, :, gate, 2] = 8 * (HEADER + words.size) + 4 * d * units
         return made.reshape(-1, 6)
@@ -231,35 +231,36 @@ class QuantizedRecurrent(Walked):
         return Share(rows, units, rows < walk.batch or units < walk.units)
 
     @property
-    def _size(self) -> tuple[int, int]:
-        """Vectors of a gate's columns, and fours of k."""
-        return -(-self.walk.units // self.engine.isa.lanes), -(-self.walk.units // (4 * FOURS)) * FOURS
+    def sum_units(self) -> int:
+        """Whole vectors, which cost less to store than parts of them."""
+        return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
     def _packed(self, coded: CodedState) -> dict[str, Array]:
-        lanes, units, (vectors, depth) = self.engine.isa.lanes, self.walk.units, self._size
+        lanes, units, wide = self.engine.isa.lanes, self.walk.units, self.sum_units
         matrices = self.walk.directions * self.gates
         whole = coded.codes.astype(np.int32) - np.broadcast_to(coded.zeros.astype(np.int32)[:, None], coded.codes.shape)
         if whole.min() < -128 or whole.max() > 127:
             raise Declined("weights that leave int8 without their zero points")
         columns = whole.transpose(0, 2, 1).reshape(matrices, units, units)
-        padded = np.pad(columns, [(0, 0), (0, vectors * lanes - units), (0, 4 * depth - units)])
-        groups = padded.reshape(matrices, vectors, lanes, depth, 4).transpose(0, 1, 3, 2, 4)
+        padded = np.pad(columns, [(0, 0), (0, wide - units), (0, -units % (4 * FOURS))])
+        groups = padded.reshape(matrices, wide // lanes, lanes, padded.shape[2] // 4, 4).transpose(0, 1, 3, 2, 4)
         scales = np.broadcast_to(coded.scales, (self.walk.directions, self.gates * units)).reshape(matrices, units)
         return {
             "weights*": aligned_copy(np.ascontiguousarray(groups.astype(np.int8))),
             "sums*": aligned_copy(padded.sum(axis=2, dtype=np.int32)),
-            "scales*": aligned_copy(np.pad(scales, [(0, 0), (0, vectors * lanes - units)]).astype(np.float32)),
+            "scales*": aligned_copy(np.pad(scales, [(0, 0), (0, wide - units)]).astype(np.float32)),
         }
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        walk, engine, (vectors, depth) = self.walk, self.engine, self._size
+        walk, engine = self.walk, self.engine
+        _, vectors, depth, _, _ = self.held["weights*"].shape
         rows = min(self.share.rows, MOST_ROWS)
         kind, four = _coded_kind(engine.isa, rows)
         spec = KernelSpec(kind, engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
         recheck = _QuantizedCellRecheck(self)
         words = {
             "a_row": 4 * walk.units,
-            "y_row": 4 * walk.units,
+            "y_row": 4 * self.sum_units,
             "addend_row": 4 * self.input_steps[1],
             "rows": walk.batch,
             "columns": walk.units,

@@ -105,7 +105,7 @@ class Walked(Operation):
             if own
         ]
         self.names = ["addend*", *(name for name, _ in known)]
-        result = Operand((self.sums_at + self._regions * walk.directions * self.each,), _FLOAT)
+        result = Operand((self.sums_at + self._regions * walk.directions * self.sums_each,), _FLOAT)
         self.operands = (inputs, *(operand for _, operand in known), result)
 
     @property
@@ -159,6 +159,16 @@ class Walked(Operation):
         return size(self.walk.y_shape)
 
     @property
+    def sum_units(self) -> int:
+        """Elements of a gate's sums of one sequence."""
+        return self.walk.units
+
+    @property
+    def sums_each(self) -> int:
+        """Elements of a gate's sums of one direction."""
+        return self.walk.batch * self.sum_units
+
+    @property
     def sums_at(self) -> int:
         """The element where sums begin, after Y and the states."""
         return self.y_size + 2 * STATES[self.cell.kind] * self.walk.directions * self.each
@@ -199,7 +209,7 @@ class Walked(Operation):
             y_row, y_direction, y_step = walk.steps * walk.directions * units, units, walk.directions * units
             first, row = units, walk.directions * units
         bound = np.array([self.cell.clip or 0, 0], _FLOAT).view(np.int64)
-        header = [walk.steps, 4 * self.each, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
+        header = [walk.steps, 4 * self.sums_each, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
         header += [self.share.units, self.shares, int(self.share.rounds)]
         words = np.zeros((walk.directions, walk.steps, WORDS), np.int64)
         for d in range(walk.directions):
@@ -209,7 +219,7 @@ class Walked(Operation):
                     words[d, :, which // 8 + state] = [4 * self._state(t + later, state, d) for t in range(walk.steps)]
             words[d, :, Y // 8] = 4 * (at * y_step + d * y_direction)
             words[d, :, AT // 8] = at
-            words[d, :, SUMS // 8] = 4 * (self.sums_at + d * self._regions * self.each)
+            words[d, :, SUMS // 8] = 4 * (self.sums_at + d * self._regions * self.sums_each)
             words[d, :, INPUTS // 8] = 4 * (at * self.input_steps[0] + d * self.gates * units)
         added = np.zeros((0,), _FLOAT) if self.added is None else self.added.reshape(-1)
         tail = np.pad(added, (0, added.size % 2)).astype(_FLOAT).view(np.int64)
@@ -235,19 +245,19 @@ class Walked(Operation):
         table, count = self.table, self.at_once
         (step, row), resets = divmod(number // 2, self.walk.batch), bool(number % 2)
         words = table[HEADER + step * WORDS :][:WORDS].tolist()
-        unit = 4 * (row * self.walk.units + place)
+        unit, sum_at = (4 * (row * units + place) for units in (self.walk.units, self.sum_units))
 
         def at(start: int, base: int = result) -> Array:
             return array_at(base + start, _FLOAT, (count,))
 
-        sums = [at(words[SUMS // 8] + 4 * n * self.each + unit)[None] for n in range(self.gates)]
+        sums = [at(words[SUMS // 8] + 4 * n * self.sums_each + sum_at)[None] for n in range(self.gates)]
         if self.cell.kind == "linear":
             inputs = words[INPUTS // 8] + 4 * (row * self.input_steps[1] + (self.gates - 1) * self.walk.units + place)
             sums.append(at(inputs, addend)[None])
         kinds = range(STATES[self.cell.kind])
         made = self.stepped(resets, sums, [at(words[OLD // 8 + n] + unit)[None] for n in kinds])
         if resets:
-            at(words[SUMS // 8] + 4 * self.gates * self.each + unit)[...] = made[0][0]
+            at(words[SUMS // 8] + 4 * self.gates * self.sums_each + sum_at)[...] = made[0][0]
             return
         for n in kinds:
             at(words[NEW // 8 + n] + unit)[...] = made[n][0]
