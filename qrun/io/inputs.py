@@ -23,7 +23,7 @@ from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
 from qrun.io.storable import restored
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import describe
+from qrun.ir.types import describe, sizes_text
 from qrun.memory import Budget, available
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def read_inputs(
             feeds.sources[name] = f"random, seed {seed}"
         shown = ", ".join(f"{v.name} {describe(made[v.name])}" for v in missing[:4])
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        assumed = f"; {', '.join(f'{s}=1' for s in unset)} (--shape changes that)" if unset else ""
+        assumed = f"; {sizes_text(dict.fromkeys(unset, 1))} (--shape changes that)" if unset else ""
         feeds.notes.append(f"random data, seed {seed}, for {shown}{more}{assumed}")
         feeds.symbols |= dict.fromkeys(unset, 1)
         feeds.assumed = tuple(unset)

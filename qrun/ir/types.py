@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import ml_dtypes
@@ -101,11 +103,21 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
         return "?"
     if not shape:
         return "scalar"
-    told = ["?" if d is None else str(d) for d in shape[:MOST_AXES]]
-    told = [d if len(d) <= LONGEST_NAME else f"{d[:LONGEST_NAME]}..." for d in told]
-    if len(shape) > MOST_AXES:
-        told.append(f"... {len(shape) - MOST_AXES} more")
-    return "[" + ",".join(told) + "]"
+    return "[" + ",".join(_first(["?" if d is None else _axis(str(d)) for d in shape[:MOST_AXES]], len(shape))) + "]"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """What the names of axes stand for: ``N=1, T=16``; of many the first ones, of a long name its begin."""
+    told = [f"{_axis(name)}={size}" for name, size in islice(sizes.items(), MOST_AXES)]
+    return ", ".join(_first(told, len(sizes)))
+
+
+def _axis(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+
+
+def _first(told: list[str], count: int) -> list[str]:
+    return [*told, f"... {count - len(told)} more"] if count > len(told) else told
 
 
 def describe(array: np.ndarray) -> str:

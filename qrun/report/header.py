@@ -10,7 +10,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import some
 from qrun.ir import Model
 from qrun.ir.compound import tensors
-from qrun.ir.types import describe, type_name
+from qrun.ir.types import describe, sizes_text, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
 from qrun.running.cpus import usable_cpus
@@ -62,7 +62,7 @@ def inputs_text(feeds: Feeds) -> str:
         parts.append(f"{name} {describe(array)} {origin}".rstrip())
     if len(feeds.arrays) > INPUTS_SHOWN:
         parts.append(f"and {len(feeds.arrays) - INPUTS_SHOWN} more inputs")
-    bound = ", ".join(f"{symbol}={size}" for symbol, size in feeds.symbols.items())
+    bound = sizes_text(feeds.symbols)
     return "; ".join(parts) + (f" ({bound})" if bound and parts else "")
 
 

@@ -23,7 +23,7 @@ from qrun.documents.inspection import (
 from qrun.documents.record import encode
 from qrun.errors import CallError
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import shape_text, sizes_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
@@ -85,7 +85,7 @@ def _size(facts: ModelFacts) -> str:
         counted = "" if facts.obstacle else "; qrun profile counts them"
         parts.append(f"MMAC n/a ({facts.uncounted}{counted})")
     else:
-        assumed = ", ".join(f"{symbol}=1" for symbol in facts.symbols)
+        assumed = sizes_text(dict.fromkeys(facts.symbols, 1))
         short = f"{facts.macs / 1e6:.4g}" if facts.macs < 10**9 else f"{facts.macs / 1e6:.0f}"
         parts.append(f"{short} MMAC" + (f" ({assumed})" if assumed else ""))
     return ", ".join(parts)

@@ -413,6 +413,21 @@ def test_a_long_shape_is_not_told_with_every_mention(
     assert 100 < len(capsys.readouterr().out) < 1 << 20
 
 
+@pytest.mark.parametrize("command", ["inspect", "run", "profile"])
+@pytest.mark.parametrize("shape", [["N" * 20_000], [f"n{n}" for n in range(64)]])
+def test_names_of_axes_that_are_taken_as_1(
+    command: str, shape: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    assert main([command, str(tmp_path / "m.onnx")]) == 0
+    told = "".join(capsys.readouterr())
+    assert len(told) < 10_000
+    assert f"{shape[0][:64]}{'...' * (len(shape) == 1)}=1" in told
+    assert len(shape) == 1 or "n63=1" in told.replace("\n", " ")
+
+
 @pytest.mark.parametrize("shape", [["N" * 20_000, 2], [1] * 20_000])
 def test_what_is_inferred_does_not_repeat_a_long_shape(
     shape: list[str | int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

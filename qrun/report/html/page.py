@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from qrun.documents.answers import Environment, FedInput, ModelFile
 from qrun.evaluating.evaluation import Evaluation
-from qrun.ir.types import shape_text
+from qrun.ir.types import shape_text, sizes_text
 from qrun.memory import human
 from qrun.report.evaluation import evaluation_sheet
 from qrun.report.html.collect import PageContent
@@ -131,7 +131,7 @@ def _model(model: ModelFile) -> str:
 
 def _input(i: FedInput, symbols: Mapping[str, int]) -> str:
     origin = i.source if i.source.startswith("random") else f"from {i.source}" if i.source else ""
-    bound = f" ({', '.join(f'{symbol}={size}' for symbol, size in symbols.items())})" if symbols else ""
+    bound = f" ({sizes_text(symbols)})" if symbols else ""
     return f"{i.name} {i.type} {shape_text(i.shape)} {origin}".rstrip() + bound
 
 
