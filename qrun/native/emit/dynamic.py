@@ -4,10 +4,10 @@ point, codes; and float32 results of integer products: sums times scales, plus a
 from __future__ import annotations
 
 import math
-from operator import add, sub
+from operator import add
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter
-from qrun.native.emit.numbers import product_error, rounded_once
+from qrun.native.emit.numbers import SUM_REACH, differ, product_error, rounded_once, scaled_sum
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import FACTOR_BYTES, MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
@@ -188,8 +188,7 @@ SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk"
 factors       of the form, as `factors` makes them: ``ort``: float32 multiplier and bias; ``real``: float64 multiplier,
               reach, remainder of the multiplier, bias; all [panels][field][lanes]
 acc_row, y_row  bytes from one row to the next; reads of sums may run over the row's end, to whole vectors
-chunk         rows per tile
-mask          lanes of a row's last vector that exist
+chunk, mask   rows per tile; lanes of a row's last vector that exist
 """
 FACTORS = ("left*", "right*", "bias*", "y*", "columns", "panels", "tiles", "most!", "slope!")
 """One 8-byte word each.
@@ -200,8 +199,6 @@ bias        float32 [columns] (operands ``b``), or none
 y           [panels][field][lanes], what `scale` reads
 most        the greatest magnitude that a sum can have, below 2**32
 """
-_SUM_REACH = 2.0**-51
-"""More than twice the relative error of a product and a sum in float64."""
 
 
 @emitter("scale")
@@ -209,8 +206,8 @@ class ScaleEmitter(KernelEmitter):
     """A vector of a row at a time.
 
     ``ort``   fl32(fl32(float32(acc) * multiplier) + bias)
-    ``real``  acc * (multiplier + remainder) + bias rounded once. A float64 estimate decides where it rounds to one
-              float32 on both ends of its reach; else the sum is taken exactly and rounded to odd.
+    ``real``  acc * (multiplier + remainder) + bias rounded once. Where a float64 estimate does not decide it, the sum
+              is taken exactly and rounded to odd. operands: ``m`` if there may be a remainder
     """
 
     names = SCALE
@@ -240,16 +237,19 @@ class ScaleEmitter(KernelEmitter):
         return (acc.sitofp("float") * self._factor(factors, 0) + self._factor(factors, 1)).bitcast("i32")
 
     def _real(self, acc: Value, factors: Value) -> Value:
-        number = acc.sitofp("double")
-        factor, reach, bias = (self._factor(factors, field) for field in (0, 1, 3))
-        product = number * factor
-        total = product + bias
-        low, high = (op(total, reach).single().bitcast("i32") for op in (sub, add))
+        number, factor, bias = acc.sitofp("double"), self._factor(factors, 0), self._factor(factors, 3)
+        if "m" in self.spec.operands:
+            total, reach = number * factor + bias, self._factor(factors, 1)
+            near = (total - reach).single()
+            doubtful = differ(near, (total + reach).single())
+        else:
+            near, doubtful = scaled_sum(number, factor, bias)
 
         def exact() -> list[Value]:
-            return [rounded_once(number, factor, self._factor(factors, 2), product, total, bias)]
+            product = number * factor
+            return [rounded_once(number, factor, self._factor(factors, 2), product, product + bias, bias)]
 
-        (made,) = self.w.instead([low], low.test("ne", high).any(), exact)
+        (made,) = self.w.instead([near.bitcast("i32")], doubtful.any(), exact)
         return made
 
 
@@ -295,6 +295,6 @@ class FactorsEmitter(KernelEmitter):
         factors = right.double(), wide.splat(self.isa.lanes)
         product = factors[0] * factors[1]
         rest = self.w.zero(product.kind) if slope is None else product_error(*factors, product)
-        most = self.a.most.uitofp("double") * (2 * _SUM_REACH)
-        reach = abs(product) * most.splat(self.isa.lanes) + abs(bias.double()) * _SUM_REACH
+        most = self.a.most.uitofp("double") * (2 * SUM_REACH)
+        reach = abs(product) * most.splat(self.isa.lanes) + abs(bias.double()) * SUM_REACH
         return [product, reach, rest, bias.double()]

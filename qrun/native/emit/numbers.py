@@ -24,6 +24,10 @@ _EXPONENT = 0x7FF0000000000000
 """The bits of a float64 that are its exponent."""
 _MIDDLE = 1 << 28
 """Last places of a float64 in half of one of float32."""
+SUM_REACH = 2.0**-51
+"""More than twice the relative error of a product and a sum in float64."""
+_LEAST, _GREATEST = 2 << 23, (1 << 31) - 1
+"""The bits of a float32, 2**-125, below which others may have fewer bits; and the greatest integer of 32 bits."""
 _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
@@ -65,6 +69,23 @@ def beside_a_middle(x: Value, places: int) -> Value:
     places: a power of two; on one side as many, on the other one less.
     """
     return ((low_words(x) + (_MIDDLE + places)) & (2 * _MIDDLE - 2 * places)).test("eq", ZERO)
+
+
+def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
+    """n * factor + added as float32, for n of at most 33 bits and a factor of at most 48; and i1 of each lane, in the
+    order of `word_order`: where that may differ from the real value rounded once, because float64 was rounded before.
+    """
+    order = word_order(n.lanes)
+    if not n.w.fused:
+        product = n * factor
+        total, reach = product + added, (abs(product) + abs(added)) * SUM_REACH
+        made = (total - reach).single()
+        return made, differ(made, (total + reach).single()).shuffled(order)
+    total = n.fma(factor, added)
+    made = total.single()
+    # Without its sign, 0 becomes the greatest integer, and the least number the least one.
+    small = ((made.bitcast("i32") << 1) + _GREATEST).test("slt", 2 * _LEAST - _GREATEST)
+    return made, beside_a_middle(total, 1) | small.shuffled(order)
 
 
 def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:

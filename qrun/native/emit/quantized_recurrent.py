@@ -16,7 +16,7 @@ from operator import or_
 from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import RecheckEmitter, beside_a_middle, differ, rounded_once, word_order
+from qrun.native.emit.numbers import RecheckEmitter, rounded_once, scaled_sum
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
 from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
@@ -32,10 +32,6 @@ weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each colu
 sums     int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
 depth    of how many fours of k, a multiple of UNROLL
 """
-_REACH = 2.0**-51
-"""More than twice the relative error of a product and a sum in float64."""
-_LEAST = 2.0**-125
-"""Below this, float32 may have fewer bits."""
 UNROLL = 8
 """Fours of k of a turn of a loop; as many products with halves of codes fit in 16 bits together."""
 
@@ -164,17 +160,15 @@ class QuantizedRecurrentEmitter(WalkEmitter):
     ) -> None:
         """A vector of units: sums times their factor plus what the inputs give;
         starts: where that is, and where results go, which have room for whole vectors."""
-        lanes, doubtful, terms = self.isa.lanes, [], []
-        count = self.a.columns - unit
+        mask, doubtful, terms = self._mask(self.a.columns, unit), [], []
         for total, (inputs, sums) in zip(totals, starts, strict=True):
-            added = (inputs + unit * 4).masked_load(self.floats, first_lanes(count, lanes), 4).double()
+            added = (inputs + unit * 4).masked_load(self.floats, mask, 4).double()
             number, target = total.sitofp("double"), sums + unit * 4
-            made, unsure = _once(number, factor, added)
+            made, unsure = scaled_sum(number, factor, added)
             target.store(made, 4)
             doubtful.append(unsure)
             terms.append((number, added, target))
-        some = reduce(or_, doubtful) & first_lanes(count, lanes, word_order(lanes))
-        with self.w.when(some.any()):
+        with self.w.when(reduce(or_, doubtful).any()):
             for number, added, target in terms:
                 product = number * factor
                 bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
@@ -228,17 +222,3 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         for start in rights:
             right = self.four_weights(start, turn)
             yield from (neighbours(left, right) for left in halves)
-
-
-def _once(number: Value, factor: Value, added: Value) -> tuple[Value, Value]:
-    """number * factor + added as float32; and i1 of each lane, in the order of `word_order`: where that may differ from
-    the real value rounded once, because float64 was rounded before."""
-    order = word_order(number.lanes)
-    if not number.w.fused:
-        product = number * factor
-        total, reach = product + added, (abs(product) + abs(added)) * _REACH
-        made = (total - reach).single()
-        return made, differ(made, (total + reach).single()).shuffled(order)
-    total = number.fma(factor, added)
-    made = total.single()
-    return made, beside_a_middle(total, 1) | abs(made).test("ole", _LEAST).shuffled(order)

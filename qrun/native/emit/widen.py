@@ -75,10 +75,10 @@ def widened(
     return [*turn.carried, *made[1:]]
 
 
-def first_lanes(count: Value, lanes: int, order: Sequence[int] | None = None) -> Value:
-    """The first `count` lanes of a vector, or all; order: in which the lanes stand."""
+def first_lanes(count: Value, lanes: int) -> Value:
+    """The first `count` lanes of a vector, or all."""
     count = count.least(lanes).trunc("i32").splat(lanes)
-    return count.like(constants("i32", order or range(lanes))).test("slt", count)
+    return count.like(constants("i32", range(lanes))).test("slt", count)
 
 
 def folded(vector: Value, joined: Callable[[Value, Value], Value] = add) -> Value:

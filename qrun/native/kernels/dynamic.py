@@ -160,7 +160,9 @@ class Scaled(Operation):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         engine, columns, panels = self.factors.engine, self.factors.scaling.columns, self.factors.panels
         count, lanes = size(self.operands[0].shape), engine.isa.lanes
-        spec = KernelSpec("scale", engine.isa.name, 1, 1, 1, self.factors.scaling.form, "f32", False)
+        scaling = self.factors.scaling
+        sloped = "m" if scaling.slope is not None else ""
+        spec = KernelSpec("scale", engine.isa.name, 1, 1, 1, scaling.form, "f32", False, operands=sloped)
         words = row_tiles(count // columns, 8 * columns, engine.threads)
         words |= {"panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns}
         words["mask"] = (1 << (columns - 1) % lanes + 1) - 1
