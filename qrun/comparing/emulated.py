@@ -12,8 +12,7 @@ from typing import Unpack
 import numpy as np
 
 from qrun.comparing.causes import AlternativeForm, Suspect
-from qrun.comparing.causes._product import resumed
-from qrun.comparing.causes.saturation import lost_in_pairs
+from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -67,9 +66,8 @@ def run_emulated(
         name = node.outputs[0] if node.outputs else ""
         if saturating and name in made and not _is_depthwise(node, values):
             suspect = Suspect(model, Unit(node, (node,)), name, values, made[name], None)
-            lost = lost_in_pairs(suspect)
-            changed = resumed(suspect, lost[0], "ort") if lost else None
-            made[name] = made[name] if changed is None else changed
+            changed = with_saturating_pairs(suspect, "ort", PairLosses()) or ()
+            made |= {tensor: array for tensor, array in zip(node.outputs, changed, strict=False) if tensor}
         for array in made.values():
             budget.hold(array)
         values |= made

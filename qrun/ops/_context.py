@@ -93,6 +93,8 @@ class Context:
     claims:    the memory claims so far (shape, bytes per element, what for), or None if they are not recorded.
     bodies:    the graphs inside the node, by attribute.
     memo:      a cache that the node's runs share, of values that follow from the attributes alone.
+    lost:      what kernels that are emulated lose of sums of products: codes [..., M, K] and [..., K, N] to int64
+               [..., M, N], or broadcast to it; None for exact sums.
     """
 
     arith: Arith = "exact"
@@ -105,6 +107,7 @@ class Context:
     claims: list[Claim] | None = None
     bodies: Mapping[str, Body] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
+    lost: Callable[[Array, Array], Array] | None = None
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]

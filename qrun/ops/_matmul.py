@@ -193,8 +193,10 @@ def integer_matmul(
     """
     left, right = claim_product(a, b, ctx)
     weights = Weights(np.swapaxes(centred(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
-    acc = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2)
-    acc, bound = add_bias(acc, bias, weights.bound)
+    acc, bound = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2), weights.bound
+    if ctx.lost is not None:
+        acc, bound = add_bias(acc.astype(np.float64), ctx.lost(left, right), bound)
+    acc, bound = add_bias(acc, bias, bound)
     return wrap32(acc, bound, ctx)
 
 

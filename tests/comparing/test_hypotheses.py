@@ -12,7 +12,7 @@ from helpers.support import MS, node_model
 
 import qrun
 from qrun.comparing.causes import CAUSES, UNKNOWN
-from qrun.comparing.causes.saturation import saturated_pairs
+from qrun.comparing.causes.pairs import saturated_pairs
 from qrun.comparing.comparison import ComparedTensor
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide, Unit

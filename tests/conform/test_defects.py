@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qrun.comparing.causes.saturation import saturated_pairs
+from qrun.comparing.causes.pairs import saturated_pairs
 from qrun.conform.answers import Response
 from qrun.conform.judge import judged
 from qrun.conform.results import CaseResult

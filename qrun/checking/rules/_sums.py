@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules._inside import weights_inside
 from qrun.checking.rules._observed import tensors
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import Weight, is_quantized, weights
@@ -96,7 +98,7 @@ def _bias(w: Weight, rows: int) -> Array:
 
 def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
     """Each weight with a pair of products that can leave int16, behind what `_worst` tells of it."""
-    for w in weights(model):
+    for w in (*weights(model), *weights_inside(model)):
         if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
             continue
         if w.float and w.node.op_type == "Conv" and not is_quantized(w.scope.model, w.node):
@@ -125,14 +127,17 @@ def _worst(w: Weight) -> tuple[int, str, str] | None:
 
 def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
     """How many sums saturate with these inputs, with the nodes that have most of them first."""
+    unsafe = [w for w in unsafe if w.x.tensor]
     counts = _saturated(model, unsafe, feeds)
-    if counts is None:
+    if not counts:
         return ""
     count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
     if not count:
         return f"; with the recorded inputs none of {total} sums leaves int16"
-    ordered = sorted(zip(unsafe, counts, strict=True), key=lambda one: -one[1][0])
-    names = [f"{w.node.label} {c}" for w, (c, _) in ordered if c]
+    met: Counter[str] = Counter()
+    for w, (own, _) in zip(unsafe, counts, strict=True):
+        met[w.node.label] += own
+    names = [f"{label} {own}" for label, own in met.most_common() if own]
     return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from qrun.checking.rules._inside import INSIDE
 from qrun.checking.rules._observed import seen
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._sums import LIMIT, saturating, unsafe_pairs, worst_sums
@@ -113,6 +114,7 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
         "com.microsoft::QGemm",
         "com.microsoft::MatMulIntegerToFloat",
         "com.microsoft::DynamicQuantizeMatMul",
+        *INSIDE,
         "Conv",
         "MatMul",
         "Gemm",
@@ -123,8 +125,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
-    channels vary fastest. No finding means proven safe: no input can saturate. So are depthwise convolutions: they have
-    other kernels. ARM, VNNI and AMX kernels compute the same node exactly. One finding for a whole model: its worst
+    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no input
+    can saturate. So are depthwise convolutions: they have other kernels. ARM, VNNI and AMX kernels compute the same node exactly. One finding for a whole model: its worst
     node. With recorded vectors it tells how many sums of pairs saturate with the inputs of the first one,
     in which nodes.
 
@@ -150,7 +152,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
         met = saturating(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
-        others = f", and {several(len(unsafe) - 1, 'more node')} like it" if len(unsafe) > 1 else ""
+        more = len({id(one.node) for _, one in unsafe}) - 1
+        others = f", and {several(more, 'more node')} like it" if more else ""
         yield Finding(
             f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
             **w.where,

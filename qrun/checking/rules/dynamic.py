@@ -13,7 +13,8 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
 
-_DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
+_DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"), (MS, "DynamicQuantizeLSTM"))
+_APPLIES = ("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul", "com.microsoft::DynamicQuantizeLSTM")
 
 
 @rule(
@@ -21,7 +22,7 @@ _DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
     "warning",
     spec="DynamicQuantizeLinear",
     fix="store the quantized tensor with its scale and zero point",
-    applies=("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul"),
+    applies=_APPLIES,
 )
 def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """A constant tensor is quantized dynamically: a stored one, or one whose elements are all equal.
@@ -101,7 +102,7 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
     "note",
     spec="DynamicQuantizeLinear",
     fix="run one row at a time where rows must not influence each other, or quantize statically",
-    applies=("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul"),
+    applies=_APPLIES,
 )
 def batch_dependent(model: Model) -> Iterator[Finding]:
     """Dynamic quantization of a tensor whose sizes vary: a row's result depends on the rows and padding beside it.
@@ -144,6 +145,8 @@ def _depends(scope: Scope, node: Node, fixed: bool) -> bool:
     if (node.domain, node.op_type) not in _DYNAMIC or not node.inputs or scope.value(node.inputs[0]) is not None:
         return False
     shape = scope.shape(node.inputs[0])
+    if shape is not None and node.op_type == "DynamicQuantizeLSTM" and len(shape) > 1:
+        shape = (shape[1], shape[0], *shape[2:])  # the second axis is that of sequences
     return not fixed if shape is None else not _is_fixed(shape)
 
 

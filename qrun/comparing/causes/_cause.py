@@ -144,14 +144,19 @@ class Suspect:
         return self.theirs is not None and same(array, self.theirs)
 
 
-def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -> tuple[Array, ...] | None:
-    """What qrun's kernel makes of a node; None if it refuses it, or there is none."""
+def computed(
+    node: Node,
+    args: Sequence[Array | None],
+    arith: Arith = "exact",
+    lost: Callable[[Array, Array], Array] | None = None,
+) -> tuple[Array, ...] | None:
+    """What qrun's kernel makes of a node; None if it refuses it, or there is none. lost: as in Context."""
     definition = find(node.domain, node.op_type, node.version)
     if definition is None:
         return None
     wanted = tuple(bool(name) for name in node.outputs)
     try:
-        ctx = Context(arith, node.version, len(node.outputs), wanted, False)
+        ctx = Context(arith, node.version, len(node.outputs), wanted, False, lost=lost)
         with np.errstate(all="ignore"):
             made = definition.compute(args, definition.bind(node), ctx)
     except _FAILURES:

@@ -1,0 +1,161 @@
+"""Pairs of products of uint8 and int8 that are added in int16 with saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
+from qrun.comparing.causes._product import parts, resumed
+from qrun.ir import Array
+from qrun.ops import Arith
+from qrun.shapes import broadcast_shapes
+
+_LOW, _HIGH = -(2**15), 2**15 - 1
+_CONVS = ("QLinearConv", "ConvInteger")
+_OPS = (
+    "QLinearMatMul",
+    "QGemm",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "DynamicQuantizeLSTM",
+    "QAttention",
+)
+
+
+@cause(
+    "pair-saturation", rank=46, source="Intel SDM, VPMADDUBSW; onnxruntime core/mlas/lib/x86_64/QgemmU8S8KernelAvx2.S"
+)
+def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
+    """Two neighbouring products of uint8 and int8 are added in int16 with saturation, as CPUs without VNNI do.
+
+    To confirm: Run the same model on a CPU with VNNI (avx512_vnni or avx_vnni in /proc/cpuinfo), or with weights of
+    7 bits: the difference is gone. qrun compare MODEL -i INPUTS --emulate avx2 shows, on any CPU, what saturation makes
+    of the outputs.
+
+    To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization) or to uint8; or run on a CPU
+    with VNNI.
+    """
+    for form, text in s.formed("pair-saturation"):
+        yield Hypothesis(form, text)
+    for arith, more in _STEPS.items():
+        losses = PairLosses()
+        made = with_saturating_pairs(s, arith, losses)
+        if made is None:
+            return
+        text = (
+            f"{losses.pairs} pairs of products saturate (in int16, as on CPUs without VNNI), in {losses.told(s.mine)}"
+        )
+        hidden = _hidden(s, losses)
+        text += f", of which {hidden} still round or clip to the same code" if hidden else ""
+        yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more)
+
+
+_STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded to float32"}
+
+
+def _hidden(s: Suspect, losses: PairLosses) -> int:
+    """Counts the elements whose sum saturation changes, and whose result is the same on both sides."""
+    if s.theirs is None or s.theirs.shape != s.mine.shape or len(losses.changes) != 1:
+        return 0
+    alike, change = s.mine == s.theirs, losses.changes[0]
+    alike = np.moveaxis(alike, -1, 1) if _channels_last(s) else alike
+    return int(np.count_nonzero(alike & (change.reshape(alike.shape) != 0))) if alike.size == change.size else 0
+
+
+class PairLosses:
+    """What int16 saturation of pairs takes from the sums of a node, product by product.
+
+    changes: of each product that saturates, int64 like its sums. pairs: how many pairs saturate.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[Array] = []
+        self.pairs = 0
+
+    def told(self, y: Array) -> str:
+        """Which sums change, in words. y: the node's output."""
+        count = sum(int(np.count_nonzero(change)) for change in self.changes)
+        return f"the sums of {count} elements" if [c.size for c in self.changes] == [y.size] else f"{count} sums inside"
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """What is lost of left [..., M, K] times right [..., K, N], int64 [..., M, N]."""
+        lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        change = np.zeros((*lead, left.shape[-2], right.shape[-1]), np.int64)
+        if left.dtype != np.uint8 or right.dtype != np.int8:
+            return change
+        rows, columns = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right))
+        found = 0
+        for where in np.ndindex(*lead):
+            change[where], count = saturated_pairs(rows[where], columns[where])
+            found += count
+        self.add(change, found)
+        return change
+
+    def add(self, change: Array, pairs: int) -> None:
+        if pairs:
+            self.changes.append(change)
+            self.pairs += pairs
+
+
+def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple[Array, ...] | None:
+    """The outputs of a node whose uint8 * int8 products are added in saturating pairs; None if none saturates. `losses`
+    then holds what that takes from its sums."""
+    made: tuple[Array, ...] | None = None
+    if s.is_op(*_OPS):
+        made = computed(s.node, s.args, arith, losses)
+    elif s.is_op(*_CONVS):
+        change = _lost_by_convolution(s, losses)
+        y = resumed(s, change, arith) if losses.pairs else None
+        made = None if y is None else (y,)
+    return made if losses.pairs else None
+
+
+def _lost_by_convolution(s: Suspect, losses: PairLosses) -> Array:
+    """What each sum loses, channels first."""
+    shape: tuple[int, ...] = s.mine.shape
+    change = np.zeros((shape[0], shape[-1], *shape[1:-1]) if _channels_last(s) else shape, np.int64)
+    pairs = 0
+    for part in parts(s):
+        if part.left.dtype == np.uint8 and part.right.dtype == np.int8:
+            lost, count = saturated_pairs(part.left, part.right)
+            pairs += count
+            change[part.where] = (lost.T if part.turned else lost).reshape(change[part.where].shape)
+    losses.add(change, pairs)
+    return change
+
+
+def _channels_last(s: Suspect) -> bool:
+    return s.is_op("QLinearConv") and bool(s.node.attributes.get("channels_last")) and s.mine.ndim > 2
+
+
+def saturated_pairs(left: Array, right: Array) -> tuple[Array, int]:
+    """How much int16 saturation of pairs changes each sum of left [P,K] times right [K,N], int64 [P,N]; and how many
+    pairs saturate. Pairs are neighbours along K, the last one alone if K is odd.
+
+    Only pairs of weights that can leave int16 with the largest codes present are multiplied.
+    """
+    change: Array = np.zeros((left.shape[0], right.shape[1]), np.int64)
+    if not left.size or not right.size:
+        return change, 0
+    even = left.shape[1] // 2 * 2
+    top = left[:, :even].max(axis=0).astype(np.int32)
+    first, second = right[0:even:2].astype(np.int32), right[1:even:2].astype(np.int32)
+    a, b = top[0::2, None], top[1::2, None]
+    high = a * np.maximum(first, 0) + b * np.maximum(second, 0) > _HIGH
+    low = a * np.minimum(first, 0) + b * np.minimum(second, 0) < _LOW
+    risky = high | low
+    count = 0
+    for pair in np.flatnonzero(risky.any(axis=1)):
+        where: Any = np.flatnonzero(risky[pair])
+        sums = np.outer(left[:, 2 * pair].astype(np.int32), first[pair, where])
+        sums += np.outer(left[:, 2 * pair + 1].astype(np.int32), second[pair, where])
+        lost = np.clip(sums, _LOW, _HIGH) - sums
+        hit = int(np.count_nonzero(lost))
+        if hit:
+            count += hit
+            change[:, where] += lost
+    return change, count
