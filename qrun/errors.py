@@ -148,6 +148,16 @@ class MemoryLimitError(LimitError):
     """A tensor would exceed the memory limit."""
 
 
+def used_up(error: BaseException) -> MemoryLimitError:
+    """The error of a machine, or a limit of the process, that has no memory left. error: what said so."""
+    return MemoryLimitError(
+        "QR010",
+        "the machine has no memory left for this run",
+        facts=[("got", f"{type(error).__name__}: {error}"[:300])],
+        fixes=["--shape with smaller sizes, or --max-memory SIZE to stop earlier"],
+    )
+
+
 class TimeLimitError(LimitError):
     """The run takes longer than it may."""
 

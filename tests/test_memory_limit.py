@@ -451,3 +451,17 @@ def test_of_a_larger_array_only_what_is_fed_counts() -> None:
         )
         for _ in range(3):
             assert session.run({"x": images[3:4]})["y"].shape == (1, 1000)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_that_the_machine_lacks(backend: Any) -> None:
+    """More than 47 bits address, of which a limit this high does not tell."""
+    shape = np.array([2**46], np.int64)
+    model, feeds = node_model("ConstantOfShape", [shape], outputs=[F])
+    with pytest.raises(qrun.MemoryLimitError) as caught:
+        qrun.Session(model, backend=backend, max_memory=2**62).run(feeds)
+    said = str(caught.value)
+    assert caught.value.code == "QR010"
+    assert "no memory left" in said
+    assert "node 0" in said
+    assert "Unable to allocate" in said

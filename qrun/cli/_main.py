@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from qrun.cli._base import COMMANDS, Call
 from qrun.cli._interrupt import finish, heed
-from qrun.errors import CallError, OperatorError, QrunError, RunError
+from qrun.errors import CallError, OperatorError, QrunError, used_up
 
 if TYPE_CHECKING:
     import click
@@ -112,12 +112,12 @@ def _run(call: Call) -> int:
         raise
     except OSError as error:
         if error.errno == errno.ENOMEM:
-            return _fail(call, _out_of_memory(error))
+            return _fail(call, used_up(error))
         if error.filename is None and error.errno in STREAM_FULL:
             raise
         return _bug(call, error)
     except MemoryError as error:
-        return _fail(call, _out_of_memory(error))
+        return _fail(call, used_up(error))
     except Exception as error:
         return _bug(call, error)
 
@@ -202,15 +202,6 @@ def _print_json(call: Call, error: QrunError, code: int) -> None:
         from qrun.report.json import failure
 
         sys.stdout.write(failure(call.command, call.argv, error_fields(error), code) + "\n")
-
-
-def _out_of_memory(error: MemoryError | OSError) -> RunError:
-    return RunError(
-        "QR010",
-        "the machine has no memory left for this run",
-        facts=[("got", str(error) or "MemoryError")],
-        fixes=["--shape with smaller sizes, or --max-memory SIZE to stop earlier"],
-    )
 
 
 def _bug(call: Call, error: Exception) -> int:

@@ -84,6 +84,11 @@ def unwrapped(value: Array) -> Any:
     return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
+def elements_of(value: Array) -> tuple[Array, ...]:
+    """The elements of a sequence of tensors; none of other values."""
+    return value.elements if isinstance(value, Compound) and value.dtype == SEQUENCE else ()
+
+
 def tensors(values: Mapping[str, Array]) -> dict[str, Array]:
     """The tensors in values, by name: ``y[0]``, ``y[1]`` for a sequence, an empty ``y[]`` for a sequence without
     elements, ``y.keys`` and ``y.values`` for maps, nothing for an optional value that is none. A tensor keeps its own

@@ -17,7 +17,7 @@ _LANES = (
 )
 
 
-def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
+def dynamic_parameters(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array, Array]:
     """Scale (float32, rank 0) and zero point (uint8, rank 0) for quantizing x, float32 of any shape, to uint8.
 
         top = max(0, max x), bottom = min(0, min x)
@@ -27,22 +27,22 @@ def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
     (x empty, all zeros, or so small that the scale is 0): scale 1 and zero point 0; ``onnx-ref`` says scale 1/255
     for all zeros. NaN and -inf in x are refused, since they leave no number as zero point; ``ort`` takes -inf as
     onnxruntime does, but refuses NaN: there the elements before a NaN that share its vector lane are forgotten, so that
-    the range depends on its place and on the CPU.
+    the range depends on its place and on the CPU. name: of x, as the operator calls it.
     """
     if not x.size:
         return np.array(1, _F32), np.array(0, np.uint8)
     with np.errstate(all="ignore"):
         bottom, top = _F32(np.min(x)), _F32(np.max(x))
     if np.isnan(bottom):
-        raise _refused("NaN", _LANES if arith == "ort" else _NO_ZERO_POINT)
+        raise _refused(name, "NaN", _LANES if arith == "ort" else _NO_ZERO_POINT)
     if bottom == -np.inf and arith != "ort":
-        raise _refused("-inf", _NO_ZERO_POINT)
+        raise _refused(name, "-inf", _NO_ZERO_POINT)
     return range_parameters(bottom, top, arith)
 
 
-def quantized(x: Array, arith: Arith = "exact") -> tuple[Array, Array, Array]:
+def quantized(x: Array, arith: Arith = "exact", name: str = "x") -> tuple[Array, Array, Array]:
     """What DynamicQuantizeLinear makes of x, float32: codes (uint8), scale and zero point, as above."""
-    scale, zero = dynamic_parameters(x, arith)
+    scale, zero = dynamic_parameters(x, arith, name)
     codes = np.empty(x.shape, np.uint8)
     source, target = np.ascontiguousarray(x).reshape(-1), codes.reshape(-1)
     buffer = np.empty(min(BLOCK, x.size), np.float32)
@@ -60,9 +60,9 @@ def quantized(x: Array, arith: Arith = "exact") -> tuple[Array, Array, Array]:
     return codes, scale, zero
 
 
-def _refused(value: str, why: str) -> OperatorError:
+def _refused(name: str, value: str, why: str) -> OperatorError:
     fix = "find the node that makes it: qrun run MODEL -t '*'"
-    return refuse(f"x holds {value}", "x", "numbers", value, why=why, fix=fix, code="QR202")
+    return refuse(f"{name} holds {value}", name, "numbers", value, why=why, fix=fix, code="QR202")
 
 
 def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:

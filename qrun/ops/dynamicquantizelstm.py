@@ -70,8 +70,8 @@ def dynamic_quantize_lstm(
     gates = attributes.gates(activations_, _DEFAULTS)
 
     def products_of(number: int) -> tuple[Product, Product]:
-        inputs = _product(given.W[number], given.W_scale[number], given.W_zero_point[number], ctx)
-        return inputs, _product(given.R[number], given.R_scale[number], given.R_zero_point[number], ctx)
+        inputs = _product("X", given.W[number], given.W_scale[number], given.W_zero_point[number], ctx)
+        return inputs, _product("H", given.R[number], given.R_scale[number], given.R_zero_point[number], ctx)
 
     return walk_lstm(sequences, gates, products_of, (given.B, given.P), bool(input_forget), ctx)
 
@@ -114,11 +114,12 @@ def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Conte
         same_type(array, tensor.dtype, name, of)
 
 
-def _product(weight: Array, scale: Array, zero: Array, ctx: Context) -> Product:
-    """A function (rows, added): rows, quantized together, times codes [K, columns], + added; rounded once."""
+def _product(name: str, weight: Array, scale: Array, zero: Array, ctx: Context) -> Product:
+    """A function (rows, added): rows, quantized together, times codes [K, columns], + added; rounded once.
+    name: of the rows."""
 
     def product(rows: Array, added: Array | None) -> Array:
-        codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact")
+        codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact", name)
         sums = integer_matmul(codes, weight, row_zero, zero, ctx)
         if ctx.arith != "ort":
             return scaled(sums, (row_scale, scale), added, rows.dtype)

@@ -155,7 +155,7 @@ def dynamic_quantize_matmul(
     """
     unobserved = replace(ctx, observing=False)
     check_product(A, np.ones((), np.float32), B, b_scale, b_zero_point, bias, _DYNAMIC, unobserved)
-    codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")
+    codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact", "A")
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _DYNAMIC, ctx)
 
 

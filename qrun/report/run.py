@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.ir.compound import tensors
+from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, input_fields, model_fields, print_headline
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TOP = 3
 JSON_VALUES = 64
+ELEMENTS = 64
+"""Elements of a sequence that the text shows."""
 
 
 @frozen
@@ -71,18 +73,28 @@ def print_run(out: Out, report: RunReport) -> None:
     """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
     screen = out.result
     if out.quiet:
-        print_arrays(screen, tensors(report.result.outputs), True)
+        _outputs(screen, report.result.outputs)
         return
     print_headline(screen, headline(report.model, report.feeds, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
-        print_arrays(screen, tensors(report.result.outputs), True)
+        _outputs(screen, report.result.outputs)
         screen.line()
     _time(screen, report, out.verbose > 0)
     if report.findings is not None:
         screen.line()
         _checks(screen, report, out.verbose > 0)
+
+
+def _outputs(screen: Screen, values: Mapping[str, Array]) -> None:
+    """A row for each tensor; of a long sequence those of its first elements."""
+    left = {name: len(elements_of(value)) - ELEMENTS for name, value in values.items()}
+    cut = {name: sequence(elements_of(value)[:ELEMENTS]) if left[name] > 0 else value for name, value in values.items()}
+    print_arrays(screen, tensors(cut), True)
+    for name, count in left.items():
+        if count > 0:
+            screen.wrapped("  ", "  ", f"{plural(count, 'more element')} of {name}; --json has all")
 
 
 def _label(report: RunReport) -> str:

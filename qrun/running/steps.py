@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError
+from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
 from qrun.memory import Budget
@@ -95,6 +95,8 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
         raise error if error.where else located(error, model, node, step.definition) from None
     except LimitError as error:
         raise placed(error, model, node) from None
+    except MemoryError as error:
+        raise placed(used_up(error), model, node) from None
     except REFUSALS as error:
         raise _failed(error, model, step, args) from error
     except Exception as error:

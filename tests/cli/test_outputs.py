@@ -284,3 +284,22 @@ def test_texts_along_many_axes_are_saved(folder: Path) -> None:
     npy(folder / "words.npy", words.reshape(-1).astype(str).reshape(shape))
     assert call("m.onnx", "-i", "words.npy", "-o", "out.npz").code == 0
     np.testing.assert_array_equal(np.load(folder / "out.npz")["y"].reshape(-1), ["a", "longer"])
+
+
+def test_a_long_sequence_is_told_by_its_first_elements(folder: Path) -> None:
+    nodes = [helper.make_node("SplitToSequence", ["x"], ["s"]), helper.make_node("SequenceLength", ["s"], ["n"])]
+    s = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    x, n = (
+        helper.make_tensor_value_info(*told) for told in (("x", TensorProto.FLOAT, [999]), ("n", TensorProto.INT64, []))
+    )
+    save(
+        helper.make_model(helper.make_graph(nodes, "g", [x], [s, n]), opset_imports=[helper.make_opsetid("", 17)]),
+        folder / "s.onnx",
+    )
+    npy(folder / "long.npy", np.arange(999, dtype=np.float32))
+    for quiet in ([], ["-q"]):
+        told = call("s.onnx", "-i", "long.npy", *quiet).out
+        assert "s[63]" in told
+        assert "s[64]" not in told
+        assert "935 more elements of s; --json has all" in told
+    assert len(call("s.onnx", "-i", "long.npy", "--json").json["outputs"]) == 1000

@@ -166,6 +166,13 @@ def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:
         inputs[5] = np.zeros((1, 2, 17), F)
         inputs[5][0, 1, 16] = number
         same_refusal(*model_of(inputs, attributes))
+    for place, name in ((0, "X"), (5, "H")):
+        inputs, attributes = plain(0, (3, 2, 3, 17))
+        inputs[5] = np.zeros((1, 2, 17), F)
+        inputs[place].reshape(-1)[3] = np.nan
+        model, feeds = model_of(inputs, attributes)
+        with pytest.raises(qrun.OperatorError, match=f"^QR202 node-refused: {name} holds NaN"):
+            qrun.Session(model).run(feeds)
 
 
 def test_reasons() -> None:

@@ -125,10 +125,10 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
-    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no input
-    can saturate. So are depthwise convolutions: they have other kernels. ARM, VNNI and AMX kernels compute the same node exactly. One finding for a whole model: its worst
-    node. With recorded vectors it tells how many sums of pairs saturate with the inputs of the first one,
-    in which nodes.
+    channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no
+    input can saturate. So are depthwise convolutions: they have other kernels. ARM, VNNI and AMX kernels compute
+    the same node exactly. One finding for a whole model: its worst node. With recorded vectors it tells how many
+    sums of pairs saturate with the inputs of the first one, in which nodes.
 
     Why is this bad?
         The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine
