@@ -13,7 +13,7 @@ from qrun.errors import CallError, some
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import is_compound, of_type, wrapped
-from qrun.ir.types import describe, shape_text, type_name
+from qrun.ir.types import describe, odd_objects, shape_text, texts, type_name
 
 if TYPE_CHECKING:
     from qrun.io import fitting
@@ -26,12 +26,11 @@ SHAPE = "--shape"
 @frozen
 class _Mismatch:
     """What an input expects. expected: in words; want: as sizes, if they are known; origin: what set them, if not the
-    model. got: what was given, where type and shape do not tell."""
+    model."""
 
     expected: str
     want: Sequence[int | None] | None = None
     origin: str = ""
-    got: str = ""
 
 
 def check_feeds(
@@ -58,13 +57,14 @@ def check_feeds(
         raise missing_input(model, missing, feeds, sources)
     symbols = {symbol: (size, SHAPE) for symbol, size in sizes.symbols.items()}
     checked = {}
-    for name, array in feeds.items():
-        value = known[name]
-        if not is_compound(array):
-            array = np.asarray(array) if value.kind == "tensor" else wrapped(array, value)
+    for name, given in feeds.items():
+        value, array = known[name], given
+        if not is_compound(given):
+            array = texts(np.asarray(given), value.dtype) if value.kind == "tensor" else wrapped(given, value)
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
         if problem is not None:
-            raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem)
+            got = _told(array, given)
+            raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem, got)
         checked[name] = array
     return checked
 
@@ -116,15 +116,13 @@ def _mismatch(
     if value.kind != "tensor":
         return None if of_type(array, value) else _Mismatch(str(value))
     stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
+    if odd_objects(array):
+        return _Mismatch(f"{value} of str" if value.dtype == np.object_ else str(value), stated if array.ndim else None)
     other_type = value.dtype is not None and value.dtype != array.dtype
     if other_type or (stated is not None and not fits(array.shape, stated)):
         return _Mismatch(str(value), stated)
     if fixed not in (None, array.shape):
         return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
-    if value.dtype == np.object_:
-        strange = next((element for element in array.reshape(-1) if not isinstance(element, str)), "")
-        if not isinstance(strange, str):
-            return _Mismatch(f"{value} of str", got=f"{describe(array)} with {strange!r:.40}")
     return _bound(value, array, symbols)
 
 
@@ -140,18 +138,30 @@ def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]])
     return None
 
 
-def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch) -> CallError:
+def _told(array: Array, given: object) -> str:
+    """What was given, of which the array was made: its type and shape; of what made no tensor, the value itself."""
+    odd = odd_objects(array)
+    if not odd:
+        return describe(array)
+    from reprlib import repr
+
+    return f"objects {shape_text(array.shape)} with {repr(odd[0])}" if array.ndim else repr(given)
+
+
+def _input_mismatch(
+    model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch, got: str
+) -> CallError:
     fixes = []
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
     elif problem.want is not None and (fix := fitting.axes_fix(array.shape, problem.want)):
         fixes.append(fix)
-    if value.dtype is not None and array.dtype != value.dtype:
+    if value.dtype is not None and (array.dtype != value.dtype or odd_objects(array)):
         fixes += fitting.type_fixes(array, value.dtype)
     return CallError(
         "QR003",
         f"{source} does not fit input {value.name!r}",
         where=[model.label, f"input {value.name}"],
-        facts=[("expected", problem.expected), ("got", problem.got or describe(array))],
+        facts=[("expected", problem.expected), ("got", got)],
         fixes=fixes[:2],
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.io.sizes import Dims, fits
 from qrun.ir import Array
-from qrun.ir.types import is_extension, type_name
+from qrun.ir.types import is_extension, odd_objects, type_name
 
 NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
 LAYOUTS = (*NAMED, (0, 2, 1), (0, 4, 1, 2, 3), (1, 0))
@@ -75,11 +75,13 @@ def _wrong_sizes(shape: Sequence[int], want: Dims) -> str:
 
 def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
     """What makes the element type `dtype` of x, and keeps what its values mean."""
-    before = f"{'text' if array.dtype.kind in 'US' else type_name(array.dtype)} is not converted silently: "
     cast = f"x.astype({_numpy_name(dtype)})"
+    if array.dtype.kind in "USO":
+        return [_of_objects(array, dtype, cast)]
+    before = f"{type_name(array.dtype)} is not converted silently: "
     target = _range(dtype)
-    if "O" in (dtype.kind, array.dtype.kind) or array.dtype.kind in "US":
-        return [before + ("x.astype(str)" if dtype.kind == "O" else "the input takes numbers")]
+    if dtype.kind == "O":
+        return [before + cast]
     if target is None or array.dtype.kind not in "fiu" or _same_values(array, dtype):
         return [before + cast]
     low, high = target
@@ -97,6 +99,29 @@ def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
         f"{before}x holds {array.min()} .. {array.max()}; "
         f"np.clip(x, {low}, {high}).astype({_numpy_name(dtype)}) cuts off what does not fit"
     ]
+
+
+def _of_objects(array: Array, dtype: np.dtype, cast: str) -> str:
+    """Of texts, of bytes and of Python objects."""
+    odd = odd_objects(array)
+    if odd and odd[0] is None and not array.ndim:
+        return "only optional inputs take None: give an array"
+    before = f"{'an array of objects' if odd else 'text'} is not converted silently: "
+    missing = array.dtype.kind == "O" and any(element is None for element in array.reshape(-1))
+    if dtype.kind == "O":
+        return before + (f"np.where(x == None, '', x).{cast[2:]} moves None to ''" if missing else cast)
+    return before + ("the input takes numbers" if missing or not _readable(array, dtype) else cast)
+
+
+def _readable(array: Array, dtype: np.dtype) -> bool:
+    """Do all texts, or objects, stand for numbers of the type?"""
+    if dtype.kind not in "iuf":
+        return False
+    try:
+        array.astype(dtype)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:

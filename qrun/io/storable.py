@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import NUMBERS, integer_range, is_extension, type_name
+from qrun.ir.types import NUMBERS, integer_range, is_extension, texts, type_name
 
 
 def storable(array: Array) -> tuple[Array, str]:
@@ -43,8 +43,8 @@ def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
     """The inverse of `storable`: the array as `dtype`, and what was done; unchanged if that is not its stored form."""
     if array.dtype == dtype:
         return array, ""
-    if dtype.kind == "O" and array.dtype.kind == "U":
-        return array.astype(object), ""
+    if dtype.kind == "O":
+        return texts(array, dtype), ""
     if dtype not in NUMBERS or not is_extension(dtype):
         return array, ""
     name = type_name(dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.model import Array, TensorType
-from qrun.ir.types import MAP, OPTIONAL, SEQUENCE, describe
+from qrun.ir.types import MAP, OPTIONAL, SEQUENCE, describe, texts
 
 _UNFIT = ValueError, TypeError, OverflowError
 """What numpy raises for values that a type cannot have."""
@@ -206,13 +206,15 @@ def wrapped(value: Any, stated: TensorType) -> Array:
     if stated.kind == "optional":
         if value is None:
             return absent()
-        return np.asarray(value) if held is None or held.kind == "tensor" else wrapped(value, held)
+        if held is None or held.kind == "tensor":
+            return texts(np.asarray(value), held.dtype if held else None)
+        return wrapped(value, held)
     if stated.kind == "sequence" and isinstance(value, (list, tuple)):
         if held is not None and held.kind == "map":
             return _table(value, held)
         dtype = held.dtype if held else None
         try:
-            found = [element if isinstance(element, np.ndarray) else _typed(element, dtype) for element in value]
+            found = [texts(e, dtype) if isinstance(e, np.ndarray) else _typed(e, dtype) for e in value]
         except _UNFIT:
             return _array(value)
         if len({element.dtype for element in found}) < 2 and not any(map(is_compound, found)):

@@ -125,6 +125,17 @@ def describe(array: np.ndarray) -> str:
     return f"{type_name(array.dtype)} {shape_text(array.shape)}"
 
 
+def texts(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
+    """The array; one of numpy's texts (dtype ``<U5`` or StringDType), where strings are wanted, as an array of str."""
+    return array.astype(object) if array.dtype.kind in "UT" and dtype is not None and dtype.kind == "O" else array
+
+
+def odd_objects(array: np.ndarray) -> list[Any]:
+    """The first element of an array of objects that is no text, as a list of one; empty where there is none."""
+    flat = array.reshape(-1) if array.dtype.kind == "O" else ()
+    return list(islice((element for element in flat if not isinstance(element, str)), 1))
+
+
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
     """The smallest and the largest value of an integer type, 2- and 4-bit ones included."""
     bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)

@@ -149,8 +149,9 @@ class Session:
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Run once and return arrays by name.
 
-        feeds:   an array of the exact type and shape for each input; a list of arrays for a sequence, None for an
-                 optional value that is none, a dict for a map, here and in what is returned.
+        feeds:   an array of the exact type and shape for each input (for strings any array of texts); a list of arrays
+                 for a sequence, None for an optional value that is none, a dict for a map, here and in what is
+                 returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         repeated = self._same.repeated(feeds) if outputs is None else None
