@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
+from helpers.cli import call, fixes
 from helpers.models import make_model
 from onnx import TensorProto, helper
 
@@ -63,3 +69,38 @@ def test_what_is_no_sequence_is_told_as_it_is() -> None:
     with pytest.raises(qrun.CallError) as caught:
         qrun.Session(text_model("sequence")).run({"x": {"a": 1}})
     assert dict(caught.value.facts)["got"] == "{'a': 1}"
+
+
+@pytest.fixture
+def texts_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["N", 1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), "texts.onnx")
+
+
+@pytest.mark.parametrize("text", ["red", "it's", "a b", 'say "a"', "grün", "$HOME"])
+@pytest.mark.usefixtures("texts_onnx")
+def test_a_text_in_place_of_a_file_is_told_how_it_is_written(text: str) -> None:
+    fix, *_ = fixes(call("texts.onnx", "-i", f"x={text}"), 2, "QR004")
+    shown = re.search(r"did you mean (-i .*)\?", fix)
+    assert shown is not None, fix
+    assert call("texts.onnx", *shlex.split(shown[1]), "--json").json["outputs"][0]["values"] == [[text]]
+
+
+@pytest.mark.usefixtures("texts_onnx")
+def test_a_file_that_is_not_there_is_no_text() -> None:
+    np.save("reds.npy", np.array([["red"]]))
+    (fix,) = fixes(call("texts.onnx", "-i", "x=red.npy"), 2, "QR004")
+    assert fix == "did you mean reds.npy?"
+
+
+@pytest.mark.parametrize("args", [("-i", "x.npz"), ("-i", "x=x.npz")])
+@pytest.mark.usefixtures("texts_onnx")
+def test_pickled_texts_are_told_how_to_be_saved(args: tuple[str, ...]) -> None:
+    texts = np.array([["red"]], object)
+    np.savez("x.npz", x=texts)
+    (fix,) = fixes(call("texts.onnx", *args), 2, "QR007")
+    assert "save x.astype(str) if they are texts" in fix
+    np.savez("x.npz", x=texts.astype(str))
+    assert call("texts.onnx", *args).code == 0

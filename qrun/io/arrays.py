@@ -52,7 +52,7 @@ def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: s
     )
 
 
-_BESIDE = (".npy", ".npz", ".pb")
+ARRAYS = (".npy", ".npz", ".pb")
 """Files of arrays."""
 
 
@@ -63,7 +63,7 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
     path = Path(path)
     reason = getattr(error, "strerror", None) or str(error)
     try:
-        beside = sorted(p.name for p in path.parent.iterdir() if p.suffix in (*_BESIDE, path.suffix) or p.is_dir())
+        beside = sorted(p.name for p in path.parent.iterdir() if p.suffix in (*ARRAYS, path.suffix) or p.is_dir())
     except (OSError, ValueError):
         beside = []
     near = get_close_matches(path.name, [name for name in beside if name != path.name], 1, 0.6)
@@ -71,7 +71,7 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
     if not fix and near:
         fix = f"did you mean {path.parent / near[0]}?"
     elif not fix:
-        kinds = _BESIDE if path.suffix in _BESIDE else (path.suffix or "/",)
+        kinds = ARRAYS if path.suffix in ARRAYS else (path.suffix or "/",)
         files = [name for name in beside if name.endswith(kinds)]
         folder = "the current folder" if path.parent == Path() else str(path.parent)
         fix = f"{', '.join(kinds)} in {folder}: {some(files)}" if files else "check the path"
@@ -224,9 +224,9 @@ def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[
         raise bad_file(
             source,
             "pickled Python objects",
-            "an array of numbers",
+            "an array of numbers or texts",
             why="pickles run code when loaded, so qrun never loads them.",
-            fix="np.save(path, np.array(x, dtype=np.float32)): object arrays come from ragged lists or None",
+            fix="save x.astype(str) if they are texts, x.astype(np.float32) if numbers; ragged lists are neither",
         )
     if dtype.kind not in "biufcUV" or dtype.names or dtype.subdtype or not dtype.itemsize:
         raise bad_file(source, f"elements of type {dtype}", "numbers, booleans or text")

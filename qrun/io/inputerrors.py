@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from qrun.errors import CallError
+from qrun.io.arrays import ARRAYS
 from qrun.io.feeds import unknown_input
 from qrun.ir import Array, Model, TensorType
 
@@ -46,6 +49,16 @@ def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallEr
         rest = rest.replace(f",{other}=", f" -i {other}=")
     fixes = [f"did you mean -i {name}={rest}?"]
     return CallError("QR005", "-i takes one input; give it once for each", where=[model.label], fixes=fixes)
+
+
+def maybe_text(error: CallError, value: TensorType, rest: str) -> CallError:
+    """The error of a file that is not there; of an input of strings, whose text may be meant, how that is written."""
+    if error.code != "QR004" or value.dtype is None or value.dtype.kind != "O" or Path(rest).suffix in ARRAYS:
+        return error
+    rank = 1 if value.shape is None else len(value.shape)
+    spec = f"{value.name}={'[' * rank}{json.dumps(rest, ensure_ascii=False)}{']' * rank}"
+    error.fixes = (f"did you mean -i {shlex.quote(spec)}?", *error.fixes)
+    return error
 
 
 def what_inside(folder: Path) -> str:

@@ -110,7 +110,10 @@ class _Reader:
         others = [other for other in self.known if f",{other}=" in rest]
         if others and not os.path.exists(rest):
             raise inputerrors.several(self.model, name, rest, others)
-        found = self.load(rest, self.known[name])
+        try:
+            found = self.load(rest, self.known[name])
+        except CallError as error:
+            raise inputerrors.maybe_text(error, self.known[name], rest) from None
         if isinstance(found, dict):
             if len(found) != 1:
                 fix = f"-i {rest} without a name gives each array to the input of its key"
