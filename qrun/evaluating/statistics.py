@@ -3,7 +3,9 @@
 All intervals are of 95 %. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical
 inference", JASA 22 (1927); R. G. Newcombe, "Improved confidence intervals for the difference between binomial
 proportions based on paired data", Statistics in Medicine 17 (1998), method 10; Q. McNemar, Psychometrika 12 (1947); B.
-Efron, "Bootstrap methods", Annals of Statistics 7 (1979), percentiles.
+Efron, "Bootstrap methods", Annals of Statistics 7 (1979), percentiles; E. L. Korn and B. I. Graubard, "Confidence
+intervals for proportions with small expected number of positive counts estimated from survey data", Survey Methodology
+24 (1998); M. Abramowitz and I. A. Stegun, "Handbook of Mathematical Functions" (1964), 26.7.5.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _AT_ONCE = 250
 
 @frozen
 class Interval:
-    """A value between its 95 % limits."""
+    """A value between its 95 % limits, NaN where samples do not tell them."""
 
     value: float
     low: float
@@ -37,9 +39,15 @@ class Interval:
     def width(self) -> float:
         return self.high - self.low
 
+    @property
+    def known(self) -> tuple[float | None, float | None]:
+        """The limits, or None twice."""
+        return (self.low, self.high) if self.low == self.low and self.high == self.high else (None, None)
 
-def wilson(hits: int, count: int) -> Interval:
-    """A share with the limits of Wilson's score interval; NaN between 0 and 1 without samples."""
+
+def wilson(hits: float, count: float) -> Interval:
+    """A share with the limits of Wilson's score interval; NaN between 0 and 1 without samples.
+    count: also an effective number of samples, which need not be whole."""
     if not count:
         return Interval(float("nan"), 0.0, 1.0)
     share, square = hits / count, Z * Z
@@ -136,21 +144,51 @@ class Blocks:
     def interval(self, of: Callable[[dict[str, Array]], Array]) -> Interval:
         """The value of `of` with the percentile limits of a bootstrap. of: arrays of sums by name to values.
 
-        The resamples are the same in every process: seed 0.
+        The resamples are the same in every process: seed 0. Samples that are all alike, or only one, do not tell how
+        far others may be: there are no limits then.
         """
         rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
         names = (*self.names, "count")
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(of(dict(zip(names, rows.sum(axis=0, keepdims=True).T, strict=True)))[0])
             if len(rows) < 2:
-                return Interval(value, value, value)
+                return Interval(value, float("nan"), float("nan"))
             random, found = np.random.default_rng(0), []
             even = np.full(len(rows), 1 / len(rows))
             for start in range(0, RESAMPLES, _AT_ONCE):
                 often = random.multinomial(len(rows), even, size=min(_AT_ONCE, RESAMPLES - start))
                 found.append(of(dict(zip(names, (often @ rows).T, strict=True))))
         low, high = np.percentile(np.concatenate(found), (2.5, 97.5), method="inverted_cdf")
-        return Interval(value, float(low), float(high))
+        return Interval(value, float(low), float(high)) if low < high else Interval(value, float("nan"), float("nan"))
+
+    def share(self, hits: str, of: str) -> Interval:
+        """The share of hits in all that samples hold of a kind, such as tokens, with Wilson's limits.
+
+        What one sample holds may go right or wrong together, so that it counts for less than as many samples: for as
+        many as would vary so much from sample to sample (Korn and Graubard's effective number). It is not taken for
+        less than the number of samples, which it is where all of a sample goes together, and where none varies.
+        """
+        rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
+        right, held, samples = rows[:, self.names.index(hits)], rows[:, self.names.index(of)], rows[:, -1]
+        total = float(held.sum())
+        if not total:
+            return wilson(0, 0)
+        value, groups = float(right.sum()) / total, len(rows)
+        number = total * total / float((held * held).sum()) * float(samples.sum()) / groups
+        variance = float(((right - value * held) ** 2).sum()) * groups / max(groups - 1, 1) / (total * total)
+        if groups > 1 and variance:
+            found = value * (1 - value) / variance * (Z / _student(groups - 1)) ** 2
+            number = min(max(found, number), max(total, number))
+        limits = wilson(value * number, number)
+        return Interval(value, limits.low, limits.high)
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % point of Student's t, of two degrees of freedom to 3 %, of more closer."""
+    z, n = Z, freedom
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3
 
 
 def mean_of(name: str) -> Callable[[dict[str, Array]], Array]:

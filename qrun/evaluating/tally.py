@@ -15,15 +15,18 @@ from qrun.ir import Array
 
 WORST = 5
 """How many samples are named on which a model and its reference differ most."""
-_OF_OUTPUTS = ("same", "mean_abs")
+_SHARES = {"same": ("rows", "argmax"), "equal": ("elements", "equal")}
+"""Columns of what agrees in a sample: the column of how much could, and the metric."""
+_OF_OUTPUTS = (*_SHARES, "mean_abs")
 
 
 @frozen
 class Score:
     """A metric of one model with the limits of its 95 % interval.
 
-    metric: ``top1``, ``top5``, ``argmax``, ``mean_abs``, ``max_abs`` (of all samples, without limits), ``cosine``,
-            ``sqnr_db`` or one's own. output: its name, "" for a metric of the first, or of all.
+    metric: ``top1``, ``top5``, ``argmax``, ``equal`` (of texts), ``mean_abs``, ``max_abs`` (of all samples, without
+            limits), ``cosine``, ``sqnr_db`` or one's own. output: its name, "" for a metric of the first, or of all.
+    low:    None, as is high, where the samples do not tell limits: there is one, or none differs from the others.
     count:  samples that it is of.
     """
 
@@ -40,15 +43,15 @@ class PairedDifference:
     """A model against another on the same samples.
 
     to: the other's place among the models. metric: ``top1``, or one's own; value: this one's minus the other's, with
-    its limits. won, lost: samples that only this one, or only the other, has right, and McNemar's p;
-    None for other metrics.
+    its limits, None as of `Score`. won, lost: samples that only this one, or only the other, has right, and
+    McNemar's p; None for other metrics.
     """
 
     to: int
     metric: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     won: int | None = None
     lost: int | None = None
     p: float | None = None
@@ -71,7 +74,6 @@ class Tally:
     def __init__(self, outputs: Sequence[str]) -> None:
         self.outputs = outputs
         self.blocks: dict[str, Blocks] = {}
-        self.rows_alike: dict[str, bool] = {}
         self.largest: dict[str, float] = {}
         self.worst: list[tuple[bool, float, int, Apart]] = []
         self.failed = 0
@@ -84,10 +86,7 @@ class Tally:
             self.blocks[group].add(rows)
         for name, values in columns.items():
             kind, _, _ = name.partition("#")
-            if kind == "rows":
-                ones = bool(np.all((values == 1) | np.isnan(values)))
-                self.rows_alike[name] = self.rows_alike.get(name, True) and ones
-            elif kind == "max_abs":
+            if kind == "max_abs":
                 seen = values[~np.isnan(values)]
                 self.largest[name] = max([self.largest.get(name, 0.0), *seen.tolist()])
         self._part(done, columns, names)
@@ -98,7 +97,7 @@ class Tally:
             return
         places = range(done.first, done.first + done.count)
         for at, place in enumerate(places):
-            ends = [name.partition("#")[2] for name in signals]
+            ends = [name.partition("#")[2] for name in signals if not np.isnan(columns[name][at])]
             noise = sum(columns[f"noise#{end}"][at] for end in ends)
             if noise != noise or not noise:
                 continue
@@ -120,33 +119,30 @@ class Tally:
                 heapreplace(self.worst, entry)
 
     def shares(self) -> Iterator[Score]:
-        """The model's scores that are shares of samples, which take little time to compute."""
+        """The model's scores that are shares, which take little time to compute."""
         return (score for group in self.blocks if (score := self._share(group)) is not None)
 
     def scores(self) -> Iterator[Score]:
         for group, blocks in self.blocks.items():
-            totals, name, end = blocks.totals(), self._output(group), group.partition("#")[2]
-            count, share = int(totals["count"]), self._share(group)
+            name, end = self._output(group), group.partition("#")[2]
+            count, share = blocks.count, self._share(group)
             if share is not None:
                 yield share
-            elif group.startswith("same#"):
-                rows = f"rows#{end}"
-                yield _score("argmax", name, blocks.interval(lambda s, g=group, r=rows: np.divide(s[g], s[r])), count)  # type: ignore[misc]
             elif group.startswith("mean_abs#"):
                 yield from self._errors(blocks, end, name, count)
             else:
                 yield _score(group, "", blocks.interval(mean_of(group)), count)
 
     def _share(self, group: str) -> Score | None:
-        """The score of a group of columns in which each sample counts as right or wrong; None for other groups."""
+        """The score of a group of columns that say what is right; None for other groups."""
         kind, _, end = group.partition("#")
-        if kind not in ("top1", "top5") and not (kind == "same" and self.rows_alike[f"rows#{end}"]):
-            return None
-        totals = self.blocks[group].totals()
-        count = int(totals["count"])
-        return _score(
-            "argmax" if kind == "same" else kind, self._output(group), wilson(round(totals[group]), count), count
-        )
+        blocks, name = self.blocks[group], self._output(group)
+        if kind in _SHARES:
+            of, metric = _SHARES[kind]
+            return _score(metric, name, blocks.share(group, f"{of}#{end}"), blocks.count)
+        if kind in ("top1", "top5"):
+            return _score(kind, name, wilson(round(blocks.totals()[group]), blocks.count), blocks.count)
+        return None
 
     def _output(self, group: str) -> str:
         """The name of the output that a group is of; "" of one's own metrics, and of all outputs."""
@@ -161,7 +157,7 @@ class Tally:
 
 
 def _score(metric: str, output: str, found: Interval, count: int) -> Score:
-    return Score(metric, output, found.value, found.low, found.high, count)
+    return Score(metric, output, found.value, *found.known, count)
 
 
 def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
@@ -169,11 +165,11 @@ def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
     made: dict[str, tuple[str, ...]] = {}
     for name in columns:
         kind, _, end = name.partition("#")
-        if kind == "same":
-            made[name] = (name, f"rows#{end}")
+        if kind in _SHARES:
+            made[name] = (name, f"{_SHARES[kind][0]}#{end}")
         elif kind == "mean_abs":
             made[name] = tuple(f"{each}#{end}" for each in ("mean_abs", "cosine", "signal", "noise"))
-        elif kind not in ("rows", "max_abs", "cosine", "signal", "noise"):
+        elif kind not in ("rows", "elements", "max_abs", "cosine", "signal", "noise"):
             made[name] = (name,)
     return made
 
@@ -206,4 +202,4 @@ class Paired:
             yield PairedDifference(to, "top1", found.value, found.low, found.high, second, first, pairs.p_value())
         for name, blocks in sorted(self._own.items()):
             found = blocks.interval(lambda sums: np.divide(sums["b"] - sums["a"], sums["count"]))
-            yield PairedDifference(to, name, found.value, found.low, found.high)
+            yield PairedDifference(to, name, found.value, *found.known)

@@ -22,12 +22,13 @@ TITLES = {
     "top1": "top-1",
     "top5": "top-5",
     "argmax": "argmax agreement",
+    "equal": "equal elements",
     "mean_abs": "mean abs error",
     "max_abs": "max abs error",
     "cosine": "cosine",
     "sqnr_db": "SQNR",
 }
-_SHARES = ("top1", "top5", "argmax")
+_SHARES = ("top1", "top5", "argmax", "equal")
 _TENSORS = 5
 """Tensors of a model whose codes are shown."""
 
@@ -68,7 +69,9 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
         if markdown
         else Grid.of(_columns(found), [(model, score) for model in found.models for score in model.scores])
     )
-    blocks = [Block("Scores", scores)] if any(m.scores for m in found.models) else []
+    exact = any(score.metric == "sqnr_db" and score.value == float("inf") for m in found.models for score in m.scores)
+    lines = ["SQNR exact: every element is equal, so there is no noise, and no interval."] if exact else []
+    blocks = [Block("Scores", scores, lines=lines)] if any(m.scores for m in found.models) else []
     blocks += _differences(found) + _worst(found) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
     return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
@@ -137,7 +140,7 @@ def _metrics(found: Evaluation, titles: Mapping[str, str]) -> dict[tuple[str, st
 
 _COLUMNS = [
     Column("metric", shrink=1, cell=lambda row: TITLES.get(row[1].metric, row[1].metric)),
-    Column("output", shrink=1, optional=2, cell=lambda row: row[1].output),
+    Column("output", shrink=1, cell=lambda row: row[1].output),
     Column("value", right=True, cell=lambda row: value_text(row[1])),
     Column("95 % interval", right=True, cell=lambda row: limits_text(row[1])),
     Column("samples", right=True, optional=1, cell=lambda row: str(row[1].count)),
@@ -157,7 +160,11 @@ def _differences(found: Evaluation) -> list[Block]:
         Column(
             "95 % interval",
             right=True,
-            cell=lambda row: f"{points_text(row[2], row[2].low)} to {points_text(row[2], row[2].high)}",
+            cell=lambda row: (
+                "-"
+                if row[2].low is None
+                else f"{points_text(row[2], row[2].low)} to {points_text(row[2], row[2].high)}"
+            ),
         ),
         Column("lost", right=True, optional=1, cell=lambda row: number(row[2].lost)),
         Column("won", right=True, optional=1, cell=lambda row: number(row[2].won)),
