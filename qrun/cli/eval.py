@@ -161,14 +161,24 @@ def _contradictions(options: dict[str, Any]) -> None:
 
 
 def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
-    """What the options ask of the models; of a reference nothing is asked."""
+    """What the options ask of the models; of a reference nothing is asked. Raises CallError for what none answers."""
+    from qrun.errors import CallError
     from qrun.report.evaluation import Gate
 
-    made = []
+    made: list[Gate] = []
+    some = any(found.agreement(place) for place in range(len(found.models)))
+    if options["min_agreement"] is not None and not some and found.failed < found.samples:
+        raise CallError(
+            "QR005",
+            "--min-agreement finds no output whose agreement can be counted",
+            where=[found.models[0].label],
+            facts=[("expected", "an output with an axis of more than one number, or texts")],
+            fixes=["--metric MODULE:FUNCTION judges other outputs"],
+        )
     for place, model in enumerate(found.models):
         judged = [
             ("--min-accuracy", options["min_accuracy"], found.score(place, "top1")),
-            ("--min-agreement", options["min_agreement"], found.score(place, "argmax")),
+            ("--min-agreement", options["min_agreement"], found.agreement(place)),
         ]
         made += [Gate(o, model.label, wanted, s.value * 100) for o, wanted, s in judged if wanted is not None and s]
         for difference in model.differences:

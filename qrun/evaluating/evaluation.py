@@ -67,6 +67,10 @@ class Evaluation:
         """The first score of this metric."""
         return next((score for score in self.models[model].scores if score.metric == metric), None)
 
+    def agreement(self, model: int) -> Score | None:
+        """How often a model agrees with its reference: the first argmax, of models of texts the first equal output."""
+        return self.score(model, "argmax") or self.score(model, "equal")
+
 
 @frozen
 class Running:

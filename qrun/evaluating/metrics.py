@@ -1,8 +1,8 @@
 """What is measured of one sample: numbers by column, which are summed over all samples afterwards.
 
 Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k``
-rows with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies);
-and one's own.
+rows with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies), or of
+texts ``equal#k`` equal ones of ``elements#k``; and one's own. Sequences and maps count as the numbers that they hold.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from qrun.errors import CallError
 from qrun.ir import Array
+from qrun.ir.compound import compared, form_difference, is_compound, numbers, unwrapped
 from qrun.ir.types import describe, is_extension
 
 Outputs = Mapping[str, Array]
@@ -59,11 +60,11 @@ def measured(
         found["top1"], found["top5"] = _ranked(outputs, label)
     for place, (name, got) in enumerate(outputs.items() if reference is not None else ()):
         want = list((reference or {}).values())[place]
-        if is_number(got) and is_number(want):
-            found |= {f"{column}#{place}": value for column, value in _compared(name, got, want)}
+        found |= {f"{column}#{place}": value for column, value in _compared(name, got, want)}
+    as_returned = {name: unwrapped(value) for name, value in outputs.items()} if own else {}
     for spec, function in own.items():
         try:
-            found[spec] = float(function(outputs, label))
+            found[spec] = float(function(as_returned, label))
         except Exception as error:
             raise _bad_metric(spec, f"{type(error).__name__}: {error}") from None
     return found
@@ -100,18 +101,28 @@ def is_number(array: Array) -> bool:
 
 
 def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
-    if got.shape != want.shape:
+    forms = form_difference(want, got)
+    if forms or (got.shape != want.shape):
+        first, second = forms or (describe(want), describe(got))
         raise CallError(
             "QR003",
-            f"output {name!r} has two shapes",
+            f"output {name!r} has two {'forms' if forms else 'shapes'}",
             name="output-mismatch",
-            facts=[("first", describe(want)), ("second", describe(got))],
+            facts=[("first", first), ("second", second)],
+            fixes=["qrun compare A B -i SAMPLE shows the tensor where it begins"],
         )
-    a, b = want.astype(np.float64), got.astype(np.float64)
-    if a.ndim and a.shape[-1] > 1 and a.size:
-        agreed = a.reshape(-1, a.shape[-1]).argmax(axis=1) == b.reshape(-1, a.shape[-1]).argmax(axis=1)
+    a, b = numbers(want), numbers(got)
+    if is_compound(want) and not a.size:
+        return
+    if not (is_number(a) and is_number(b)):
+        yield "equal", float((a == b).sum())
+        yield "elements", float(a.size)
+        return
+    agreed = np.concatenate([_agreed(one, other) for one, other in zip(compared(want), compared(got), strict=True)])
+    if agreed.size:
         yield "same", float(agreed.sum())
         yield "rows", float(agreed.size)
+    a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         apart = np.where(a == b, 0.0, b - a)
         sizes = np.abs(apart)
@@ -122,3 +133,12 @@ def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]
         yield "cosine", (float(np.vdot(a, b)) / both if both else 1.0 if signal == other else 0.0)
         yield "signal", signal
         yield "noise", noise
+
+
+def _agreed(a: Array, b: Array) -> Array:
+    """For each row of numbers along the last axis, of more than one number: have both their largest one there?"""
+    if not (is_number(a) and is_number(b)) or not a.ndim or a.shape[-1] < 2 or not a.size:
+        return np.zeros(0, bool)
+    first, second = (x.astype(np.float64).reshape(-1, x.shape[-1]).argmax(axis=1) for x in (a, b))
+    same: Array = first == second
+    return same

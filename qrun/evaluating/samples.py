@@ -23,6 +23,7 @@ from qrun.io.inputs import gather, split_name
 from qrun.io.rows import RowFile, row_files, spooled
 from qrun.io.storable import restored
 from qrun.ir import Array, Model
+from qrun.ir.compound import as_input
 from qrun.ir.types import describe
 from qrun.memory import Budget
 
@@ -235,6 +236,7 @@ class StreamedSamples:
 
     def __init__(self, model: Model, samples: Iterable[Any]) -> None:
         self._model, self._axis, self._samples = model, Axis.of(model), samples
+        self._types = {value.name: value for value in (*model.inputs, *model.defaults)}
         self.source = "Python"
 
     def __iter__(self) -> Iterator[Sample]:
@@ -250,8 +252,13 @@ class StreamedSamples:
                         fixes=["give a dict of arrays by input name"],
                     )
                 given = {self._model.inputs[0].name: given}
-            feed = {key: np.asarray(array) for key, array in given.items()}
+            feed = {key: self._value(key, value) for key, value in given.items()}
             yield Sample(name, self._axis.fitted(self._model, feed), label)
+
+    def _value(self, name: str, value: Any) -> Array:
+        """A value of Python's as a sample holds it: as the model's input has it, if it has one of this name."""
+        stated = self._types.get(name)
+        return np.asarray(value) if stated is None else as_input(value, stated)
 
 
 def read_labels(path: str, budget: Budget) -> Array:

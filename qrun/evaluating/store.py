@@ -116,9 +116,7 @@ def packed(done: Done) -> bytes:
     for model, columns in enumerate(done.columns):
         arrays |= {f"columns/{model}/{name}": values for name, values in columns.items()}
     for model, outputs in enumerate(done.outputs):
-        for name, rows in outputs.items():
-            parts = {"": rows[0]} if len(rows) == 1 else {f"/{place}": row for place, row in enumerate(rows)}
-            arrays |= {f"outputs/{model}/{name}{part}": storable(array)[0] for part, array in parts.items()}
+        arrays |= {f"outputs/{model}/{name}": storable(array)[0] for name, array in outputs.items()}
     head: dict[str, Any] = {
         "index": done.index,
         "first": done.first,

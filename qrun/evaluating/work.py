@@ -15,7 +15,9 @@ from qrun.evaluating.health import InnerCounts
 from qrun.evaluating.metrics import measured, own_metric
 from qrun.evaluating.samples import Axis, Feed, Sample, renamed
 from qrun.ir import Array, Model
+from qrun.ir.compound import batch_rows, tensors
 from qrun.ir.load import load
+from qrun.ir.types import describe
 from qrun.ops import Arith
 from qrun.running.session import Session
 
@@ -81,8 +83,7 @@ class Done:
     """What became of a chunk.
 
     columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
-    outputs:  for each model the arrays of the samples that ran with all models, by output;
-              of one shape they are joined.
+    outputs:  for each model the arrays of the samples that ran with all models, by the name in the chunk's file.
     health:   by place of the model.
     """
 
@@ -91,7 +92,7 @@ class Done:
     count: int
     columns: tuple[dict[str, Array], ...]
     failures: tuple[Failure, ...] = ()
-    outputs: tuple[dict[str, Sequence[Array]], ...] = ()
+    outputs: tuple[dict[str, Array], ...] = ()
     ran: tuple[int, ...] = ()
     health: Mapping[int, InnerCounts] = field(default_factory=dict)
 
@@ -179,6 +180,11 @@ class _Run:
         return Axis.of(self.model)
 
     @cached_property
+    def _plain(self) -> bool:
+        """Are all outputs tensors, which the shortest way of a session returns as they are?"""
+        return all(value.kind == "tensor" for value in self.model.outputs)
+
+    @cached_property
     def _session(self) -> Session | Peer:
         job, side = self._job, self._side
         limits: Any = {"max_memory": job.max_memory, "max_time": job.max_time}
@@ -219,16 +225,17 @@ class _Run:
         outputs = self._execute(feed)
         if len(named) == 1:
             return [outputs]
-        for name, array in outputs.items():
-            if not array.ndim or array.shape[0] != len(named):
+        cut = {name: batch_rows(value, len(named)) for name, value in outputs.items()}
+        for name, found in cut.items():
+            if found is None:
                 raise CallError(
                     "QR005",
                     f"output {name!r} has no batch axis",
                     where=[self.model.label],
-                    facts=[("expected", f"{len(named)} rows"), ("got", f"shape {list(array.shape)}")],
+                    facts=[("expected", f"{len(named)} rows"), ("got", describe(outputs[name]))],
                     fixes=["--batch 1"],
                 )
-        return [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(rows)]
+        return [{name: found[row] for name, found in cut.items() if found} for row in range(rows)]
 
     def _execute(self, feed: Feed) -> dict[str, Array]:
         if self.counts is not None and isinstance(self._session, Session):
@@ -236,7 +243,7 @@ class _Run:
             self.counts.add(result)
             return dict(result.outputs)
         if isinstance(self._session, Session):
-            return self._session.run(feed)
+            return self._session.run(feed) if self._plain else self._session.values(feed)
         return dict(self._session.execute(feed).outputs)
 
 
@@ -252,14 +259,18 @@ def _joined_axis(name: str, arrays: Sequence[Array]) -> Array:
         ) from None
 
 
-def _joined(rows: Sequence[Mapping[str, Array]]) -> dict[str, Sequence[Array]]:
-    """By output, one array with all rows where their shapes allow that, else each for itself."""
-    made: dict[str, Sequence[Array]] = {}
-    for name in rows[0] if rows else ():
-        arrays = [np.asarray(row[name]) for row in rows]
-        alike = len({(a.shape, a.dtype) for a in arrays}) == 1
-        rows_of_one = alike and arrays[0].ndim > 0 and arrays[0].shape[0] == 1
-        made[name] = [np.concatenate(arrays)] if rows_of_one else [np.stack(arrays)] if alike else arrays
+def _joined(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Of each tensor one array with all rows, where their shapes allow that; else the rows one by one: ``y/0``."""
+    apart = [tensors(row) for row in rows]
+    made: dict[str, Array] = {}
+    for name in dict.fromkeys(name for row in apart for name in row):
+        arrays = {at: np.asarray(row[name]) for at, row in enumerate(apart) if name in row}
+        alike = len({(array.shape, array.dtype) for array in arrays.values()}) == 1
+        if not alike or len(arrays) < len(rows):
+            made |= {f"{name}/{at}": array for at, array in arrays.items()}
+        else:
+            rows_of_one = arrays[0].ndim > 0 and arrays[0].shape[0] == 1
+            made[name] = (np.concatenate if rows_of_one else np.stack)(list(arrays.values()))
     return made
 
 

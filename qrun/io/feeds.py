@@ -12,8 +12,8 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError, some
 from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.compound import is_compound, of_type, wrapped
-from qrun.ir.types import describe, odd_objects, shape_text, texts, type_name
+from qrun.ir.compound import as_input, is_compound, of_type
+from qrun.ir.types import describe, odd_objects, shape_text, type_name
 
 if TYPE_CHECKING:
     from qrun.io import fitting
@@ -60,7 +60,7 @@ def check_feeds(
     for name, given in feeds.items():
         value, array = known[name], given
         if not is_compound(given):
-            array = texts(np.asarray(given), value.dtype) if value.kind == "tensor" else wrapped(given, value)
+            array = as_input(given, value)
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
         if problem is not None:
             got = _told(array, given)

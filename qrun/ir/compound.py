@@ -117,12 +117,28 @@ def _parts(value: Array) -> dict[str, Array]:
 def numbers(value: Array) -> Array:
     """A tensor to compare in place of a value: the numbers of all elements of a sequence, the values of maps, an empty
     tensor for an optional value that is none."""
+    found = compared(value)
+    if not isinstance(value, Compound) or value.dtype == MAP:
+        return found[0]
+    return np.concatenate([part.reshape(-1) for part in found]) if found else np.zeros(0, value.element or np.float32)
+
+
+def compared(value: Array) -> tuple[Array, ...]:
+    """The tensors whose numbers are compared: those of a sequence, the values of maps, the tensor itself."""
     if not isinstance(value, Compound):
-        return value
-    if value.dtype == MAP:
-        return value.elements[1]
-    empty = np.zeros(0, value.element or np.float32)
-    return np.concatenate([element.reshape(-1) for element in value.elements]) if value.elements else empty
+        return (value,)
+    return value.elements[1:] if value.dtype == MAP else value.elements
+
+
+def batch_rows(value: Array, count: int) -> list[Array] | None:
+    """The value cut along a batch axis of this size into values with an axis of one; None where it has no such axis:
+    a sequence of tensors has none, one of maps has."""
+    if value.shape[:1] != (count,) or (is_compound(value) and value.dtype != MAP):
+        return None
+    if not isinstance(value, Compound):
+        return [value[at : at + 1] for at in range(count)]
+    keys, rows = value.elements
+    return [maps(keys, rows[at : at + 1]) for at in range(count)]
 
 
 def form_difference(a: Array, b: Array) -> tuple[str, str] | None:
@@ -222,6 +238,11 @@ def wrapped(value: Any, stated: TensorType) -> Array:
     if stated.kind == "map" and isinstance(value, Mapping):
         return _table([value], stated, single=True)
     return _array(value)
+
+
+def as_input(value: Any, stated: TensorType) -> Array:
+    """What Python gives for an input of this type: as `wrapped`, and of a tensor the array, texts as str."""
+    return texts(np.asarray(value), stated.dtype) if stated.kind == "tensor" else wrapped(value, stated)
 
 
 def _array(value: Any) -> Array:

@@ -20,11 +20,11 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
             if difference.metric == "top1":
                 return sentence(found, place, difference), OPEN if difference.value >= 0 else BAD
     names = names_of(found)
-    score = found.score(0, "top1") or found.score(0, "argmax")
+    score = found.score(0, "top1") or found.agreement(0)
     if score is not None:
         label, against = names[0], names[-1]
         name = "accuracy" if score.metric == "top1" else f"agreement with {against}"
-        whole = score.value == 1 and score.metric == "argmax"
+        whole = score.value == 1 and score.metric != "top1"
         return f"{name}: {label} {share(score)}", GOOD if whole else OPEN
     return f"evaluated: {plural(found.samples - found.failed, 'sample')}", OPEN
 
@@ -33,7 +33,7 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     """``int8 is 0.6 points worse than float (0.2 to 1.0), 31 samples lost, 13 won``."""
     names = names_of(found)
     model, other = names[place], names[d.to]
-    points, low, high = (value * 100 for value in (d.value, d.low, d.high))
+    points, low, high = ((value or 0.0) * 100 for value in (d.value, d.low, d.high))
     if d.p is not None and d.p >= _SURE:
         return (
             f"no significant difference: {model} has {points:+.2f} points of {other}'s top-1 ({low:+.2f} to {high:+.2f}), "
