@@ -71,6 +71,10 @@ class SampleChunks:
         samples = chain([self.first] if self.first is not None else [], map(self._read, places))
         return next(sample.feed for sample in samples if isinstance(sample.feed, Mapping))
 
+    def again(self, place: int) -> Sample | None:
+        """The sample at this place, read again; None where samples come only once."""
+        return None if isinstance(self._samples, StreamedSamples) else self._read(place)
+
     def count(self, index: int) -> int:
         """Samples of a chunk."""
         return self.size if self.total is None else min(self.size, self.total - index * self.size)

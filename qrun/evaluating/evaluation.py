@@ -204,7 +204,7 @@ class _Walk:
             counted.samples,
             counted.samples - counted.unreadable,
             self._setup.against,
-            counted.models(self._health),
+            tuple(self._named_worst(model) for model in counted.models(self._health)),
             tuple(counted.failures),
             counted.failed,
             stopped,
@@ -213,6 +213,12 @@ class _Walk:
             self.resumed,
             self.workers,
         )
+
+    def _named_worst(self, model: ModelScores) -> ModelScores:
+        """The scores with what gives their worst samples to other commands; those of earlier calls get their names."""
+        again = ((apart, self._source.again(apart.place)) for apart in model.worst)
+        worst = [replace(apart, sample=s.name, inputs=s.specs) if s is not None else apart for apart, s in again]
+        return replace(model, worst=tuple(worst))
 
     def _health(self, place: int, counts: InnerCounts) -> Health:
         model, feed = self._setup.models[place], self._source.good()

@@ -34,11 +34,13 @@ _FILES = (".npy", ".npz", ".pb")
 
 @frozen
 class Sample:
-    """A feed with its name, and the label that came with it, if one did. feed: or why it could not be read."""
+    """A feed with its name, and the label that came with it, if one did. feed: or why it could not be read.
+    specs: what ``--inputs`` of other commands takes to give them this sample; none where nothing does."""
 
     name: str
     feed: Feed | QrunError
     label: int | None = None
+    specs: tuple[str, ...] = ()
 
 
 def renamed(model: Model, feed: Feed) -> Feed:
@@ -111,6 +113,7 @@ class Stacked:
 
     def __init__(self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> None:
         self._files: dict[str, RowFile] = {}
+        self._specs = tuple(specs)
         self._axis, self._model = Axis.of(model), model
         for spec in specs:
             self._open(spec, stdin, budget)
@@ -160,7 +163,8 @@ class Stacked:
         return self._count
 
     def read(self, place: int) -> Sample:
-        name = f"{self.source}[{place}]"
+        specs = self._rows(place)
+        name = " ".join(specs) or f"{self.source}[{place}]"
         try:
             rows = {key: file.read(place, place + 1) for key, file in self._files.items()}
         except CallError as error:
@@ -168,7 +172,13 @@ class Stacked:
         if self._axis.size == 0:
             rows = {key: array[0] for key, array in rows.items()}
         typed = ((key, array, self._dtypes[key]) for key, array in rows.items())
-        return Sample(name, {key: restored(array, dtype)[0] if dtype else array for key, array, dtype in typed})
+        feed = {key: restored(array, dtype)[0] if dtype else array for key, array, dtype in typed}
+        return Sample(name, feed, specs=specs)
+
+    def _rows(self, place: int) -> tuple[str, ...]:
+        """The row of each file as a SPEC: none of a stream, of other files, and where the model's batch is larger."""
+        named = all(spec.endswith(_STACKED) for spec in self._specs) and self._axis.size in (None, 0, 1)
+        return tuple(f"{spec}[{place}]" for spec in self._specs) if named else ()
 
 
 class Listed:
@@ -188,7 +198,9 @@ class Listed:
             found = gather(self._model, specs, Budget(self._limit), None)
         except QrunError as error:
             return Sample(name, error)
-        return Sample(name, self._axis.fitted(self._model, found.arrays))
+        feed = self._axis.fitted(self._model, found.arrays)
+        same = all(array is found.arrays[key] for key, array in feed.items())
+        return Sample(name, feed, specs=tuple(specs) if same else ())
 
 
 def _folder(model: Model, path: Path, budget: Budget) -> Listed:

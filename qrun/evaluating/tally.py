@@ -9,6 +9,7 @@ from math import isfinite
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.documents.record import omitted
 from qrun.evaluating.statistics import Blocks, Interval, Pairs, decibels_of, mean_of, wilson
 from qrun.evaluating.work import Done
 from qrun.ir import Array
@@ -59,13 +60,15 @@ class PairedDifference:
 
 @frozen
 class Apart:
-    """A sample on which a model and its reference differ. sqnr_db: of all outputs; None: not finite."""
+    """A sample on which a model and its reference differ. sqnr_db: of all outputs; None: not finite.
+    inputs: the SPECs that give the sample to other commands; none where nothing does."""
 
     place: int
     sample: str
     same_argmax: bool | None
     max_abs: float
     sqnr_db: float | None
+    inputs: tuple[str, ...] = omitted(())
 
 
 class Tally:

@@ -155,7 +155,7 @@ class _Reader:
         if os.path.isdir(path):
             return self.folder(path)
         if (row := _ROW.fullmatch(spec)) and not path.exists():
-            return self.row(row[1], int(row[2]), spec)
+            return self.row(row[1], int(row[2]), spec, value)
         if path.suffix == ".pb":
             from qrun.ir.tensorfile import read_value
 
@@ -170,15 +170,11 @@ class _Reader:
                 return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
 
-    def row(self, file: str, place: int, spec: str) -> dict[str, Array] | list[Array]:
+    def row(self, file: str, place: int, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
         """One sample of arrays with a leading axis of samples: ``x.npy[17]``."""
-        from qrun.io.rows import row_files
+        from qrun.io.rows import one_row
 
-        found = {}
-        for key, rows in row_files(Path(file), self.budget).items():
-            if place >= len(rows):
-                raise arrays.bad_file(spec, f"{len(rows)} rows", f"a row from 0 to {len(rows) - 1}")
-            found[key] = rows.read(place, place + 1)
+        found = one_row(file, place, spec, lambda key: self.known.get(key) or value, self.budget)
         return [found[""]] if "" in found else found
 
     def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:

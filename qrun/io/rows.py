@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, Any
@@ -18,7 +19,7 @@ import numpy as np
 
 from qrun.errors import CallError
 from qrun.io.arrays import NPY, ZIP, Npz, bad_file, no_such_file, read_array, read_header
-from qrun.ir import Array
+from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text
 from qrun.memory import Budget
 
@@ -91,6 +92,21 @@ def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
             return {key: _member(archive, key, stream, budget) for key in archive.members}
     except (OSError, ValueError) as error:
         raise no_such_file(path, error) from None
+
+
+def one_row(
+    file: str, place: int, spec: str, stated: Callable[[str], TensorType | None], budget: Budget
+) -> dict[str, Array]:
+    """One row of each array of a file, by key, with a leading axis of one; without it where the input that `stated`
+    tells by key has one axis less, as it has no batch axis. spec: what was asked for. Raises CallError."""
+    found = {}
+    for key, rows in row_files(Path(file), budget).items():
+        if place >= len(rows):
+            raise bad_file(spec, f"{len(rows)} rows", f"a row from 0 to {len(rows) - 1}")
+        row, value = rows.read(place, place + 1), stated(key)
+        short = value is not None and value.shape is not None and len(value.shape) == row.ndim - 1
+        found[key] = row[0] if short else row
+    return found
 
 
 def spooled(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:

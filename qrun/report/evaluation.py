@@ -192,16 +192,23 @@ def _worst(found: Evaluation) -> list[Block]:
                 Column("max abs", right=True, cell=lambda apart: number(apart.max_abs)),
             ]
             title = f"Samples on which {name} differs most from {names[-1]}"
-            made.append(Block(title, Grid.of(columns, model.worst), lines=[_next(found, model)]))
+            made.append(
+                Block(title, Grid.of(columns, model.worst), lines=[line] if (line := _next(found, model)) else [])
+            )
     return made
 
 
 def _next(found: Evaluation, model: ModelScores) -> str:
-    first = model.worst[0].sample
-    given = f"'{first}'" if any(sign in first for sign in " []()'") else first
+    """The command that looks into the worst sample; "" where none can be typed that reads it."""
+    from shlex import quote
+
+    given = " ".join(f"-i {quote(spec)}" for spec in model.worst[0].inputs)
+    own, other = quote(model.label), quote(found.against)
+    if not given:
+        return ""
     if found.against in ("ort", "onnx-ref"):
-        return f"qrun compare {model.label} -i {given} --against {found.against}   shows where it begins"
-    return f"qrun compare {found.against} {model.label} -i {given}   shows which nodes cost most"
+        return f"qrun compare {own} {given} --against {other}   shows where it begins"
+    return f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 
 def _health(found: Evaluation) -> list[Block]:
