@@ -56,7 +56,9 @@ class Percent(RealNumber):
     required=True,
     shell_complete=places("file"),
 )
-@samples("--labels FILE", "The right class of each sample: .npy, or a number in each line.")
+@samples(
+    "--labels FILE", "The right class of each sample: .npy, or a line each: numbers; names, if the model returns texts."
+)
 @samples("--limit N", "Take at most N samples.", type=WholeNumber(1))
 @samples("--shuffle SEED", "Take the samples in a random order.", type=WholeNumber(0))
 @samples(

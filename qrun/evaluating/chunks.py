@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.evaluating.labels import as_label
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, renamed
 from qrun.evaluating.wishes import Setup
 from qrun.evaluating.work import Chunk, described
 from qrun.io.feeds import check_feeds
+from qrun.io.storable import digest
 from qrun.ir import Array, Model
 
 CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
@@ -47,8 +48,8 @@ class SampleChunks:
             "samples": getattr(self._samples, "identity", "Python"),
             "chunk": self.size,
             "limit": setup.wishes.limit,
-            "labels": None if setup.labels is None else _digest(setup.labels),
-            "order": None if setup.order is None else _digest(np.array(setup.order)),
+            "labels": None if setup.labels is None else digest(setup.labels),
+            "order": None if setup.order is None else digest(np.array(setup.order)),
         }
 
     def _place(self, place: int) -> int:
@@ -84,7 +85,7 @@ class SampleChunks:
         at = self._place(place)
         sample = self._samples.read(at)
         labels = self._setup.labels
-        return sample if labels is None else replace(sample, label=int(labels[at]))
+        return sample if labels is None else replace(sample, label=as_label(labels[at], labels.dtype.kind == "O"))
 
     def _streamed(self) -> Iterator[Chunk]:
         assert self._iterator is not None
@@ -102,12 +103,11 @@ class SampleChunks:
                         "there is not one label for each sample",
                         facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
                     )
-                held = tuple(replace(s, label=int(labels[first + at])) for at, s in enumerate(held))
+                held = tuple(
+                    replace(s, label=as_label(labels[first + at], labels.dtype.kind == "O"))
+                    for at, s in enumerate(held)
+                )
             yield Chunk(index, first, held)
-
-
-def _digest(array: Array) -> str:
-    return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def check_first(models: Sequence[Model], sample: Sample | None) -> None:

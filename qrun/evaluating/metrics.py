@@ -16,14 +16,16 @@ from math import isfinite, sqrt
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.evaluating.labels import Label
 from qrun.ir import Array
 from qrun.ir.compound import compared, form_difference, is_compound, numbers, unwrapped
 from qrun.ir.types import describe, is_extension
 
 Outputs = Mapping[str, Array]
-Own = Callable[[Outputs, "int | None"], float]
+Own = Callable[[Outputs, "Label | None"], float]
 """A metric of one's own: the outputs of one sample by name, with a batch axis of one, and its label or None."""
 _TOP = 5
+_CLASSES = (np.dtype(object), np.dtype(np.int32), np.dtype(np.int64))
 
 
 def own_metric(spec: str) -> Own:
@@ -52,12 +54,12 @@ def _bad_metric(spec: str, got: str) -> CallError:
 
 
 def measured(
-    outputs: Outputs, reference: Outputs | None, label: int | None, own: Mapping[str, Own]
+    outputs: Outputs, reference: Outputs | None, label: Label | None, own: Mapping[str, Own]
 ) -> dict[str, float]:
     """The columns of one sample. Raises CallError where a metric does not fit the outputs."""
     found: dict[str, float] = {}
     if label is not None:
-        found["top1"], found["top5"] = _ranked(outputs, label)
+        found |= _judged(outputs, label)
     for place, (name, got) in enumerate(outputs.items() if reference is not None else ()):
         want = list((reference or {}).values())[place]
         found |= {f"{column}#{place}": value for column, value in _compared(name, got, want)}
@@ -70,16 +72,23 @@ def measured(
     return found
 
 
-def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
-    """Is the label the largest of the first output's classes,
-    or among the five largest? Of equal ones the first counts."""
+def _judged(outputs: Outputs, label: Label) -> dict[str, float]:
+    """Is the first output the label, where it is a class: one text, or one int32 or int64? Else is the label the
+    largest of its scores, or among the five largest? Of equal ones the first counts."""
     name, scores = next(iter(outputs.items()))
-    row = scores.reshape(-1)
-    if not scores.ndim or sum(size > 1 for size in scores.shape) > 1:
+    if not is_compound(scores) and scores.size == 1 and scores.dtype in _CLASSES:
+        own = scores.item()
+        return {"top1": float(own == (str(label) if isinstance(own, str) else label))}
+    row = numbers(scores).reshape(-1)
+    plain = not is_compound(scores) and is_number(scores)
+    if not plain or isinstance(label, str) or not scores.ndim or sum(size > 1 for size in scores.shape) > 1:
         raise CallError(
             "QR003",
-            f"output {name!r} does not hold one score for each class",
-            facts=[("expected", "one score a class"), ("got", describe(scores))],
+            f"output {name!r} does not hold {'a class name' if isinstance(label, str) else 'one score for each class'}",
+            facts=[
+                ("expected", "one text" if isinstance(label, str) else "one score a class"),
+                ("got", describe(scores)),
+            ],
             fixes=["leave out --labels, or judge with --metric module:function"],
         )
     if not 0 <= label < row.size:
@@ -90,9 +99,9 @@ def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
         )
     own = row[label]
     if np.isnan(float(own)):
-        return 0.0, 0.0
+        return {"top1": 0.0, "top5": 0.0}
     rank = int((row > own).sum()) + int((row[:label] == own).sum())
-    return float(rank < 1), float(rank < _TOP)
+    return {"top1": float(rank < 1), "top5": float(rank < _TOP)}
 
 
 def is_number(array: Array) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
+from qrun.evaluating.labels import Label, are_names, as_label
 from qrun.io.arrays import bad_file
 from qrun.io.feeds import unknown_input
 from qrun.io.inputs import gather, split_name
@@ -24,7 +25,6 @@ from qrun.io.rows import RowFile, row_files, spooled
 from qrun.io.storable import restored
 from qrun.ir import Array, Model
 from qrun.ir.compound import as_input
-from qrun.ir.types import describe
 from qrun.memory import Budget
 
 Feed = Mapping[str, Array]
@@ -39,7 +39,7 @@ class Sample:
 
     name: str
     feed: Feed | QrunError
-    label: int | None = None
+    label: Label | None = None
     specs: tuple[str, ...] = ()
 
 
@@ -252,10 +252,11 @@ class StreamedSamples:
         self.source = "Python"
 
     def __iter__(self) -> Iterator[Sample]:
+        names = are_names(self._model)
         for place, given in enumerate(self._samples):
             name, label = f"sample {place}", None
             if isinstance(given, tuple) and len(given) == 2:
-                given, label = given[0], int(given[1])
+                given, label = given[0], as_label(given[1], names)
             if not isinstance(given, Mapping):
                 if len(self._model.inputs) != 1:
                     raise CallError(
@@ -271,23 +272,6 @@ class StreamedSamples:
         """A value of Python's as a sample holds it: as the model's input has it, if it has one of this name."""
         stated = self._types.get(name)
         return np.asarray(value) if stated is None else as_input(value, stated)
-
-
-def read_labels(path: str, budget: Budget) -> Array:
-    """int64 [samples] of a .npy file, or of a text file with a number in each line."""
-    if path.lower().endswith(_STACKED):
-        found = row_files(Path(path), budget)
-        if len(found) != 1:
-            raise bad_file(path, f"{len(found)} arrays", "one array of labels")
-        file = next(iter(found.values()))
-        labels = file.read(0, len(file))
-        if labels.dtype.kind not in "iu" or labels.size != len(labels):
-            raise bad_file(path, describe(labels), "an integer for each sample")
-        return labels.reshape(-1).astype(np.int64)
-    try:
-        return np.array([int(line) for line in Path(path).read_text().split()], np.int64)
-    except (OSError, ValueError) as error:
-        raise bad_file(path, str(error), "an integer for each sample, in a .npy file or line by line") from None
 
 
 def spec_identity(spec: str) -> str:

@@ -12,8 +12,9 @@ import numpy as np
 from qrun.errors import CallError
 from qrun.evaluating.chunks import check_first
 from qrun.evaluating.evaluation import Evaluation, Progress, walk
+from qrun.evaluating.labels import are_names, as_labels, read_labels
 from qrun.evaluating.metrics import own_metric
-from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, open_samples, read_labels
+from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, open_samples
 from qrun.evaluating.wishes import Setup, Wishes
 from qrun.evaluating.work import Job, RuntimeModel
 from qrun.ir import Array, Model
@@ -45,9 +46,9 @@ def evaluated(
             raise CallError("QR001", "there are no samples", where=[given.source])
     else:
         given = StreamedSamples(loaded[0], specs)
-    labels = read_labels(wishes.labels, budget) if isinstance(wishes.labels, str) else wishes.labels
+    labels, names = wishes.labels, are_names(loaded[0])
     if labels is not None:
-        labels = np.asarray(labels).reshape(-1)
+        labels = read_labels(labels, names, budget) if isinstance(labels, str) else as_labels(labels, names)
     setup = _setup(loaded, models, wishes, _order(given, labels, wishes), labels)
     for spec in wishes.metrics:
         own_metric(spec)
@@ -189,7 +190,7 @@ def evaluate(
     models: str | os.PathLike[str] | bytes | onnx.ModelProto | Model | Sequence[Any],
     samples: str | os.PathLike[str] | Sequence[str] | Iterable[Any],
     *,
-    labels: str | Sequence[int] | Array | None = None,
+    labels: str | Sequence[int] | Sequence[str] | Array | None = None,
     against: str | os.PathLike[str] = "",
     metrics: Sequence[str] = (),
     batch: int = 1,
@@ -205,7 +206,8 @@ def evaluate(
     models:  one, or several: paths, bytes or onnx.ModelProto.
     samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by
              input name), or of pairs of either and a label.
-    labels:  an integer for each sample, or their file. against: a model, ``ort`` or ``onnx-ref``.
+    labels:  the number of each sample's class, of models that return texts its name; or their file.
+    against: a model, ``ort`` or ``onnx-ref``.
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples run at once, where the batch axis is free. jobs: processes; None: as many as pay.
     output:  a folder that keeps what is finished; with `resume` it is gone on with.

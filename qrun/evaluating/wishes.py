@@ -15,8 +15,8 @@ from qrun.ops import Arith
 class Wishes:
     """How a call wants its models evaluated; the fields are the options of ``qrun eval``.
 
-    labels: a file, or integers. jobs: processes; None: one for each CPU if that pays. against: a model, or one of
-    RUNTIMES. shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
+    labels: a file, or integers, or texts. jobs: processes; None: one for each CPU if that pays. against: a model, or
+    one of RUNTIMES. shuffle: a seed. until_sure: stop once the first share's interval is this narrow (0.01: one point).
     """
 
     labels: str | Array | None = None

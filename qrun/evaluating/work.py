@@ -12,6 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
 from qrun.evaluating.health import InnerCounts
+from qrun.evaluating.labels import Label
 from qrun.evaluating.metrics import measured, own_metric
 from qrun.evaluating.samples import Axis, Feed, Sample, renamed
 from qrun.ir import Array, Model
@@ -145,7 +146,7 @@ class Worker:
         chunk: Chunk,
         ran: Sequence[int],
         rows: Sequence[Sequence[dict[str, Array]]],
-        labels: Mapping[int, int | None],
+        labels: Mapping[int, Label | None],
         model: int,
     ) -> dict[str, Array]:
         against = self.job.against[model]
