@@ -25,7 +25,9 @@ class Guilt:
     KEYS = {
         **through("pair", TensorPair.KEYS),
         **keys("before_rounding=exact cause=reason.cause text=reason.text explained=reason.explained"),
-        **keys("exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"),
+        **keys(
+            "residual=reason.residual exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"
+        ),
     }
 
     pair: TensorPair

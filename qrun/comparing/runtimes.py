@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from qrun.comparing.causes import Suspect, reason
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
@@ -207,9 +207,9 @@ class _Work:
             return None
         again = self._again(unit, name, inputs)
         group = NodeGroup(self.a.model, unit, name, inputs)
-        suspect = Suspect(
-            self.a.model, unit, name, inputs, mine, theirs, error, again, group.forms(), group.before_rounding
-        )
+        forms, fused = group.forms(), group.before_rounding
+        judge = partial(self._pair, name, theirs=theirs)
+        suspect = Suspect(self.a.model, unit, name, inputs, mine, theirs, error, again, forms, fused, judge)
         exact, d = suspect.exact, own.difference
         known = exact is not None and d.form is None and d.differing
         return Guilt(own, reason(suspect), float(exact[d.worst]) if exact is not None and known else None)

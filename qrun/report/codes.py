@@ -175,10 +175,12 @@ What all quantized operators have in common. qrun explain OPERATOR has the formu
   parameters  of a whole tensor have the shape [] or [1]; both give a result
               of the same shape  no elements the sum is 0, the mean is NaN""",
     "causes": """\
-qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There are two
-exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told as it is. For float-order and
-float-steps the specification fixes neither the order of a sum nor its float32 steps, so every element must lie within the bound on
-rounding errors instead. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
+qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There
+are three exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told
+as it is. For float-order and float-steps the specification fixes neither the order of a sum nor its float32 steps, so
+every element must lie within the bound on rounding errors instead. Where qrun knows what a runtime computes, but not
+its bits (runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence
+then says so. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
 the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",

@@ -69,7 +69,7 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if guilt is not None and guilt.pair != pair:
         facts.append(("by itself", f"fed the values of {found.names[1]}, it differs too"))
         facts += _measures(found, guilt.pair, guilt.exact)[1:]
-    return facts + (_reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t))
+    return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
 def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[tuple[str, str]]:
@@ -112,9 +112,13 @@ def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     return [("cause", told), ("there", why), ("next", more)]
 
 
-def _reason(reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:
+def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:
     facts = [("cause", f"{reason.cause}: {reason.text}")]
-    if reason.explained:
+    if reason.residual is not None:
+        left = plural(int(reason.residual), "step") if pair.difference.integral else number(reason.residual)
+        within = f"recomputed within {limit(found.tolerance, pair)}, not bit for bit: at most {left} is left"
+        facts.append(("evidence", f"{plural(reason.explained, 'differing element')}, and all others, {within}"))
+    elif reason.explained:
         count = f"{reason.explained} of {plural(pair.difference.differing, 'differing element')}"
         others = ", and all others" if reason.explained < pair.difference.total else ""
         facts.append(("evidence", f"{count} reproduced bit for bit{others}"))

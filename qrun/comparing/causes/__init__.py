@@ -1,7 +1,8 @@
 """Causes of differences: every module of this package declares some with @cause and is found by itself.
 
 A cause is a hypothesis about what the other side computes. It is named only if recomputing the node in this way gives
-the other side's bits in every element, or, where no order or steps are due, if every element is within their bound.
+the other side's bits in every element; where no order or steps are due, if every element is within their bound; and
+where qrun knows what a runtime computes but not its bits, if this alone brings every element within the tolerance.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ class Reason:
 
     cause:     the name of a Cause, or ``unknown``. text: what the other side does, or what is known.
     explained: differing elements that recomputing reproduces, all of them unless unknown; 0 where there is nothing to.
+    residual:  the largest difference that recomputing leaves, in steps of integers, else absolute, where it comes
+               within the tolerance only; `explained` are then the elements beyond it. None where every bit is
+               reproduced.
     ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known, or
                some element differs by more than one step, which no tie does.
     nearest, farthest: distance of the others to a tie, in steps (LSB).
@@ -40,6 +44,7 @@ class Reason:
     cause: str
     text: str
     explained: int = 0
+    residual: float | None = None
     ties: int | None = None
     nearest: float | None = None
     farthest: float | None = None
@@ -54,6 +59,9 @@ def reason(suspect: Suspect) -> Reason:
                     return Reason(known.name, hypothesis.text)
                 if suspect.explained(hypothesis.array):
                     return _measured(suspect, known.name, hypothesis.text)
+                left = suspect.residual(hypothesis.array) if hypothesis.tolerant else None
+                if left is not None:
+                    return Reason(known.name, hypothesis.text, suspect.beyond, left)
     return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
 
 
@@ -70,7 +78,8 @@ def _measured(suspect: Suspect, name: str, text: str) -> Reason:
     if not away.size:
         return Reason(name, text, count)
     other = away[away > TIE] if (away > TIE).any() else away
-    return Reason(name, text, count, int(np.count_nonzero(away <= TIE)), float(other.min()), float(other.max()))
+    exact_ties = int(np.count_nonzero(away <= TIE))
+    return Reason(name, text, count, None, exact_ties, float(other.min()), float(other.max()))
 
 
 def told() -> Mapping[str, Cause]:

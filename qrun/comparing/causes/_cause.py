@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.comparing.differences import same
 from qrun.comparing.sides import Results, Unit, Values
+from qrun.comparing.tensors import TensorPair
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen, keys
 from qrun.errors import QrunError
@@ -44,6 +45,7 @@ class Suspect:
     again:  runs the other side once more, if that can be.
     forms:  of a group of nodes, such as fused to one operator.
     fused:  gives what the one integer operator that a group can become would round.
+    judge:  compares an array with the other side's within the tolerance of the comparison.
     """
 
     model: Model
@@ -56,6 +58,7 @@ class Suspect:
     again: Callable[[], Array | None] | None = None
     forms: Sequence[AlternativeForm] = ()
     fused: Callable[[], Array | None] | None = None
+    judge: Callable[[Array], TensorPair] | None = None
 
     @property
     def node(self) -> Node:
@@ -115,6 +118,16 @@ class Suspect:
         whole = np.clip(np.nan_to_num(values + zero, nan=low, posinf=high, neginf=low), low, high)
         return np.asarray(whole.astype(np.int64).astype(np.int32).astype(self.mine.dtype))
 
+    @cached_property
+    def _in_arith(self) -> dict[Arith, Array | None]:
+        return {}
+
+    def in_arith(self, arith: Arith) -> Array | None:
+        """What qrun's kernel makes of the node in this arithmetic, computed once; None if it refuses."""
+        if arith not in self._in_arith:
+            self._in_arith[arith] = self.evaluate(arith)
+        return self._in_arith[arith]
+
     def evaluate(
         self, arith: Arith = "exact", *, attributes: Mapping[str, Any] | None = None, inputs: Results | None = None
     ) -> Array | None:
@@ -142,6 +155,16 @@ class Suspect:
     def explained(self, array: Array) -> bool:
         """Does this array have every bit of the other side's? NaN equals NaN."""
         return self.theirs is not None and same(array, self.theirs)
+
+    @property
+    def beyond(self) -> int:
+        """How many elements of qrun's output are beyond the tolerance."""
+        return self.judge(self.mine).difference.differing if self.judge else 0
+
+    def residual(self, array: Array) -> float | None:
+        """The largest difference that this array leaves, if it is within the tolerance and qrun's output is not."""
+        made = self.judge(array) if self.judge and self.beyond else None
+        return made.difference.largest if made is not None and made.equal else None
 
 
 def computed(
@@ -189,10 +212,13 @@ class Hypothesis:
 
     array: its output; None for what needs no reproduction: it is seen as it is (a refusal, a missing output).
     text:  in a few words, what it does differently.
+    tolerant: is it enough that it brings every element within the tolerance? For what a runtime is known to do, but in
+           steps or sums of its own.
     """
 
     array: Array | None
     text: str
+    tolerant: bool = False
 
 
 @frozen
