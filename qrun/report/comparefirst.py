@@ -67,8 +67,9 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
     facts.append(("inputs", _inputs(found, t)))
     if guilt is not None and guilt.pair != pair:
-        facts.append(("by itself", f"fed the values of {found.names[1]}, it differs too"))
-        facts += _measures(found, guilt.pair, guilt.exact)[1:]
+        own = [fact for fact in _measures(found, guilt.pair, guilt.exact)[1:] if fact not in facts]
+        told = "it differs too" if own else "it differs by the same numbers"
+        facts += [("by itself", f"fed the values of {found.names[1]}, {told}"), *own]
     return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
@@ -119,13 +120,15 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
         within = f"recomputed within {limit(found.tolerance, pair)}, not bit for bit: at most {left} is left"
         facts.append(("evidence", f"{plural(reason.explained, 'differing element')}, and all others, {within}"))
     elif reason.explained:
-        count = f"{reason.explained} of {plural(pair.difference.differing, 'differing element')}"
+        beyond_all = pair.other_bits == pair.difference.differing
+        which = plural(pair.other_bits, "differing element" if beyond_all else "element")
+        count = f"{reason.explained} of {which}{'' if beyond_all else ' with other bits'}"
         others = ", and all others" if reason.explained < pair.difference.total else ""
         facts.append(("evidence", f"{count} reproduced bit for bit{others}"))
     if reason.farthest is not None and reason.nearest is not None:
         exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
         ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))
-        whole = reason.ties == pair.difference.differing
+        whole = reason.ties == pair.other_bits
         away = f"{exact}{' to '.join(ends)} LSB from the middle between two steps"
         facts.append(("ties", "all are exact ties" if whole else away))
     return facts

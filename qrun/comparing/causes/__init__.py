@@ -32,7 +32,7 @@ class Reason:
     """Why a tensor differs.
 
     cause:     the name of a Cause, or ``unknown``. text: what the other side does, or what is known.
-    explained: differing elements that recomputing reproduces, all of them unless unknown; 0 where there is nothing to.
+    explained: elements of other bits that recomputing reproduces, all of them unless unknown; 0 without any.
     residual:  the largest difference that recomputing leaves, in steps of integers, else absolute, where it comes
                within the tolerance only; `explained` are then the elements beyond it. None where every bit is
                reproduced.

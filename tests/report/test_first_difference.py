@@ -1,0 +1,49 @@
+"""What the block of the first difference says does not contradict itself, and says nothing twice."""
+
+from __future__ import annotations
+
+import numpy as np
+from helpers.comparing import Changed
+from helpers.models import make_model
+from helpers.support import MS, node_model
+from onnx import helper
+
+import qrun
+from qrun.comparing.comparison import Comparison
+from qrun.comparing.differences import Tolerance
+from qrun.comparing.runtimes import compare_runtimes
+from qrun.comparing.sides import QrunSide
+from qrun.report.compare import comparison_sheet
+
+f32, i32, u8, i8 = np.float32, np.int32, np.uint8, np.int8
+
+
+def first_facts(found: Comparison) -> list[tuple[str, str]]:
+    blocks = comparison_sheet(found, None).blocks
+    return list(next(block.facts for block in blocks if block.title.startswith("First difference")))
+
+
+def test_the_evidence_counts_the_elements_that_it_reproduces() -> None:
+    """The bias that is left out moves one column by a step, which --lsb 1 allows, and one by twenty."""
+    a, b = np.array([[103, 110], [96, 101]], u8), np.array([[1, -2], [3, 4]], i8)
+    given = [a, f32(1), u8(100), b, f32(1), i8(0), np.array([4, 80], i32), f32(4), u8(90)]
+    proto, feeds = node_model("QGemm", given, domain=MS, opset=17, outputs=(u8,))
+    model = qrun.load(proto.SerializeToString())
+    theirs = np.rint((a.astype(int) - 100) @ b.astype(int) / 4).clip(-90, 165).astype(int) + 90
+    found = compare_runtimes(QrunSide(model), Changed(model, {"y0": theirs.astype(u8)}), feeds, Tolerance(lsb=1))
+    facts = dict(first_facts(found))
+    assert facts["differ"] == "2 of 4 elements beyond lsb 1, largest of these 20 steps"
+    assert facts["other bits"] == "4 elements, largest 20 steps"
+    assert facts["evidence"] == "4 of 4 elements with other bits reproduced bit for bit"
+
+
+def test_numbers_that_stay_the_same_are_told_once() -> None:
+    """What `b` reads differs in one bit, which changes none of the numbers that are shown."""
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    model = qrun.load(make_model(nodes, "x", "b").SerializeToString())
+    bit = f32(2**-23)
+    theirs = {"a": np.array([-1, -1 - bit], f32), "b": np.array([1.5, 1 + 2 * bit], f32)}
+    found = compare_runtimes(QrunSide(model), Changed(model, theirs), {"x": np.ones(2, f32)}, Tolerance())
+    facts = first_facts(found)
+    assert dict(facts)["by itself"] == "fed the values of changed, it differs by the same numbers"
+    assert len({name for name, _ in facts}) == len(facts)
