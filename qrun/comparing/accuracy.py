@@ -14,6 +14,7 @@ from qrun.comparing.differences import ErrorSums, Tolerance, decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.matching.match import Left, match
 from qrun.comparing.matching.operators import is_dequantize
+from qrun.comparing.ranking.effects import averaged
 from qrun.comparing.ranking.groups import RoundingGroup, groups
 from qrun.comparing.ranking.lists import Suggestion, suggest
 from qrun.comparing.ranking.rank import Cost, Ranking
@@ -44,8 +45,9 @@ class Accuracy(InNotebook):
     partly:   nodes of which only the rounding of the result is known: tensors that they read have no counterpart in the
               reference, so that they cannot be computed from its tensors.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
-    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as
-              measured there if an output is of codes that nothing tells the scale of.
+    real:     SQNR of the outputs (of the mean ratio of the `averaged` ones: all that are floats, if any is), over the
+              runs in which all nodes together were measured; as measured there if an output is of codes that nothing
+              tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
     seconds:  the time limit of the ranking; inf: none.
     """
@@ -64,6 +66,7 @@ class Accuracy(InNotebook):
     suggestion: Suggestion | None
     departure: Departure | None
     real: float
+    averaged: int
     tolerance: Tolerance
     min_sqnr: float | None
     seconds: float = SECONDS
@@ -160,6 +163,7 @@ def accuracy(
         suggestion if any(cost.measured for cost in lists) and not gone else None,
         gone,
         decibels(real),
+        len(averaged(rows.end_sums)),
         tolerance,
         min_sqnr,
         seconds,

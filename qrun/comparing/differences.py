@@ -191,16 +191,18 @@ class Noise:
 
 
 class ErrorSums:
-    """Sums over the elements of one tensor, run by run."""
+    """Sums over the elements of one tensor, run by run. whole: were all wanted elements integers or booleans?"""
 
-    __slots__ = ("count", "largest", "noise", "odd", "power", "product", "signal")
+    __slots__ = ("count", "largest", "noise", "odd", "power", "product", "signal", "whole")
 
     def __init__(self) -> None:
         self.signal = self.power = self.product = self.noise = self.largest = 0.0
         self.count = self.odd = 0
+        self.whole = True
 
     def add(self, got: Array, want: Array) -> None:
         """Add the elements of one run; the arrays have the same number of elements."""
+        self.whole &= want.dtype.kind == "b" or integral(want.dtype)
         a, b = (np.asarray(x, np.float64).reshape(-1) for x in (got, want))
         self.count += a.size
         finite = np.isfinite(a) & np.isfinite(b)

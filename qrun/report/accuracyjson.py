@@ -110,13 +110,17 @@ def verdict(found: Accuracy) -> str:
     return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
 
 
+def _at(found: Accuracy) -> str:
+    return "at the outputs" if found.averaged < 2 else f"at the outputs (mean of {found.averaged})"
+
+
 def departed(found: Accuracy) -> str:
     """Why nodes are not ranked, and where to look; "" if they are."""
     gone = found.departure
     if gone is None:
         return ""
     text = (
-        f"Nodes are not ranked: {decibel(gone.measured)} at the outputs with all quantized nodes measured together, but "
+        f"Nodes are not ranked: {decibel(gone.measured)} {_at(found)} with all quantized nodes measured together, but "
         f"{decibel(gone.real)} in the model itself."
     )
     if gone.node is None:
@@ -150,13 +154,13 @@ def kept(found: Accuracy) -> list[str]:
         whole += f" (the model itself: {decibel(found.real)})"
     if not advice.count:
         return [_no_list(found, advice, whole, steps)]
-    first = f"With the costliest {advice.count} of {found.quantizing} quantized nodes in float: "
+    first = f"With the costliest {advice.count} of {plural(len(found.costs), 'ranked node')} in float: "
     goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
     lines = [
-        f"{first}{decibel(dict(advice.tried)[advice.count])} at the outputs instead of {whole}{goal}, measured {steps}.",
+        f"{first}{decibel(dict(advice.tried)[advice.count])} {_at(found)} instead of {whole}{goal}, measured {steps}.",
         f"{EXCLUDE}={excluded(found)}",
     ]
-    if advice.reached and goal and advice.count * 2 > found.quantizing:
+    if advice.reached and goal and advice.count * 2 > len(found.costs):
         lines.append(
             "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
         )

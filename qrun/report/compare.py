@@ -12,7 +12,7 @@ from qrun.comparing.tensors import TensorPair
 from qrun.declare import grouped
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
-from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
+from qrun.report.comparefirst import apart, applied, first_facts, largest, limit, odd, refusal, refuses
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
@@ -107,7 +107,7 @@ def _by(pair: TensorPair) -> str:
     form = pair.difference.form
     if form is not None:
         return f" ({form[0]} and {form[1]})"
-    return f" by {largest(pair)}" if pair.beyond else ""
+    return "" if not pair.beyond else f" with {largest(pair)}" if odd(pair) else f" by {largest(pair)}"
 
 
 def _differing(found: Comparison, top: int | None) -> Block:
@@ -129,7 +129,7 @@ def _differing(found: Comparison, top: int | None) -> Block:
         Column("beyond" if told else "differ", right=True, cell=_differ),
         Column("other bits", right=True, optional=4, cell=_other_bits) if bits else None,
         Column("max step", right=True, optional=1, cell=_steps),
-        Column("max abs", right=True, optional=3, cell=lambda t: number(t.pair.max_abs)),
+        Column("max abs", right=True, optional=3, cell=lambda t: apart(t.pair)),
         Column("SQNR", right=True, optional=2, cell=lambda t: decibel(t.pair.sqnr)),
         Column("cause", cell=_cause),
     ]
@@ -185,13 +185,13 @@ _CAUSE_COLUMNS = [
 
 
 def _outputs(found: Comparison) -> Block:
-    def size(value: float | None, pair: TensorPair) -> str:
-        return "0" if pair.identical else number(value)
+    def size(told: str, pair: TensorPair) -> str:
+        return "0" if pair.identical else told
 
     columns = [
         Column("name", shrink=1, cell=lambda o: o[0]),
-        Column("max abs", right=True, cell=lambda o: size(o[1].max_abs, o[1])),
-        Column("max rel", right=True, optional=2, cell=lambda o: size(o[1].max_rel, o[1])),
+        Column("max abs", right=True, cell=lambda o: size(apart(o[1]), o[1])),
+        Column("max rel", right=True, optional=2, cell=lambda o: size(odd(o[1]) or number(o[1].max_rel), o[1])),
         Column("SQNR", right=True, optional=1, cell=lambda o: decibel(o[1].sqnr)),
         Column("argmax", cell=lambda o: _argmax(o[1])),
         Column("verdict", cell=lambda o: _judged(found, o[1])),

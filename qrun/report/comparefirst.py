@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from qrun.comparing.causes import Reason
 from qrun.comparing.comparison import ComparedTensor, Comparison
@@ -35,8 +36,20 @@ def applied(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
     return limits(replace(t, lsb=t.lsb if steps else 0, eps=t.eps if any(pair.noise for pair in found) else 0))
 
 
+def odd(pair: TensorPair) -> str:
+    """``NaN`` or ``inf`` if the farthest elements are that on one side only (or are of other signs), else ""."""
+    return "" if isfinite(pair.beyond) else "NaN" if "nan" in f"{pair.a} {pair.b}" else "inf"
+
+
+def apart(pair: TensorPair) -> str:
+    """The largest difference of real numbers; where that is none, as one side is NaN or infinite, what it is."""
+    return odd(pair) or number(pair.max_abs)
+
+
 def largest(pair: TensorPair) -> str:
     """By how much the farthest of the elements beyond the tolerance differs."""
+    if special := odd(pair):
+        return f"{special} on one side"
     return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)
 
 
@@ -82,7 +95,8 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
     facts = [("type", pair.type), ("differ", f"{differ} {largest(pair)}")]
     if allowed and pair.other_bits > d.differing:
         most = plural(int(d.largest), "step") if d.integral else number(d.largest)
-        facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, largest {most}"))
+        which = "largest finite difference" if odd(pair) else "largest"
+        facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, {which} {most}"))
     before = f"   before rounding {exact:.9g}" if exact is not None else ""
     a, b = (v if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in (pair.a, pair.b))
     where = f"{shape_text(d.worst) if d.worst else ''}  {found.names[0]} {a}   {found.names[1]} {b}{before}".lstrip()

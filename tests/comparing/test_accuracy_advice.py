@@ -252,3 +252,34 @@ def test_readers_that_would_round_again() -> None:
     said = text(compared(digits("float"), digits("qdq")))
     assert "Flatten_features reads these results and would round them again." in said
     assert "they read" not in said
+
+
+def labelled(form: str, output: str) -> onnx.ModelProto:
+    """The model with the classes that it decides for as a further output."""
+    model = digits(form)
+    model.graph.node.append(helper.make_node("ArgMax", [output], ["labels"], axis=1, keepdims=0))
+    model.graph.output.append(helper.make_tensor_value_info("labels", onnx.TensorProto.INT64, None))
+    return model
+
+
+def test_labels_beside_the_outputs_do_not_halve_their_noise() -> None:
+    plain = compared(digits("float"), digits("qdq"))
+    found = compared(labelled("float", "logits"), labelled("qdq", "logits"))
+    assert [o.name for o in found.outputs] == ["logits", "labels"]
+    assert found.real == pytest.approx(found.outputs[0].noise.sqnr)
+    assert [c.ratio for c in found.costs] == pytest.approx([c.ratio for c in plain.costs])
+    assert plain.suggestion is not None
+    assert found.suggestion is not None
+    assert found.suggestion.tried == plain.suggestion.tried
+
+
+def test_a_mean_over_several_outputs_is_called_so() -> None:
+    found = compared(digits("float"), digits("qdq"))
+    assert "dB at the outputs instead of" in text(found)
+    assert "dB at the outputs (mean of 2) instead of" in text(replace(found, averaged=2))
+
+
+def test_the_list_to_keep_in_float_counts_the_nodes_that_the_ranking_shows() -> None:
+    found = compared(digits("float"), digits("qdq"))
+    said = text(replace(found, quantizing=found.quantizing + 2, measured=found.measured + 2))
+    assert f"of {len(found.costs)} ranked nodes in float" in said

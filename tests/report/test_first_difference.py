@@ -13,7 +13,7 @@ from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
-from qrun.report.compare import comparison_sheet
+from qrun.report.compare import comparison_sheet, verdict
 
 f32, i32, u8, i8 = np.float32, np.int32, np.uint8, np.int8
 
@@ -47,3 +47,17 @@ def test_numbers_that_stay_the_same_are_told_once() -> None:
     facts = first_facts(found)
     assert dict(facts)["by itself"] == "fed the values of changed, it differs by the same numbers"
     assert len({name for name, _ in facts}) == len(facts)
+
+
+def test_nan_on_one_side_is_named_and_not_measured() -> None:
+    model = qrun.load(make_model([helper.make_node("Neg", ["x"], ["y"])], "x", "y").SerializeToString())
+    theirs = {"y": np.array([np.nan, -1 - 2**-23, -1], f32)}
+    found = compare_runtimes(QrunSide(model), Changed(model, theirs), {"x": np.ones(3, f32)}, Tolerance())
+    assert verdict(found).startswith("differ: first at node 0 with NaN on one side, ")
+    facts = dict(first_facts(found))
+    assert facts["differ"].endswith("largest of these NaN on one side")
+    assert facts["other bits"] == "2 elements, largest finite difference 1.192e-07"
+    tables = [block.grid for block in comparison_sheet(found, None).blocks if block.grid is not None]
+    shown = [str(table) for table in tables if "max abs" in str(table)]
+    assert len(shown) == 2
+    assert all("NaN" in table and "1.192e-07" not in table for table in shown)

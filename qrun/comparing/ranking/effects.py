@@ -109,10 +109,17 @@ class Effects:
 
 
 def mean_ratio(sums: Sequence[ErrorSums]) -> float:
-    """The mean ratio of noise to signal over the outputs; 0 without any."""
-    return math.fsum(s.ratio for s in sums) / len(sums) if sums else 0.0
+    """The mean ratio of noise to signal over the outputs that are `averaged`; 0 without any."""
+    counted = averaged(sums)
+    return math.fsum(s.ratio for s in counted) / len(counted) if counted else 0.0
+
+
+def averaged(sums: Sequence[ErrorSums]) -> Sequence[ErrorSums]:
+    """The outputs whose noise counts: those of floats, as labels and indices beside them are exact until they jump;
+    all of them if none is."""
+    return [s for s in sums if not s.whole] or sums
 
 
 def comparable(array: Array) -> Array:
-    """Numbers; of other elements nothing."""
-    return array if array.dtype.kind in "fiub" else np.zeros(array.shape, np.float32)
+    """Numbers; other elements as integers that are all alike."""
+    return array if array.dtype.kind in "fiub" else np.zeros(array.shape, np.int8)
