@@ -42,6 +42,7 @@ class Accuracy(InNotebook):
 
     costs:    the ranking, dearest first, without nodes that have no effect; empty if there is a `departure`.
     measured: how many of the `quantizing` quantized nodes had their effect at the outputs measured alone.
+    unranked: nodes beside those that read stored codes directly, so that nothing of them is measured.
     partly:   nodes of which only the rounding of the result is known: tensors that they read have no counterpart in the
               reference, so that they cannot be computed from its tensors.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
@@ -62,6 +63,7 @@ class Accuracy(InNotebook):
     costs: tuple[Cost, ...]
     measured: int
     quantizing: int
+    unranked: tuple[Node, ...]
     partly: tuple[Node, ...]
     suggestion: Suggestion | None
     departure: Departure | None
@@ -159,6 +161,7 @@ def accuracy(
         () if gone else tuple(costs),
         ranking.effects.measured,
         len(ranking.watches),
+        b.opaque,
         tuple(w.group.node for w in ranking.watches if not w.group.whole),
         suggestion if any(cost.measured for cost in lists) and not gone else None,
         gone,

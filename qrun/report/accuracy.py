@@ -172,9 +172,13 @@ _CANDIDATES = [
     Column("argmax", right=True, cell=lambda each: _same(each[1].outputs)),
     Column("good enough", cell=lambda each: "yes" if each[1].passed else "no"),
     Column("size", right=True, optional=1, cell=lambda each: file_size(each[1].quantized.size)),
-    Column("quantized nodes", right=True, optional=2, cell=lambda each: str(each[1].quantizing)),
+    Column("quantized nodes", right=True, optional=2, cell=lambda each: _quantized(each[1])),
     Column("costs most", shrink=2, optional=3, cell=lambda each: _dearest(each[1])),
 ]
+
+
+def _quantized(found: Accuracy) -> str:
+    return str(found.quantizing + len(found.unranked))
 
 
 def _dearest(found: Accuracy) -> str:

@@ -207,6 +207,11 @@ def notes(found: Accuracy) -> list[str]:
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""
         why = "the errors of nodes cancel in part, so the shares rank the nodes but do not add up"
         made.append(f"{one} than all nodes together ({whole}){others}: {why}.")
+    if found.unranked:
+        names = some([f"{node.label} ({node.op_type})" for node in found.unranked])
+        count = plural(len(found.unranked), "node")
+        verb = "reads" if len(found.unranked) == 1 else "read"
+        made.append(f"the ranking does not cover {count} that {verb} codes of weights directly: {names}.")
     if found.partly:
         names, count = some([node.label for node in found.partly]), plural(len(found.partly), "quantized node")
         made.append(f"of {count} only the rounding of the result is known: {names}.")

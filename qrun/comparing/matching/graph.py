@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from qrun.comparing.differences import integral
 from qrun.comparing.matching.operators import is_dequantize, is_quantize, unfold
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen
@@ -125,6 +126,15 @@ class Reals:
     def quantizes(self) -> bool:
         """Is any value rounded to codes, or any constant stored as codes?"""
         return any(is_quantize(node) or is_dequantize(node) or _is_dynamic(node) for node in self.nodes)
+
+    @cached_property
+    def opaque(self) -> tuple[Node, ...]:
+        """The operators that read stored codes themselves, so that nothing shows what their rounding alone does."""
+        return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.fixed(p))))
+
+    def _is_coded(self, name: str) -> bool:
+        value = self.model.constants.get(name)
+        return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)
 
     # Constants
 

@@ -209,6 +209,35 @@ def _dynamic(writer: NodeWriter, node: Node) -> bool:
     return True
 
 
+def _blocks(writer: NodeWriter, node: Node) -> bool:
+    """MatMulNBits whose weights are constants, each block with a scale and an integer zero point of its own."""
+    from qrun.ops.matmulnbits import checked_weights
+
+    a, *parts, groups, added = _inputs(node, 6)
+    values = [writer.model.constant(name) if name else None for name in parts]
+    if groups or any(name and value is None for name, value in zip(parts, values, strict=True)):
+        return False
+    scales = values[1]
+    assert scales is not None
+    defaults = {"bits": 4, "weight_prepacked": 0, **node.attributes}
+    depth, *rest, prepacked = (
+        int(defaults[name])  # type: ignore[arg-type]
+        for name in ("K", "N", "bits", "block_size", "weight_prepacked")
+    )
+    rows = np.empty((0, depth), scales.dtype)
+    weights = checked_weights(rows, (*values, None, None), (depth, *rest), prepacked)
+    if weights.zeros().dtype != np.uint8:
+        return False
+    stored = (weights.unpacked()[:, : weights.depth], weights.scales, weights.zeros())
+    names = [writer.number(node, np.ascontiguousarray(array)) for array in stored]
+    real = writer.real(node, *names, axis=1, block_size=weights.block)
+    turned = writer.make(node, "Transpose", 13, (real,), "", {"perm": (1, 0)})
+    y = writer.make(node, "MatMul", 13, (a, turned), "" if added else node.outputs[0])
+    if added:
+        writer.make(node, "Add", 14, (y, added), node.outputs[0])
+    return True
+
+
 def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], bool]:
     """MatMulInteger or ConvInteger whose int32 sums are cast to float and multiplied by both scales."""
 
@@ -256,6 +285,7 @@ def _factors(model: Model, name: str) -> tuple[str, ...]:
 
 _SPECIAL: Mapping[tuple[str, str], Callable[[NodeWriter, Node], bool]] = {
     (MS, "DynamicQuantizeMatMul"): _dynamic,
+    (MS, "MatMulNBits"): _blocks,
     ("", "MatMulInteger"): _integer("MatMul", 13, -1),
     ("", "ConvInteger"): _integer("Conv", 11, 0),
 }
