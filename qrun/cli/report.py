@@ -140,7 +140,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)
     if not out.quiet:
         found = counted(f.level for f in findings) or "nothing found"
-        told.line(f"check    {plural(rules, 'rule')}, {plural(len(ready.model.nodes), 'node')}: {found}")
+        _step(told, "check", f"{plural(rules, 'rule')}, {plural(len(ready.model.nodes), 'node')}: {found}")
     return documents
 
 
@@ -153,7 +153,7 @@ def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     report = measured(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
     runs = report.profile.run_ns
     if not out.quiet:
-        told.line(f"profile  {plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
+        _step(told, "profile", f"{plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
     return profiled(report), INTERRUPTED if report.profile.interrupted else 0
 
 
@@ -169,8 +169,13 @@ def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:
-        told.line(f"compare  {other.label}: {verdict(found)}")
+        _step(told, "compare", f"{other.label}: {verdict(found)}")
     return compared(found, ready.feeds)
+
+
+def _step(told: Screen, name: str, text: str) -> None:
+    """What a step of the measuring found."""
+    told.wrapped(f"{name:9}", " " * 9, text)
 
 
 def _write(target: str, text: str, out: Out) -> None:

@@ -95,7 +95,7 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
 
 def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
     """told: legends that were shown, to which the block's are added."""
-    screen.line((block.title, "bold"))
+    screen.wrapped("", "  ", (block.title, "bold"))
     screen.facts(block.facts)
     legends: list[str] = []
     if block.grid is not None:

@@ -34,6 +34,14 @@ def made(path: str = "m.html") -> Read:
 # A model
 
 
+def test_what_it_says_fits_the_width() -> None:
+    ended = call("report", "m.onnx", *RUN, "--against", "onnx-ref", "-o", "m.html", env={"COLUMNS": "60"})
+    lines = (ended.out + ended.err).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("compare  "))
+    assert lines[at + 1].startswith(" " * 9), lines
+    assert max(map(len, lines)) <= 60, lines
+
+
 def told(read: Read, *path: str) -> Any:
     """What the documents in a page tell."""
     found: Any = read.data["documents"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 from helpers.comparing import Changed
 from helpers.models import make_model
@@ -14,6 +16,8 @@ from qrun.comparing.differences import Tolerance
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
 from qrun.report.compare import comparison_sheet, verdict
+from qrun.report.screen import Out, Screen
+from qrun.report.sheet import print_sheet
 
 f32, i32, u8, i8 = np.float32, np.int32, np.uint8, np.int8
 
@@ -61,3 +65,19 @@ def test_nan_on_one_side_is_named_and_not_measured() -> None:
     shown = [str(table) for table in tables if "max abs" in str(table)]
     assert len(shown) == 2
     assert all("NaN" in table and "1.192e-07" not in table for table in shown)
+
+
+def test_titles_fit_the_width() -> None:
+    """That of the table explains the brackets: `b` differs in two elements, in one of them by itself."""
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    model = qrun.load(make_model(nodes, "x", "b").SerializeToString())
+    theirs = {"a": np.array([-1, -2], f32), "b": np.array([1.5, 2], f32)}
+    found = compare_runtimes(QrunSide(model), Changed(model, theirs), {"x": np.ones(2, f32)}, Tolerance())
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    screen = Screen(stream, terminal=False, width=80, color=False)
+    print_sheet(Out(screen, screen), comparison_sheet(found, None))
+    stream.flush()
+    lines = stream.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+    assert "unknown (1)" in " ".join(lines)
+    assert "(in brackets: elements that differ by themselves)" in " ".join(line.strip() for line in lines)
+    assert max(map(len, lines)) <= 80
