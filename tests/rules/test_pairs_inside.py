@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.comparing import Changed
 from helpers.support import MS, node_model, pairs_saturate, run_ort
 
 import qrun
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.emulated import run_emulated
+from qrun.comparing.runtimes import compare_runtimes
+from qrun.comparing.sides import QrunSide
 
 Array = np.ndarray[Any, Any]
 F = np.float32
@@ -68,6 +72,21 @@ def test_emulated_sums_are_those_of_loops(op: Any) -> None:
         assert not np.array_equal(made, exact), (SEED, case)
         for got, saturate in ((made, True), (exact, False)):
             np.testing.assert_allclose(got, expected(op, codes, weights, saturate), 1e-6, err_msg=f"{SEED} {case}")
+
+
+@pytest.mark.parametrize("op", [attention, lstm])
+@pytest.mark.parametrize(("off", "cause"), [(3e-7, "pair-saturation"), (0.1, "unknown")])
+def test_the_cause_is_named_within_the_tolerance(op: Any, off: float, cause: str) -> None:
+    """Functions of the sums have other bits in each runtime."""
+    codes, weights = drawn(np.random.default_rng(SEED), 127)
+    proto, feeds = op(codes, weights, np.zeros((UNITS, 4 * UNITS), np.int8))
+    model = qrun.load(proto.SerializeToString())
+    exact = QrunSide(model).run(feeds)["y0"]
+    theirs = (emulated(proto, feeds, True) * F(1 + off)).reshape(exact.shape)
+    (found,) = compare_runtimes(QrunSide(model), Changed(model, {"y0": theirs}), feeds, Tolerance()).tensors
+    assert found.guilt is not None
+    assert found.guilt.reason.cause == cause
+    assert cause == "unknown" or "sums inside" in found.guilt.reason.text
 
 
 @pytest.mark.parametrize("op", [attention, lstm])
