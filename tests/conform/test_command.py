@@ -198,7 +198,7 @@ def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:
     assert "no form like this" in told
     assert "at all" in told
     assert f"--runtime '{name}' --select known/qlinearmatmul-o1 -v" in told
-    assert f"{tmp_path}/mine --fast: profiles" in done.out
+    assert f"{tmp_path}/mine --fast: profiles" in told
 
 
 def test_two_runtimes_have_one_verdict(tmp_path: Path) -> None:
