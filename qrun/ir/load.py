@@ -168,7 +168,9 @@ def _build(
 ) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
-    proto = inlined(proto, label)
+    if proto.functions:
+        proto = inlined(proto, label)
+        opsets = _opsets(proto, label)
     external = External(path.parent if path else None, payloads)
     try:
         graph = build_graph(proto.graph, GraphContext(opsets, external, label))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qrun.errors import ModelError
+from qrun.ir.schema import schema
 
 if TYPE_CHECKING:
     import onnx
@@ -33,6 +34,7 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     }
     _check_calls(functions, calls, label)
     _refuse_explosion(calls, label)
+    proto = _with_common_imports(proto, _reached(calls), calls, label)
     import onnx.inliner
 
     try:
@@ -45,7 +47,6 @@ def inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
             facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
             fixes=["onnx.inliner.inline_local_functions(model) shows the same error"],
         ) from None
-    _refuse_left(proto, made, functions, label)
     return made
 
 
@@ -121,20 +122,53 @@ def _refuse_explosion(calls: _Calls, label: str) -> None:
         raise _error("model-local functions contain too many nodes", [label], most, "more")
 
 
-def _refuse_left(
-    proto: onnx.ModelProto, made: onnx.ModelProto, functions: Mapping[_Key, onnx.FunctionProto], label: str
-) -> None:
-    """ModelError for calls that were not replaced: of functions written for other operators than the model is."""
-    imported = {entry.domain: entry.version for entry in proto.opset_import}
-    for node in _all_nodes(made.graph.node):
-        function = functions.get(_called(node))
-        if function is None:
-            continue
-        own = [e for e in function.opset_import if imported.get(e.domain, e.version) != e.version]
-        raise _error(
-            "a model-local function is written for other operators than the model",
-            _place(label, None, node),
-            ", ".join(f"{e.domain or 'ai.onnx'} {imported[e.domain]}, as the model" for e in own),
-            ", ".join(f"{e.domain or 'ai.onnx'} {e.version}" for e in own),
-            "convert it: onnx.inliner.inline_local_functions(model, convert_version=True)",
-        )
+def _reached(calls: _Calls) -> set[_Key]:
+    """The functions that the graph calls, or one that it calls."""
+    found: set[_Key] = set()
+    left = [key for key, _ in calls[None]]
+    while left:
+        key = left.pop()
+        if key in calls and key not in found:
+            found.add(key)
+            left += [called for called, _ in calls[key]]
+    return found
+
+
+def _with_common_imports(proto: onnx.ModelProto, reached: set[_Key], calls: _Calls, label: str) -> onnx.ModelProto:
+    """The model, in which the functions that run import what it imports, as onnx inlines no others.
+
+    A function may import other versions, as long as they mean the same operators. Domains that only functions import
+    become imports of the model. ModelError where versions mean different operators.
+    """
+    made = type(proto)()
+    made.CopyFrom(proto)
+    versions = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    for function in made.functions:
+        key = function.domain, function.name, function.overload
+        for entry in function.opset_import if key in reached else ():
+            domain = _domain(entry.domain)
+            if domain not in versions:
+                made.opset_import.add(domain=domain, version=entry.version)
+            version = versions.setdefault(domain, entry.version)
+            own = {node.op_type for called, node in calls[key] if _domain(called[0]) == domain and called not in calls}
+            changed = [name for name in sorted(own) if not _same_operator(domain, name, entry.version, version)]
+            if changed:
+                raise _error(
+                    f"a model-local function is written for other versions of {', '.join(changed)} than the model",
+                    (label, f"function {_name(key)}"),
+                    f"{domain or 'ai.onnx'} {version}, as the model",
+                    f"{domain or 'ai.onnx'} {entry.version}",
+                )
+            entry.version = version
+    return made
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _same_operator(domain: str, op_type: str, one: int, other: int) -> bool:
+    """Whether both versions of a domain select the same version of an operator; so they do of one that ONNX does not
+    define, as its operators have but one."""
+    first, second = schema(domain, op_type, one), schema(domain, op_type, other)
+    return (first and first.version) == (second and second.version)

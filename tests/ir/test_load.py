@@ -143,7 +143,7 @@ def calling(inputs: list[str], outputs: list[str], opset: int = 21, copies: int 
     [
         (calling(["a", "extra"], ["b"]), ["node call (local::F)", "input extra", "at most 1: p"]),
         (calling(["a"], ["b", "more"]), ["node call (local::F)", "output more", "at most 1: q"]),
-        (calling(["a"], ["b"], opset=13), ["node call (local::F)", "ai.onnx 21, as the model", "ai.onnx 13"]),
+        (calling(["a"], ["b"], opset=13), ["versions of Relu", "function local::F", "ai.onnx 21, as", "ai.onnx 13"]),
         (calling(["a"], ["b"], copies=2), ["two model-local functions local::F"]),
     ],
 )
@@ -152,6 +152,33 @@ def test_a_call_that_does_not_fit_its_function_is_named(model: onnx.ModelProto, 
     assert error.code == "QR107"
     for word in words:
         assert word in str(error)
+
+
+def test_a_function_may_import_other_versions_that_mean_the_same_operators() -> None:
+    assert [n.op_type for n in qrun.load(calling(["a"], ["b"], opset=14)).nodes] == ["Relu"]
+    assert [n.op_type for n in qrun.load(calling(["a"], ["b"], opset=22)).nodes] == ["Relu"]
+
+
+def test_other_operators_of_a_function_count_in_graphs_inside_it_too() -> None:
+    model = calling(["a"], ["b"], opset=13)
+    branch = helper.make_graph([*model.functions[0].node], "branch", [], [value("q", [1])])
+    for name, kept in (("F", True), ("unused", False)):
+        branched = helper.make_node("If", ["p"], ["q"], then_branch=branch, else_branch=branch)
+        del model.functions[0].node[:]
+        model.functions[0].node.append(branched)
+        model.functions[0].name = name
+        model.graph.node[0].op_type, model.graph.node[0].domain = ("F", "local") if kept else ("Relu", "")
+        if kept:
+            assert "versions of If, Relu" in str(refused(model))
+        else:
+            assert len(qrun.load(model).nodes) == 1, "a function that nothing calls was refused"
+
+
+def test_a_domain_that_only_a_function_imports() -> None:
+    model = calling(["a"], ["b"])
+    model.functions[0].node[0].CopyFrom(helper.make_node("Binarizer", ["p"], ["q"], domain="ai.onnx.ml"))
+    model.functions[0].opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    assert [n.op for n in qrun.load(model).nodes] == ["ai.onnx.ml::Binarizer"]
 
 
 def test_subgraphs_are_nested_models() -> None:
