@@ -21,6 +21,8 @@ else:
     fitting = Later("qrun.io.fitting")
 
 SHAPE = "--shape"
+FULL = "full"
+"""Where an input comes from that says that all of the others counts."""
 
 
 @frozen

@@ -23,7 +23,7 @@ from qrun.io.parts import Parts
 from qrun.io.sizes import fixed_sizes
 from qrun.io.storable import restored
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import describe, sizes_text
+from qrun.ir.types import describe
 from qrun.memory import Budget, available
 
 if TYPE_CHECKING:
@@ -253,16 +253,13 @@ def read_inputs(
     if missing:
         from qrun.io.randoms import random_feeds
 
-        made, unset = random_feeds(model, missing, checked, sizes, seed, budget)
-        feeds.arrays = {v.name: made[v.name] if v.name in made else checked[v.name] for v in model.inputs} | checked
-        for name in made:
-            feeds.sources[name] = f"random, seed {seed}"
-        shown = ", ".join(f"{v.name} {describe(made[v.name])}" for v in missing[:4])
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        assumed = f"; {sizes_text(dict.fromkeys(unset, 1))} (--shape changes that)" if unset else ""
-        feeds.notes.append(f"random data, seed {seed}, for {shown}{more}{assumed}")
-        feeds.symbols |= dict.fromkeys(unset, 1)
-        feeds.assumed = tuple(unset)
+        made = random_feeds(model, missing, checked, sizes, seed, budget)
+        arrays = {**checked, **made.arrays}
+        feeds.arrays = {v.name: arrays[v.name] for v in model.inputs} | checked
+        feeds.sources |= made.sources
+        feeds.notes.append(made.note)
+        feeds.symbols |= made.sizes
+        feeds.assumed = tuple(name for name, size in made.sizes.items() if size == 1)
     return feeds
 
 

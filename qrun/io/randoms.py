@@ -9,31 +9,72 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError, MemoryLimitError
+from qrun.io.feeds import FULL
 from qrun.io.sizes import Sizes
+from qrun.io.wholes import Wholes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import maps, sequence
-from qrun.ir.types import integer_range, type_name
+from qrun.ir.types import describe, integer_range, sizes_text, type_name
 from qrun.memory import Budget
 from qrun.shapes import MOST_AXES
+
+_SHOWN = 4
+"""How many inputs a note names."""
+
+
+@frozen
+class RandomFeeds:
+    """Arrays by input; the sizes that axes took for want of one, by their names; and the inputs that are not random,
+    but say that all of the others counts."""
+
+    arrays: dict[str, Array]
+    sizes: dict[str, int]
+    full: tuple[str, ...]
+    seed: int
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where each came from."""
+        return {name: FULL if name in self.full else f"random, seed {self.seed}" for name in self.arrays}
+
+    @property
+    def note(self) -> str:
+        """What the user should know of them."""
+        drawn = [name for name in self.arrays if name not in self.full]
+        parts = [f"random data, seed {self.seed}, for {self._listed(drawn)}"] if drawn else []
+        parts += [f"full lengths and masks for {self._listed(self.full)}"] if self.full else []
+        parts += [f"{sizes_text(self.sizes)} (--shape changes that)"] if self.sizes else []
+        return "; ".join(parts)
+
+    def _listed(self, names: Sequence[str]) -> str:
+        shown = ", ".join(f"{name} {describe(self.arrays[name])}" for name in names[:_SHOWN])
+        return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def random_feeds(
     model: Model, wanted: Sequence[TensorType], given: Mapping[str, Array], sizes: Sizes, seed: int, budget: Budget
-) -> tuple[dict[str, Array], list[str]]:
-    """Random arrays for the `wanted` inputs, and the symbols that were set to 1 for want of a size.
+) -> RandomFeeds:
+    """Random arrays for the `wanted` inputs, but for those that say how much of others counts, of which all does.
 
     A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
     [0.5, 1.5), integers of 8 bits or fewer full range, others 0 or 1 (safe as indices), as booleans. Values depend only
-    on the seed and the input's place. Raises CallError for text and an unknown type or rank, MemoryLimitError.
+    on the seed and the input's place. Lengths are full, masks 1. A free axis is 1 long; that of a mask of places as
+    long as the past and what comes new, and one called a sum of others as long as these. Raises CallError for text and
+    an unknown type or rank, MemoryLimitError.
     """
     symbols = dict(sizes.symbols)
     for value in (*model.inputs, *model.defaults):
         if value.name in given and value.shape is not None:
             pairs = zip(value.shape, given[value.name].shape, strict=False)
             symbols |= {want: got for want, got in pairs if isinstance(want, str)}
-    unset: dict[str, None] = {}
+    known = {v.name: sizes.shapes[v.name] for v in wanted if v.name in sizes.shapes}
+    wholes = Wholes(model, symbols, {**{name: array.shape for name, array in given.items()}, **known})
+    unset = _free_sizes(wanted, symbols, wholes)
+    symbols |= unset
     made: dict[str, Array] = {}
+    full: list[str] = []
     places = {v.name: place for place, v in enumerate(model.inputs)}
     for value in wanted:
         rng = np.random.default_rng([seed, places[value.name]])
@@ -41,7 +82,7 @@ def random_feeds(
         def tensor(value: TensorType, rng: np.random.Generator = rng) -> Array:
             shape = sizes.shapes.get(value.name)
             if shape is None:
-                shape = _sizes_of(model, value, symbols, unset)
+                shape = _sizes_of(model, value, symbols)
             if len(shape) > MOST_AXES:
                 raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
             if value.dtype is None:
@@ -51,11 +92,39 @@ def random_feeds(
             except MemoryLimitError as error:
                 error.where = (model.label, f"input {value.name}")
                 raise
-            return _random(model, value, shape, rng)
+            counted = wholes.feed(value, shape)
+            if counted is not None:
+                full.append(value.name)
+            return _random(model, value, shape, rng) if counted is None else counted
 
         made[value.name] = _value(model, value, tensor)
         budget.hold(made[value.name])
-    return made, list(unset)
+    return RandomFeeds(made, unset, tuple(full), seed)
+
+
+def _free_sizes(wanted: Sequence[TensorType], symbols: Mapping[str, int], wholes: Wholes) -> dict[str, int]:
+    """The sizes of axes that nothing sets."""
+    tensors = [_tensor_of(value) for value in wanted if value.name not in wholes.shapes]
+    free = [(v, size) for v in tensors for size in v.sizes if isinstance(size, str) and size not in symbols]
+    made = {size: 1 for _, size in free}
+    for value, size in free:
+        alone = size == value.sizes[-1] and all(size not in v.sizes for v in wanted if v.name != value.name)
+        made[size] = _sum(size, {**symbols, **made}) or (wholes.total(value) if alone else None) or made[size]
+    return made
+
+
+def _sum(name: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of an axis whose name is a sum of others, as exporters write: ``past_sequence_length + 1``."""
+    parts = [part.strip() for part in name.split("+")]
+    found = [int(part) if part.isascii() and part.isdigit() else sizes.get(part) for part in parts]
+    return sum(size for size in found if size is not None) if len(parts) > 1 and None not in found else None
+
+
+def _tensor_of(value: TensorType) -> TensorType:
+    """The tensors that a sequence or an optional holds, by its name; a tensor itself."""
+    while value.kind in ("sequence", "optional") and value.element is not None:
+        value = replace(value.element, name=value.name)
+    return value
 
 
 def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array]) -> Array:
@@ -76,19 +145,10 @@ def _value(model: Model, value: TensorType, tensor: Callable[[TensorType], Array
     return maps(keys, drawn[0] if single else drawn)
 
 
-def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int], unset: dict[str, None]) -> tuple[int, ...]:
+def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if value.shape is None:
         raise _not_random(model, value, "an unknown number of dimensions")
-    shape = []
-    for dim in value.sizes:
-        if isinstance(dim, int):
-            shape.append(dim)
-        elif dim in symbols:
-            shape.append(symbols[dim])
-        else:
-            unset[dim] = None
-            shape.append(1)
-    return tuple(shape)
+    return tuple(dim if isinstance(dim, int) else symbols[dim] for dim in value.sizes)
 
 
 def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

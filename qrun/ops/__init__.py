@@ -7,7 +7,7 @@ May be imported by `passes` and everything above it. Knows no graph: a kernel se
 
 from qrun.ops._context import Arith, Body, Observation
 from qrun.ops._op import REGISTRY, Context, OpDef, find, op
-from qrun.ops._promises import Granularity
+from qrun.ops._promises import MASK, Granularity, Whole
 from qrun.ops._quantized import (
     Bias,
     Facts,
@@ -24,7 +24,8 @@ from qrun.ops._quantized import (
     written,
 )
 
-__all__ = ["REGISTRY", "Arith", "Body", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
+__all__ = ["MASK", "REGISTRY", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find", "near_operators"]
+__all__ += ["op"]
 __all__ += [
     "Bias",
     "Facts",

@@ -27,7 +27,7 @@ from qrun.ops._context import (
     require_count,
     with_shape,
 )
-from qrun.ops._promises import Compounds, Form, Real
+from qrun.ops._promises import Compounds, Form, Real, Whole
 from qrun.ops._signature import (
     Attributes,
     AttributeSpec,
@@ -52,7 +52,6 @@ Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["LoweringContext"], "NativeKernel"]
 
-
 _ACCEPTED = 256
 """Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
 
@@ -68,6 +67,7 @@ class OpDef:
     compounds: see Compounds.
     computes: of a quantized operator: the operator that it computes with real numbers.
     draws: whether it draws random numbers; a node without a seed then gets one from its label.
+    wholes: by name, the inputs that say how much of others counts; see Whole.
     like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
@@ -86,6 +86,7 @@ class OpDef:
         graphs: Sequence[str] = (),
         compounds: Compounds = "",
         draws: bool = False,
+        wholes: Mapping[str, Whole] | None = None,
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -99,6 +100,7 @@ class OpDef:
         self.graphs = tuple(graphs)
         self.compounds: Compounds = compounds
         self.draws = draws
+        self.wholes = wholes or {}
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -249,6 +251,7 @@ def op(
     graphs: Sequence[str] = (),
     compounds: Compounds = "",
     draws: bool = False,
+    wholes: Mapping[str, Whole] | None = None,
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator.
 
@@ -263,7 +266,7 @@ def op(
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(
-            domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs, compounds, draws
+            domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs, compounds, draws, wholes
         )
         definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])

@@ -43,3 +43,22 @@ class Real:
     op_type: str
     per: Mapping[str, Granularity] = field(default_factory=dict)
     bias: str = ""
+
+
+@frozen
+class Whole:
+    """What an input that says how much of other inputs counts has where all of them counts.
+
+    of:   inputs whose elements are counted, each with the axis, or with the attribute that has its number (0 if left
+          out). They add up; inputs that are left out count nothing.
+    less: what is taken off.
+    mask: with two axes or more it is 1 for each element that counts, and no number of them.
+    """
+
+    of: tuple[tuple[str, int | str], ...] = ()
+    less: int = 0
+    mask: bool = False
+
+
+MASK = Whole(mask=True)
+"""What is 1 for each element that counts, however many axes it has."""

@@ -23,6 +23,7 @@ from qrun.ops._attention import (
 from qrun.ops._body import node
 from qrun.ops._float import single
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, misfit, one_of, op, refuse, require, with_shape
+from qrun.ops._promises import MASK, Whole
 from qrun.ops._signature import Attributes, InputRecord
 from qrun.shapes import broadcasts_to
 
@@ -65,7 +66,7 @@ class AttentionAttributes(Attributes):
     softmax_precision: int | None = None
 
 
-@op("Attention", since=23, cost=_macs)
+@op("Attention", since=23, cost=_macs, wholes={"attn_mask": MASK, "nonpad_kv_seqlen": Whole((("K", -2),))})
 def attention(
     given: AttentionInputs, *, attributes: AttentionAttributes, ctx: Context
 ) -> tuple[Array, Array, Array, Array]:

@@ -23,6 +23,7 @@ from qrun.ops._op import (
     refuse,
     with_shape,
 )
+from qrun.ops._promises import MASK
 from qrun.ops._reduce import inverse_rms
 from qrun.ops._signature import FLOATS, InputRecord
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
@@ -131,6 +132,7 @@ def _check(x: Array, skip: Array, **weights: Array | None) -> None:
         "T1": ("int32", "input_ids segment_ids mask position_ids"),
         "T": ("float float16", "word_embedding position_embedding segment_embedding gamma beta"),
     },
+    wholes={"mask": MASK},
 )
 def embed_layer_normalization(
     input_ids: Array,
@@ -196,6 +198,7 @@ class QEmbedInputs(InputRecord):
         "T2": ("int8 uint8", " ".join((*_CODES, *(f"{name}_zero_point" for name in _TABLES)))),
         "T": ("float", " ".join(f"{name}_scale" for name in _TABLES)),
     },
+    wholes={"mask": MASK},
 )
 def q_embed_layer_normalization(given: QEmbedInputs, *, epsilon: float = _EPSILON, ctx: Context) -> tuple[Array, Array]:
     """EmbedLayerNormalization whose embeddings, gamma and beta are codes:

@@ -10,6 +10,7 @@ from qrun.ops._context import note_scale, same_type
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
 from qrun.ops._op import Array, Context, contrib_op, refuse
+from qrun.ops._promises import Whole
 from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
@@ -43,6 +44,7 @@ class QuantizedLstmInputs(InputRecord):
         "T1": ("int32", "sequence_lens"),
         "T2": ("uint8 int8", "W R"),
     },
+    wholes={"sequence_lens": Whole((("X", 0),))},
 )
 def dynamic_quantize_lstm(
     given: QuantizedLstmInputs,

@@ -14,6 +14,7 @@ from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_wi
 from qrun.ops._float import single
 from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
 from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
+from qrun.ops._promises import Whole
 from qrun.ops._signature import FLOATS
 from qrun.ops.lowering.groupquery import GroupQuery, group_query_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, require_type
@@ -21,6 +22,7 @@ from qrun.shapes import broadcasts_to
 
 _TOTAL, _SINK, _SCORES = 6, 11, 3
 """Numbers of the inputs total_sequence_length and head_sink, and of the output output_qk."""
+_PLACES = (("query", 1), ("past_key", 2))
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -41,6 +43,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
         "I": ("int64", "position_ids"),
         "T_KV_SCALE": ("float", "k_scale v_scale"),
     },
+    wholes={"seqlens_k": Whole(_PLACES, less=1), "total_sequence_length": Whole(_PLACES)},
 )
 def group_query_attention(
     given: GroupQueryInputs, *, attributes: GroupQueryAttributes, ctx: Context

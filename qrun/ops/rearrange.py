@@ -12,6 +12,7 @@ import numpy as np
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow
 from qrun.ops._op import Array, Context, bad_shape, misfit, one_of, op, refuse
+from qrun.ops._promises import Whole
 from qrun.ops._shape import claim, ints, same_length
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
@@ -91,7 +92,7 @@ def col2im(
     return np.ascontiguousarray(inner) if wide == input.dtype else narrow(inner, input.dtype)
 
 
-@op("ReverseSequence", since=10, form="moves")
+@op("ReverseSequence", since=10, form="moves", wholes={"sequence_lens": Whole((("input", "time_axis"),))})
 def reverse_sequence(
     input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context
 ) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ops._activations import Gates
 from qrun.ops._op import Array, Context, op
+from qrun.ops._promises import Whole
 from qrun.ops._recurrent import (
     Product,
     RecurrentAttributes,
@@ -31,6 +32,7 @@ from qrun.ops.lowering.recurrent import gru_cell, lstm_cell, recurrent_kernel, r
 _LSTM = ("Sigmoid", "Tanh", "Tanh")
 _GRU = ("Sigmoid", "Tanh")
 _RNN = ("Tanh",)
+_WHOLE = {"sequence_lens": Whole((("X", "layout"),))}
 """Activations unless others are given."""
 
 
@@ -62,7 +64,7 @@ def _sequences(
     return checked(given.X, weights, given.sequence_lens, states, gates, attributes, layout, ctx)
 
 
-@op("LSTM", since=7, cost=recurrent_macs)
+@op("LSTM", since=7, cost=recurrent_macs, wholes=_WHOLE)
 def lstm(
     given: LstmInputs,
     *,
@@ -113,7 +115,7 @@ def _lower_lstm(site: LoweringContext) -> NativeKernel:
     return recurrent_kernel(site, sequences, "lstm", gates, cell)
 
 
-@op("GRU", since=7, cost=recurrent_macs)
+@op("GRU", since=7, cost=recurrent_macs, wholes=_WHOLE)
 def gru(
     given: RecurrentInputs,
     *,
@@ -175,7 +177,7 @@ def _gru(
     return lambda rows: inputs(rows, None if b is None else added), step
 
 
-@op("RNN", since=7, cost=recurrent_macs)
+@op("RNN", since=7, cost=recurrent_macs, wholes=_WHOLE)
 def rnn(
     given: RecurrentInputs,
     *,

@@ -13,11 +13,13 @@ from qrun.ops._body import node
 from qrun.ops._context import same_type, scalar
 from qrun.ops._matmul import float_matmul
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
+from qrun.ops._promises import Whole
 from qrun.ops._signature import FLOATS
 
 _FILTER = -10000.0
 """What is added to the scores of keys that a mask hides, unless an attribute says else."""
 _NAME = "QAttention"
+_WHOLE = {"mask_index": Whole((("input", 1), ("past", 3)), mask=True)}
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -33,6 +35,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
         "T": (FLOATS, "input weights bias past attention_bias"),
         "M": ("int32", "mask_index past_sequence_length"),
     },
+    wholes=_WHOLE,
 )
 def attention_1(
     input: Array,
@@ -83,6 +86,7 @@ def attention_1(
         "T3": ("float float16", "bias input_scale weight_scale past"),
         "T4": ("int32", "mask_index"),
     },
+    wholes=_WHOLE,
 )
 def q_attention(
     input: Array,
@@ -198,6 +202,7 @@ def _cross_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: M
         "T": (FLOATS, "query key value bias attention_bias past_key past_value"),
         "M": ("int32", "key_padding_mask past_sequence_length cache_indirection"),
     },
+    wholes={"key_padding_mask": Whole((("key", -2), ("past_key", 2)), mask=True)},
 )
 def multi_head_attention(
     query: Array,

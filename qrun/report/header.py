@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.errors import some
+from qrun.io.feeds import FULL
 from qrun.ir import Model
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe, sizes_text, type_name
@@ -58,12 +59,21 @@ def inputs_text(feeds: Feeds) -> str:
     parts = []
     for name, array in list(feeds.arrays.items())[:INPUTS_SHOWN]:
         source = feeds.sources.get(name, "")
-        origin = source if source.startswith("random") else f"from {source}" if source else ""
-        parts.append(f"{name} {describe(array)} {origin}".rstrip())
+        parts.append(f"{name} {describe(array)} {origin(source)}".rstrip())
     if len(feeds.arrays) > INPUTS_SHOWN:
         parts.append(f"and {len(feeds.arrays) - INPUTS_SHOWN} more inputs")
     bound = sizes_text(feeds.symbols)
     return "; ".join(parts) + (f" ({bound})" if bound and parts else "")
+
+
+def origin(source: str) -> str:
+    """Where an input came from, behind its name: ``from x.npy``, ``random, seed 0``, ``full``."""
+    return f"from {source}" if source and not _made(source) else source
+
+
+def _made(source: str) -> bool:
+    """Whether qrun made the input."""
+    return source == FULL or source.startswith("random")
 
 
 def chance(sources: Mapping[str, str]) -> str:
@@ -72,7 +82,7 @@ def chance(sources: Mapping[str, str]) -> str:
     if not made:
         return ""
     these = f"{some(made, INPUTS_SHOWN)} {'is' if len(made) == 1 else 'are'}"
-    who = "Inputs are" if len(made) == len(sources) else these
+    who = "Inputs are" if all(map(_made, sources.values())) else these
     return f" {who} {sources[made[0]]}."
 
 

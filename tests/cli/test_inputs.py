@@ -167,7 +167,7 @@ def test_random_ranges(folder: Path) -> None:
     }  # fmt: skip
     for number, (low, high) in ranges.items():
         model = load(sum_model(["x"], number, (4000,)))
-        made, _ = random_feeds(model, model.inputs, {}, Sizes(), 0, Budget())
+        made = random_feeds(model, model.inputs, {}, Sizes(), 0, Budget()).arrays
         values = made["x"].astype(np.float64)
         assert made["x"].dtype == model.inputs[0].dtype
         assert low <= values.min() <= low + 0.01 * (high - low), number

@@ -10,6 +10,7 @@ from qrun.evaluating.evaluation import Evaluation
 from qrun.ir.types import shape_text, sizes_text
 from qrun.memory import human
 from qrun.report.evaluation import evaluation_sheet
+from qrun.report.header import origin
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
@@ -130,9 +131,8 @@ def _model(model: ModelFile) -> str:
 
 
 def _input(i: FedInput, symbols: Mapping[str, int]) -> str:
-    origin = i.source if i.source.startswith("random") else f"from {i.source}" if i.source else ""
     bound = f" ({sizes_text(symbols)})" if symbols else ""
-    return f"{i.name} {i.type} {shape_text(i.shape)} {origin}".rstrip() + bound
+    return f"{i.name} {i.type} {shape_text(i.shape)} {origin(i.source)}".rstrip() + bound
 
 
 def _runner(env: Environment) -> str:
