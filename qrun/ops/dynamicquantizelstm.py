@@ -15,7 +15,7 @@ from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
-from qrun.ops.lowering.recurrent import lstm_cell, quantized_lstm_kernel
+from qrun.ops.lowering.recurrent import LENGTHS, lstm_cell, quantized_lstm_kernel
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 
@@ -85,7 +85,10 @@ def _lower(site: LoweringContext) -> NativeKernel:
     gates = attributes.gates(site.attributes["activations_"], _DEFAULTS)
     cell = lstm_cell(sequences, gates, given.P, site.attributes["input_forget"])
     if given.sequence_lens is not None:
-        raise declined("sequences that end apart are quantized apart")
+        if not site.fixed[LENGTHS]:
+            raise declined("sequence_lens is not constant: only batches known to have full lengths are native")
+        if (sequences.lengths != len(sequences.x)).any():
+            raise declined("sequence_lens has lengths below the batch's: only batches of full lengths are native")
     if site.ctx.arith != "exact":
         raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
     return quantized_lstm_kernel(site, sequences, gates, cell)

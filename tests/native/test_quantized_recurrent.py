@@ -33,8 +33,8 @@ def plain(seed: int, sizes: tuple[int, int, int, int]) -> tuple[list[Any], dict[
     return inputs, attributes
 
 
-def model_of(inputs: list[Any], attributes: dict[str, Any], count: int = 3) -> Any:
-    return node_model("DynamicQuantizeLSTM", inputs, attributes, domain=MS, outputs=[F] * count, constants=CONSTANTS)
+def model_of(inputs: list[Any], attributes: dict[str, Any], count: int = 3, constants: Any = CONSTANTS) -> Any:
+    return node_model("DynamicQuantizeLSTM", inputs, attributes, domain=MS, outputs=[F] * count, constants=constants)
 
 
 @thin(*SIZES, other=2, name="sizes")
@@ -160,6 +160,30 @@ def test_it_is_part_of_a_program() -> None:
     assert not elsewhere(session)
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_full_lengths_are_native(sizes: tuple[int, int, int, int]) -> None:
+    inputs, attributes = plain(1, sizes)
+    inputs[4] = np.full(sizes[1], sizes[0], np.int32)
+    model, feeds = model_of(inputs, attributes, constants=(*CONSTANTS, 4))
+    assert same_everywhere(model, feeds).events[0].backend == "native"
+
+
+def test_full_lengths_that_are_fed_run_after_run_become_native() -> None:
+    inputs, attributes = plain(2, SIZES[1])
+    model, feeds = model_of(inputs, attributes)
+    whole = qrun.Session(model, backend="reference").run(feeds)
+    model, feeds = model_of([*inputs[:4], np.full(3, 2, np.int32), *inputs[5:]], attributes)
+    (name,) = (name for name, array in feeds.items() if array.dtype == np.int32)
+    session, reference = qrun.Session(model, backend="native"), qrun.Session(model, backend="reference")
+    for _ in range(7):
+        for got, expected in zip(session.run(feeds).values(), whole.values(), strict=True):
+            assert_equal(got, expected)
+    assert session.execute(feeds, observe=False).events[0].backend == "native"
+    short = {**feeds, name: np.array([2, 1, 2], np.int32)}
+    for got, expected in zip(session.run(short).values(), reference.run(short).values(), strict=True):
+        assert_equal(got, expected)
+
+
 def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:
     inputs, attributes = plain(0, (3, 2, 3, 17))
     for number in (np.nan, -np.inf, np.inf):
@@ -178,16 +202,17 @@ def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:
 def test_reasons() -> None:
     inputs, attributes = plain(0, (3, 2, 3, 4))
 
-    def why(changed: dict[int, Any], arith: Any = "exact", **more: Any) -> str:
+    def why(changed: dict[int, Any], arith: Any = "exact", constants: Any = CONSTANTS, **more: Any) -> str:
         own = [changed.get(place, value) for place, value in enumerate(inputs)]
-        model, feeds = model_of(own, attributes | more)
+        model, feeds = model_of(own, attributes | more, constants=constants)
         event = qrun.Session(model, backend="native", arith=arith).execute(feeds).events[0]
         assert event.backend == "reference"
         return event.why
 
     assert "peepholes" in why({7: np.ones((1, 12), F)})
     assert "input_forget" in why({}, input_forget=1)
-    assert "quantized apart" in why({4: np.array([3, 3], np.int32)})
+    assert "sequence_lens is not constant" in why({4: np.array([3, 3], np.int32)})
+    assert "lengths below" in why({4: np.array([3, 2], np.int32)}, constants=(*CONSTANTS, 4))
     assert "ort arithmetic" in why({}, arith="ort")
     assert "softsign" in why({}, activations=["Sigmoid", "Softsign", "Tanh"])
     assert "leave int8" in why({2: np.full((1, 4, 16), 200, np.uint8), 11: np.zeros(1, np.uint8)})

@@ -21,6 +21,8 @@ from qrun.ops.lowering.products import exact_sums
 if TYPE_CHECKING:
     from qrun.native.kernels.walks import CellForm, Walk, Walked
 
+LENGTHS = 4
+"""The number of the input sequence_lens."""
 Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 
 
@@ -92,7 +94,7 @@ def _walked(
         _walk(sequences),
         form,
         site.inputs[2],
-        (5 in given, 6 in given, 4 in given),
+        (5 in given, 6 in given, LENGTHS in given),
         exact_sums(),
         cell,
         added=added,
@@ -110,7 +112,7 @@ def _walk(sequences: Sequences) -> Walk:
 
 def _given(site: LoweringContext, kind: str) -> list[int]:
     """The places of the initial states and of the lengths, of those that there are."""
-    places = (5, 6, 4) if kind == "lstm" else (5, 4)
+    places = (5, 6, LENGTHS) if kind == "lstm" else (5, LENGTHS)
     return [place for place in places if site.inputs[place] is not None]
 
 
@@ -126,7 +128,7 @@ def _taken(
 
 
 def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Gates, cell: Cell) -> NativeKernel:
-    """The kernel of a checked DynamicQuantizeLSTM without lengths, peepholes and input_forget."""
+    """The kernel of a checked DynamicQuantizeLSTM of full lengths, without peepholes and input_forget."""
     from qrun.native.kernels.dynamic import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
 
@@ -141,7 +143,7 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
     product = DynamicProduct(own, codes, own.inputs[1], ("codes", 1, Given("zero", RESULTS["zero"]), 3))
     stages, _ = scaled_stages(product, Given("scale", RESULTS["scale"]), 2, 4)
     stages[-1] = replace(stages[-1], output="inputs")
-    given = _given(site, "lstm")
+    given = [place for place in _given(site, "lstm") if place != LENGTHS]
     scales, zeros = (_by_column(site.inputs[place], w.shape) for place in (10, 11))
     operation = QuantizedRecurrent(
         site.engine,
