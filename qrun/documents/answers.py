@@ -59,6 +59,11 @@ class RanNode:
         return self.op if self.domain in ("", "ai.onnx") else f"{self.domain}::{self.op}"
 
     @property
+    def kernel(self) -> str:
+        """What ran it, without a reason why not natively: ``native y32``, ``reference``."""
+        return self.kernel_text if self.backend == "native" else self.backend
+
+    @property
     def kernel_text(self) -> str:
         """What ran it: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
         if self.backend != "native":

@@ -25,7 +25,8 @@ class Column:
     wrap:     its cells go over several lines.
     below:    it stands below its row, across the table, instead of going over three lines or more.
     optional: left out, also where a cell would go over more than TALL lines; the higher number first. 0: never.
-    shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first. 0: never.
+    shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first, of columns
+              with the same one the widest. 0: never.
 
     right: numbers stand right. cell: the text of a row, which may be any record; see `Grid.of`.
     """
@@ -127,10 +128,12 @@ class Grid:
 
     def _shrunk(self, widths: list[int], room: int, ellipsis: str) -> Grid:
         limits = list(widths)
+        orders = sorted({c.shrink for c in self.columns if c.shrink}, reverse=True)
         for floor in (FULL, LEAST):
-            for at in sorted(range(len(widths)), key=lambda at: -self.columns[at].shrink):
-                if self.columns[at].shrink:
-                    limits[at] -= min(max(sum(limits) - room, 0), max(limits[at] - floor, 0))
+            for order in orders:
+                alike = [at for at, c in enumerate(self.columns) if c.shrink == order]
+                while sum(limits) > room and limits[widest := max(alike, key=lambda at: limits[at])] > floor:
+                    limits[widest] -= 1
         columns = [replace(c, header=shorten(c.header, w, ellipsis)) for c, w in zip(self.columns, limits, strict=True)]
         cells = [[row[at] for row in self.rows] for at in range(len(self.columns))]
         for at, column in enumerate(self.columns):

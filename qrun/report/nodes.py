@@ -114,16 +114,16 @@ def common_prefix(names: Sequence[str]) -> str:
     return prefix if len(prefix) > 1 and all(len(name) > len(prefix) for name in names) else ""
 
 
-def fold_prefix(screen: Screen, grid: Grid) -> Grid:
-    """The grid with the common path of its node names, which are its second column, in the header,
+def fold_prefix(screen: Screen, grid: Grid, place: int = 1) -> Grid:
+    """The grid with the common path of the names in one column, of nodes the second, in the header,
     if it is too wide for the screen without that."""
     if screen.fits(grid):
         return grid
-    prefix = common_prefix([row[1] for row in grid.rows])
+    prefix = common_prefix([row[place] for row in grid.rows])
     if not prefix:
         return grid
-    columns = [replace(c, header=f"{c.header} in {prefix}") if at == 1 else c for at, c in enumerate(grid.columns)]
-    rows = [[cell[len(prefix) :] if at == 1 else cell for at, cell in enumerate(row)] for row in grid.rows]
+    columns = [replace(c, header=f"{c.header} in {prefix}") if at == place else c for at, c in enumerate(grid.columns)]
+    rows = [[cell[len(prefix) :] if at == place else cell for at, cell in enumerate(row)] for row in grid.rows]
     return Grid(columns, rows, grid.styles)
 
 

@@ -235,7 +235,7 @@ def _print_operator(screen: Screen, s: Supported) -> None:
     if attributes:
         screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
     if s.rules:
-        screen.line(f"  checked by  {ranges(s.rules)}")
+        screen.wrapped("  checked by  ", " " * 14, ranges(s.rules))
     if any("zero_point" in text for text in (s.text, *(p.name for p in s.definition.inputs))):
         screen.line("  see also    qrun explain numerics")
 

@@ -133,7 +133,7 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
     return ProfileNode(
         **fields,
         inserted=not event.group and event.backend == "ort",
-        ran_by=other or ran(model, event).kernel_text.partition(":")[0],
+        ran_by=other or ran(model, event).kernel,
         share=times.median / total,
         macs=event.macs,
         gmacs=_speed(event.macs, times.median),

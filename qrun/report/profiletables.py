@@ -12,7 +12,7 @@ from qrun.memory import human
 from qrun.report.grid import Column, Grid
 from qrun.report.nodes import fused_text, op_names, step_names
 from qrun.report.profilerows import ProfileReport, refused, roof_share, spent
-from qrun.report.text import duration, percent
+from qrun.report.text import duration, percent, ratio_text
 from qrun.running.profiling import Profile, Summary, summary
 
 INSERTED = "(inserted)"
@@ -145,7 +145,7 @@ def _both(report: ProfileReport, ran_by: Column) -> list[Column | None]:
     return [
         Column("qrun", right=True, cell=lambda row: _time(row.mine)),
         Column("ort", right=True, cell=lambda row: _time(row.others)),
-        Column("ort/qrun", right=True, cell=lambda row: "-" if row.ratio is None else f"{row.ratio:.2f}"),
+        Column("ort/qrun", right=True, cell=lambda row: "-" if row.ratio is None else ratio_text(row.ratio)),
         *(roofs if report.machine else []),
         replace(ran_by, header="in onnxruntime", shrink=1, optional=2),
     ]
@@ -171,7 +171,7 @@ def against_grid(report: ProfileReport, groups: Sequence[GroupTimes]) -> Grid:
 
     columns = [
         Column("#", right=True, cell=place),
-        Column("node", shrink=2, cell=name),
+        Column("node", shrink=1, cell=name),
         Column("op", shrink=1, cell=kind),
         *_both(report, Column("", cell=lambda group: " + ".join(row.ran_by for row in group.others) or "-")),
     ]

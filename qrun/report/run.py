@@ -143,11 +143,21 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     rest += [f"between the nodes {duration(total - every)}"] if total > every else []
     if rest:
         screen.line(f"  {'; '.join(rest)}")
+    if not all_nodes and (reason := _reason(report.model, events[0])):
+        screen.wrapped("  ", "  ", reason)
     if report.result.inside:
         most = None if all_nodes else TOP + 2
         screen.grid(inside_grid(report.result.inside, total, most))
         if left_inside := inside_left(report.result.inside, most):
             screen.line(f"  {screen.ellipsis} {left_inside}   -v")
+
+
+def _reason(model: Model, slowest: NodeEvent) -> str:
+    """Why the slowest node has no native kernel; "" if it has one, or was to have none."""
+    if not slowest.why:
+        return ""
+    name = node_of(model, slowest).label
+    return f"node {slowest.index} {name} ran on numpy, which takes longer: {slowest.why}   docs/limits.md"
 
 
 def _time_grid(
@@ -157,12 +167,15 @@ def _time_grid(
     named = step_names((e.index, node_of(model, e).label) for e in report.result.events)
     columns = [
         Column("#", right=True, cell=lambda e: str(e.index)),
-        Column("node", shrink=2, cell=lambda e: named(e, node_of(model, e).label)),
+        Column("node", shrink=1, cell=lambda e: named(e, node_of(model, e).label)),
         Column("op", shrink=1, cell=lambda e: _op_text(model, e, op)),
         Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
         Column("share", right=True, cell=lambda e: percent(e.duration_ns / total if total else 0)),
         Column("output", optional=1, cell=output_text),
-        Column("kernel", shrink=1, cell=lambda e: ran(model, e).kernel_text) if with_kernels else None,
+        Column("kernel", shrink=1, cell=lambda e: ran(model, e).kernel) if with_kernels else None,
+        Column("not native, because", wrap=True, below=True, cell=lambda e: e.why)
+        if with_kernels and any(e.why for e in events)
+        else None,
     ]
     return fold_prefix(screen, Grid.of(columns, events))
 

@@ -20,6 +20,8 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 """Of levels."""
 GOOD, BAD, OPEN = "bold green", "bold red", "bold"
 """How a verdict is shown: yes, no, and neither."""
+HANGING = "    "
+"""Before what does not fit the line of a formula."""
 NARROW = 60
 """Columns below which lines around a table take too much room."""
 
@@ -114,13 +116,15 @@ class Screen:
         self.line(first, *_slice(parts, begin, len(text)))
 
     def paragraphs(self, text: str, indent: str = "") -> None:
-        """Paragraphs with a line between them, each wrapped; lines of one that begins with a space stay as they are."""
+        """Paragraphs with a line between them, each wrapped; those that begin with a space line by line, indented."""
         for number, part in enumerate(text.split("\n\n")):
             if number:
                 self.line()
             if part.startswith(" "):
                 for line in part.splitlines():
-                    self.line(indent + line)
+                    text = line.lstrip()
+                    first = indent + " " * (len(line) - len(text))
+                    self.wrapped(first, first + HANGING, text)
             else:
                 self.wrapped(indent, indent, " ".join(part.split()))
 

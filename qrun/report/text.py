@@ -18,6 +18,11 @@ TWINS = {"…": "...", "█": "#", "±": "+/-"}
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SINGLE = EIGHTHS + ELLIPSIS
 
+_LAYER = re.compile(r"(?:^|[._])\d+$")
+"""A folder of a name that tells the layer: ``layers.0``, ``layer_3``, ``7``."""
+_END = 4
+"""Columns of the end of a path that are worth to be shown."""
+
 CI = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 """Variables of the runners that read commands from a job's log."""
 BRACKETS = re.compile(r"##(?=\w*\[)")
@@ -77,7 +82,8 @@ def width_of(text: str) -> int:
 
 
 def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns. Of a path the first part and as many last parts as fit; else both ends of the text."""
+    """At most `width` columns. Of a path the first part and as many last parts as fit; where the last part alone is too
+    long, the folder that tells the layer, and the end; else both ends of the text."""
     if width_of(text) <= width:
         return text
     start = 1 if text.startswith("/") else 0
@@ -86,13 +92,21 @@ def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
         shown = f"{text[:start]}{head}/{ellipsis}/{'/'.join(parts[kept:])}"
         if width_of(shown) <= width:
             return shown
+    if layer := next(filter(_LAYER.search, reversed(parts[:-1])), ""):
+        front = f"{ellipsis}/{layer}/"
+        if width_of(front) + width_of(ellipsis) + _END <= width:
+            return front + _cut(parts[-1], width - width_of(front), ellipsis, 0)
     return _cut(text, width, ellipsis, (width - width_of(ellipsis)) * 2 // 5)
 
 
 def shorten_all(texts: Sequence[str], width: int, ellipsis: str = ELLIPSIS) -> list[str]:
-    """Each text shortened such that different ones stay different: cut where that keeps what tells them apart."""
+    """Each text shortened such that different ones stay different: cut where that keeps what tells them apart, all in
+    one way if there is such a way."""
     chosen: dict[str, str] = {}
     left = list(dict.fromkeys(texts))
+    for cut in _cuts(left, width, ellipsis):
+        if len({cut(text) for text in left}) == len(left):
+            return [cut(text) for text in texts]
     for cut in _cuts(left, width, ellipsis):
         tried = {text: cut(text) for text in left}
         taken = Counter([*tried.values(), *chosen.values()])
@@ -196,6 +210,11 @@ def decibel(value: float | None) -> str:
 
 def percent(share: float) -> str:
     return f"{share * 100:.1f}%"
+
+
+def ratio_text(ratio: float) -> str:
+    """Two digits behind the point, of a small one two that are not 0: ``10.22``, ``0.50``, ``0.0033``."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def plural(count: int, noun: str) -> str:

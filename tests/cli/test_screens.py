@@ -319,3 +319,51 @@ def test_checks_section(folder: Path) -> None:
     assert "  --> zero.onnx  node 0 /stem/conv (QLinearConv-10)" in long
     assert "   =  fix: " in long
     assert "Checks" not in call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref", "-q").out
+
+
+def test_what_explain_says_of_an_operator_fits() -> None:
+    from qrun.ops import REGISTRY
+
+    for name in sorted({op_type for _, op_type in REGISTRY}):
+        shown = call("explain", name, env={"COLUMNS": "80"}).out
+        assert all(len(line) <= 80 for line in shown.splitlines()), name
+    formulas = call("explain", "LSTM", env={"COLUMNS": "80"}).out
+    assert "      x = X @ W^T + (Wb + Rb)\n          for all steps; what is in parentheses" in formulas
+
+
+def test_models_of_one_folder_are_told_by_what_differs(folder: Path) -> None:
+    names = ["quantized_resnet_of_a_long_name", "quantized_mobilenet_of_a_long_name", "r_int4"]
+    for name in names:
+        path = folder / "models of a zoo with a name of its own" / name / "model.onnx"
+        path.parent.mkdir(parents=True)
+        save(conv_model(), path)
+    shown = call("check", path.parent.parent, env={"COLUMNS": "80"}).out
+    rows = [line.split()[0] for line in shown.splitlines() if line.split()[1:2] == ["1"]]
+    assert len(rows) == len(names), shown
+    assert "r_int4/model.onnx" in rows
+    assert all(any(row.startswith(name[:10]) for row in rows) for name in names), rows
+    assert all(row.endswith("/model.onnx") for row in rows), rows
+
+
+def _tagger() -> onnx.ModelProto:
+    """One node without a native kernel: weights of a DynamicQuantizeLSTM with lengths below the longest."""
+    weights = {
+        "W": np.ones((1, 2, 8), np.int8), "R": np.ones((1, 2, 8), np.int8), "s": np.ones(1, np.float32),
+        "z": np.zeros(1, np.int8), "lens": np.array([1, 2], np.int32),
+    }  # fmt: skip
+    inputs = ["X", "W", "R", "", "lens", "", "", "", "s", "z", "s", "z"]
+    domain = "com.microsoft"
+    node = helper.make_node("DynamicQuantizeLSTM", inputs, ["Y"], "tagger", None, domain, hidden_size=2)
+    return make_model([node], {"X": typed(np.float32, [2, 2, 2])}, "Y", weights)
+
+
+def test_why_the_slowest_node_is_slow(folder: Path) -> None:
+    save(_tagger(), folder / "tagger.onnx")
+    reason = "sequence_lens has lengths below the batch's: only batches of full lengths are native"
+    plain = " ".join(call("tagger.onnx", env={"COLUMNS": "80"}).out.split())
+    assert f"node 0 tagger ran on numpy, which takes longer: {reason} docs/limits.md" in plain
+    shown = call("tagger.onnx", "-v", env={"COLUMNS": "80"}).out
+    assert reason in " ".join(shown.split())
+    assert "DynamicQuantizeLSTM" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "ran on numpy" not in call("tagger.onnx", "--backend", "reference").out

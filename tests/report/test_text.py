@@ -22,7 +22,18 @@ from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import BAD, Out, Screen
 from qrun.report.sheet import Block, Sheet, print_sheet
 from qrun.report.stats import listed, stats, values_shown
-from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
+from qrun.report.text import (
+    bar,
+    duration,
+    file_size,
+    number,
+    ratio_text,
+    safe,
+    shorten,
+    shorten_all,
+    width_of,
+    wrap,
+)
 from qrun.running.profiling import Profile, measure, outliers, summary
 
 
@@ -410,3 +421,26 @@ def test_who_is_faster_only_beyond_the_spread(mine: range, others: range, start:
     assert line.startswith(start)
     low = f"minimum {duration(mine[0] * 10**6)} (qrun), {duration(others[0] * 10**6)} (onnxruntime)"
     assert (low in line) == line.startswith("not decided")
+
+
+def test_a_path_that_is_cut_keeps_its_layer() -> None:
+    norm = "/model/layers.12/input_layernorm/SimplifiedLayerNormalization"
+    assert shorten(norm, 24) == "…/layers.12/…rmalization"
+    assert shorten("/encoder/layer1/conv/Conv_of_a_long_name_that_does_not_fit", 20).startswith("/")
+
+
+def test_names_are_cut_in_one_way_where_that_tells_them_apart() -> None:
+    names = ["first/of/all/model.onnx", "second_of_a_longer_name/model.onnx", "second_of_another_name/model.onnx"]
+    shown = shorten_all(names, 26)
+    assert len(set(shown)) == 3
+    assert all(name.endswith("/model.onnx") for name in shown), shown
+
+
+def test_small_ratios_have_two_digits() -> None:
+    assert [ratio_text(r) for r in (10.216, 0.5, 0.0982, 0.0033, 0.000271)] == [
+        "10.22",
+        "0.50",
+        "0.098",
+        "0.0033",
+        "0.00027",
+    ]

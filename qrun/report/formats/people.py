@@ -7,6 +7,7 @@ from qrun.report.check import outcome, summary, unexplained, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
 from qrun.report.message import print_finding
+from qrun.report.nodes import fold_prefix
 from qrun.report.screen import BAD, GOOD, STYLES, Screen
 from qrun.report.text import duration, plural
 
@@ -67,7 +68,7 @@ def _table(screen: Screen, report: Report) -> None:
         shown = list(report.models)
     if len(report.models) > 1 and shown:
         screen.line()
-        screen.grid(Grid.of(_MODELS, shown))
+        screen.grid(fold_prefix(screen, Grid.of(_MODELS, shown), 0))
     reasons = unexplained(report)
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)

@@ -14,7 +14,7 @@ from qrun.report.html.frame import section
 from qrun.report.html.models import items
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, join, table, tag, void
 from qrun.report.nodes import STEPS, fused_text, step_names
-from qrun.report.text import duration, plural
+from qrun.report.text import duration, plural, ratio_text
 
 GAP, WIDE = 0.05, 0.2
 """Percent of the strip: what is left free after a block, if the block is wider than WIDE."""
@@ -227,7 +227,7 @@ def beside_section(against: Item | None) -> Markup:
     about = f"{many}{f': {told}' if told else ''}. Nodes that either ran as a whole are one row."
     unit = TimeUnit.of(sum(group.median_ms or 0.0 for group in groups))
     rows = sorted(groups, key=lambda group: -max(group.median_ms or 0.0, group.other_ms or 0.0))
-    ratios = HtmlColumn("ratio", lambda g: "–" if g.ratio is None else f"{g.ratio:.2f}", number=True, about=RATIO)
+    ratios = HtmlColumn("ratio", lambda g: "–" if g.ratio is None else ratio_text(g.ratio), number=True, about=RATIO)
     columns = [
         HtmlColumn("#", lambda g: str(min(g.nodes, default="–")), number=True, rising=True),
         HtmlColumn("node", lambda g: f"{g.name}{f' +{len(g.nodes) - 1}' if len(g.nodes) > 1 else ''}", name=True),
