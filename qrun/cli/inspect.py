@@ -25,6 +25,7 @@ output = heading("Output")
 def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.documents.record import encode
+    from qrun.errors import some
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
     from qrun.ops import expansion
@@ -33,7 +34,10 @@ def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     from qrun.report.stats import print_arrays
 
     source = read_model(model, ())
-    loaded = load(source, source="stdin" if model == "-" else "")
+    loaded = load(source, source="stdin" if model == "-" else "", spared=not tensor)
+    if loaded.missing_files:
+        files = some(loaded.missing_files)
+        out.note(f"QR104: external data missing: {files}, next to the model; what is shown does without")
     facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":

@@ -22,13 +22,18 @@ class External:
     """Reads the external data of one model: only inside `folder`, and what several tensors share only once.
 
     payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
+    spared:   the bytes of a file that is missing are 0, and the file is one of `missing`; else it is refused.
     Source: ONNX IR, "External Tensor Data".
     """
 
-    def __init__(self, folder: Path | None, payloads: Mapping[bytes, memoryview] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, payloads: Mapping[bytes, memoryview] | None = None, spared: bool = False
+    ) -> None:
         self.folder = folder.resolve() if folder else None
         self.payloads = payloads or {}
         self.files: dict[str, _File] = {}
+        self.missing: set[str] = set()
+        self._spared, self._zeros = spared, _room(0)
         self._budget = Budget(default_limit)
 
     def read(self, location: str, tensor: str, start: int, length: int) -> Bytes:
@@ -37,6 +42,8 @@ class External:
         Raises ModelError where they cannot be read, MemoryLimitError where they are more than 80 % of the free memory.
         """
         if location not in self.files:
+            if self.folder is None and self._spared:
+                return self._none(location, length)
             if self.folder is None:
                 reason = "the model did not come from a file, so there is no folder to look in"
                 raise _external(tensor, location, reason)
@@ -58,8 +65,17 @@ class External:
         except _Refused as reason:
             raise _external(tensor, location, str(reason)) from None
         except OSError as error:
+            if self._spared and isinstance(error, FileNotFoundError):
+                return self._none(location, length)
             fix = f"copy {location} next to the model"
             raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
+
+    def _none(self, location: str, length: int) -> Bytes:
+        """As many zeros, which take no memory until they are written to."""
+        self.missing.add(location)
+        if len(self._zeros) < length:
+            self._zeros = np.zeros(length, np.uint8)
+        return self._zeros[:length]
 
     def content(self) -> Iterator[bytes | memoryview]:
         """What was read: of each file its name, and for each block its place and its bytes."""

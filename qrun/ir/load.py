@@ -30,35 +30,42 @@ _PIECE = 1 << 24
 """The most bytes that one call reads."""
 
 
-def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifted: Lifted | None = None) -> Model:
+def load(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    source: str = "",
+    lifted: Lifted | None = None,
+    spared: bool = False,
+) -> Model:
     """Read a model, resolve its operators' versions and order its nodes.
 
     model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
     source: what messages call a model that is no path.
     lifted: the file at the path, if it is read already.
+    spared: files of external data may be missing; the model names them, and their tensors are 0.
 
     Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
     if isinstance(model, ModelProto):
-        return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source)
+        return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
-        return _given(parse(model, source or "the model"), model, source)
+        return _given(parse(model, source or "the model"), model, source, spared)
     path = Path(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
-        return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content)
+        return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content, spared)
     data = read_file(path)
     digest = "" if path.is_file() else _digest(data)
-    return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data))
+    return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data), spared=spared)
 
 
-def _given(proto: onnx.ModelProto, data: bytes, source: str) -> Model:
+def _given(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) -> Model:
     """The model of these bytes, which are in no file. Results for small models are not cached: they are quickly made
     again, and programs that build models build many."""
     digest = _digest(data)
     content = Content(digest.encode()) if len(data) >= _KEPT else None
-    return _build(proto, None, source, len(data), digest, content=content)
+    return _build(proto, None, source, len(data), digest, content=content, spared=spared)
 
 
 def _digest(data: bytes) -> str:
@@ -165,13 +172,14 @@ def _build(
     digest: str,
     payloads: Mapping[bytes, memoryview] | None = None,
     content: Content | None = None,
+    spared: bool = False,
 ) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
     if proto.functions:
         proto = inlined(proto, label)
         opsets = _opsets(proto, label)
-    external = External(path.parent if path else None, payloads)
+    external = External(path.parent if path else None, payloads, spared)
     try:
         graph = build_graph(proto.graph, GraphContext(opsets, external, label))
     except QrunError as error:
@@ -186,9 +194,10 @@ def _build(
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         size=size,
         digest=digest,
-        external_files=tuple(sorted(external.files)),
+        external_files=tuple(sorted(external.missing.union(external.files))),
+        missing_files=tuple(sorted(external.missing)),
         **graph,
-    ).with_content(content and content + tuple(external.content()))
+    ).with_content(None if external.missing else content and content + tuple(external.content()))
 
 
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:

@@ -118,6 +118,7 @@ class Model(InNotebook):
     was_sorted: the file had its nodes in a valid order.
     source:     what to call a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
+    missing_files: files of external data that were not there, if `load` spared them; their tensors are 0.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Model(InNotebook):
     digest: str = ""
     was_sorted: bool = True
     external_files: tuple[str, ...] = ()
+    missing_files: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{v.name} {v}" for v in self.inputs[:3]) + (", ..." if len(self.inputs) > 3 else "")

@@ -13,7 +13,7 @@ from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.inspection import OperatorFacts
-from qrun.errors import QrunError
+from qrun.errors import QrunError, some
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import ASSUMED, DOMAINS
 from qrun.ir.types import type_name
@@ -159,6 +159,8 @@ class ModelFacts:
     @cached_property
     def obstacle(self) -> str:
         """Why qrun cannot run the model; "" if it can."""
+        if self.model.missing_files:
+            return f"external data missing: {some(self.model.missing_files)}"
         missing = [f.op for f in self.operators if not f.supported]
         if missing:
             return f"{len(missing)} operator{'s' if len(missing) > 1 else ''} missing: {', '.join(missing)}"

@@ -131,6 +131,30 @@ def test_short_external_data(folder: Path) -> None:
     failed(3, "QR104", "weights.bin")
 
 
+@pytest.mark.parametrize("way", [["m.onnx"], ["-"], ["m.onnx", "--nodes"]])
+def test_inspect_does_without_external_data(folder: Path, way: list[str]) -> None:
+    model = conv_model()
+    whole = call("inspect", "-", *way[1:], stdin=model.SerializeToString()).out
+    external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.save(model, folder / "m.onnx")
+    (folder / "weights.bin").unlink()
+    ended = call("inspect", *way, stdin=(folder / "m.onnx").read_bytes())
+    assert ended.code == 0, ended.err
+    assert "QR104: external data missing: weights.bin" in ended.err
+    if "--nodes" in way:
+        assert ended.out == whole
+    else:
+        assert "no: external data missing: weights.bin" in ended.out
+        assert ended.out.partition("Inputs and outputs")[2].partition("graph view")[0].strip() == (
+            whole.partition("Inputs and outputs")[2].partition("graph view")[0].strip()
+        )
+    answer = call("inspect", way[0], "--json", stdin=(folder / "m.onnx").read_bytes()).json
+    assert answer["model"]["external_files"] == ["weights.bin"]
+    asked = call("inspect", way[0], "-t", "w", stdin=(folder / "m.onnx").read_bytes())
+    assert asked.code == 3, "values were shown that nothing tells"
+    assert "QR104" in asked.err
+
+
 @pytest.mark.parametrize(
     ("change", "rule", "words"),
     [
