@@ -114,7 +114,7 @@ def _readers(model: Model) -> Mapping[str, Sequence[tuple[Node, Whole]]]:
     for value in model.inputs:
         if value.kind != "tensor" or value.dtype is None or not _says_how_much(value):
             continue
-        readers = list(_reached(model, value.name, len(model.nodes)))
+        readers = list(_reached(model, value.name))
         if not readers and _MASK_NAME in value.name.lower():
             readers = [(node, MASK) for node in model.consumers.get(value.name, ())[:1]]
         if readers:
@@ -126,18 +126,21 @@ def _says_how_much(value: TensorType) -> bool:
     return value.dtype is not None and (value.dtype.kind == "b" or "int" in type_name(value.dtype))
 
 
-def _reached(model: Model, name: str, steps: int) -> Iterator[tuple[Node, Whole]]:
+def _reached(model: Model, name: str) -> Iterator[tuple[Node, Whole]]:
     """The nodes that take a tensor, or what only converts or moves its elements, for an input that says how much."""
-    for node in model.consumers.get(name, ()):
-        definition = find(node.domain, node.op_type, node.version)
-        if definition is None:
-            continue
-        for place, tensor in enumerate(node.inputs):
-            whole = definition.wholes.get(definition.param(place)) if tensor == name else None
-            if whole is not None:
-                yield node, whole
-        if steps and node.inputs[0] == name and (definition.form == "moves" or node.op_type in ("Cast", "Identity")):
-            yield from _reached(model, node.outputs[0], steps - 1)
+    left = [name]
+    while left:
+        name = left.pop(0)
+        for node in model.consumers.get(name, ()):
+            definition = find(node.domain, node.op_type, node.version)
+            if definition is None:
+                continue
+            for place, tensor in enumerate(node.inputs):
+                whole = definition.wholes.get(definition.param(place)) if tensor == name else None
+                if whole is not None:
+                    yield node, whole
+            if node.inputs[0] == name and (definition.form == "moves" or node.op_type in ("Cast", "Identity")):
+                left.append(node.outputs[0])
 
 
 @once_per_model

@@ -11,6 +11,8 @@ from helpers.cli import call, save
 from helpers.models import make_model
 from onnx import TensorProto, helper
 
+from qrun.ops import REGISTRY
+
 MS = "com.microsoft"
 Shape = list[int | str]
 
@@ -143,3 +145,24 @@ def test_an_input_called_attention_mask_hides_nothing(folder: Path, number: int)
     save(make_model(nodes, inputs, _given(y=(TensorProto.INT32, [None, None])), opset=17), folder / "m.onnx")
     ended = call("m.onnx", "--json", "--shape", "s=20")
     assert ended.json["outputs"][0]["values"] == [[1] * 20]
+
+
+def test_lengths_behind_a_long_chain(folder: Path) -> None:
+    model = _tagger()
+    chain = [helper.make_node("Identity", [f"i{n}" if n else "lens"], [f"i{n + 1}"]) for n in range(1500)]
+    next(node for node in model.graph.node if node.op_type == "Cast").input[0] = "i1500"
+    model.graph.node.extend(chain)
+    save(model, folder / "m.onnx")
+    ended = call("m.onnx", "--shape", "seq=5", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["outputs"][1]["values"] == [5]
+
+
+def test_what_operators_declare_are_their_inputs() -> None:
+    for versions in map(REGISTRY.get, list(REGISTRY)):
+        for definition in versions or ():
+            names = {p.name for p in definition.inputs}
+            for name, whole in definition.wholes.items():
+                assert {name, *(of for of, _ in whole.of)} <= names, definition
+                axes = {axis for _, axis in whole.of if isinstance(axis, str)}
+                assert axes <= {*definition.attributes}, definition
