@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -107,8 +108,9 @@ def _free_sizes(wanted: Sequence[TensorType], symbols: Mapping[str, int], wholes
     tensors = [_tensor_of(value) for value in wanted if value.name not in wholes.shapes]
     free = [(v, size) for v in tensors for size in v.sizes if isinstance(size, str) and size not in symbols]
     made = {size: 1 for _, size in free}
+    inputs = Counter(size for v in tensors for size in set(v.sizes))
     for value, size in free:
-        alone = size == value.sizes[-1] and all(size not in v.sizes for v in wanted if v.name != value.name)
+        alone = size == value.sizes[-1] and inputs[size] == 1
         made[size] = _sum(size, {**symbols, **made}) or (wholes.total(value) if alone else None) or made[size]
     return made
 
