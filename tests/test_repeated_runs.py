@@ -285,7 +285,7 @@ def test_elements_that_are_no_texts_are_refused_after_many_runs_as_before_the_fi
         with pytest.raises(qrun.CallError) as caught:
             session.run({"t": texts("a", strange), "x": x})
         assert caught.value.code == "QR003"
-        assert f"string [2] with {strange!r}" in str(caught.value)
+        assert f"objects [2] with {strange!r}" in str(caught.value)
         assert session.run(feeds)["y"].tolist() == ["a", "b"]
 
 

@@ -106,9 +106,10 @@ def random_feeds(
 def _free_sizes(wanted: Sequence[TensorType], symbols: Mapping[str, int], wholes: Wholes) -> dict[str, int]:
     """The sizes of axes that nothing sets."""
     tensors = [_tensor_of(value) for value in wanted if value.name not in wholes.shapes]
-    free = [(v, size) for v in tensors for size in v.sizes if isinstance(size, str) and size not in symbols]
+    axes = [(v, v.sizes) for v in tensors]
+    free = [(v, size) for v, own in axes for size in own if isinstance(size, str) and size not in symbols]
     made = {size: 1 for _, size in free}
-    inputs = Counter(size for v in tensors for size in set(v.sizes))
+    inputs = Counter(size for _, own in axes for size in set(own))
     for value, size in free:
         alone = size == value.sizes[-1] and inputs[size] == 1
         made[size] = _sum(size, {**symbols, **made}) or (wholes.total(value) if alone else None) or made[size]

@@ -45,7 +45,10 @@ class TensorType:
     @property
     def sizes(self) -> tuple[int | str, ...]:
         """The shape, in which an unknown dimension is called by its place: ``"input[1]"``. () of an unknown shape."""
-        return tuple(f"{self.name}[{place}]" if dim is None else dim for place, dim in enumerate(self.shape or ()))
+        shape = self.shape or ()
+        if None not in shape:
+            return shape  # type: ignore[return-value]
+        return tuple(f"{self.name}[{place}]" if dim is None else dim for place, dim in enumerate(shape))
 
     def __str__(self) -> str:
         if self.kind == "map":

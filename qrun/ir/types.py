@@ -132,8 +132,9 @@ def texts(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
 
 def odd_objects(array: np.ndarray) -> list[Any]:
     """The first element of an array of objects that is no text, as a list of one; empty where there is none."""
-    flat = array.reshape(-1) if array.dtype.kind == "O" else ()
-    return list(islice((element for element in flat if not isinstance(element, str)), 1))
+    if array.dtype.kind != "O":
+        return []
+    return list(islice((element for element in array.reshape(-1) if not isinstance(element, str)), 1))
 
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
