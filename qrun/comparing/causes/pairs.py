@@ -24,6 +24,8 @@ _OPS = (
     "DynamicQuantizeMatMul",
     *_INSIDE,
 )
+_STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded to float32"}
+"""The arithmetics of what follows the sums, and what is said of each."""
 
 
 @cause(
@@ -53,9 +55,6 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
         text += f", of which {hidden} still round or clip to the same code" if hidden else ""
         # Functions of the sums, as those of gates, have other bits in each runtime.
         yield Hypothesis(made[s.node.outputs.index(s.tensor)], text + more, tolerant=s.is_op(*_INSIDE))
-
-
-_STEPS: dict[Arith, str] = {"exact": "", "ort": "; and the multiplier is rounded to float32"}
 
 
 def _hidden(s: Suspect, losses: PairLosses) -> int:

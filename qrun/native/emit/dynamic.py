@@ -246,8 +246,7 @@ class ScaleEmitter(KernelEmitter):
             near, doubtful = scaled_sum(number, factor, bias)
 
         def exact() -> list[Value]:
-            product = number * factor
-            return [rounded_once(number, factor, self._factor(factors, 2), product, product + bias, bias)]
+            return [rounded_once(number, factor, self._factor(factors, 2), bias)]
 
         (made,) = self.w.instead([near.bitcast("i32")], doubtful.any(), exact)
         return made

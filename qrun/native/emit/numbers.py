@@ -88,13 +88,15 @@ def scaled_sum(n: Value, factor: Value, added: Value) -> tuple[Value, Value]:
     return made, beside_a_middle(total, 1) | small.shuffled(order)
 
 
-def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:
+def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
     """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
 
-    product, total: fl64(n * factor), and fl64(that + bias). The sum is top + low, and what is too little to matter.
-    It is rounded to odd: if low is not 0 and the last bit of top is not set, top moves one step towards low. So that of
-    53 bits the last says whether something was lost, and rounding to 24 bits is that of the exact sum.
+    The sum is top + low, and what is too little to matter. It is rounded to odd: if low is not 0 and the last bit of
+    top is not set, top moves one step towards low. So that of 53 bits the last says whether something was lost, and
+    rounding to 24 bits is that of the exact sum.
     """
+    product = n * factor
+    total = product + bias
     error = product_error(n, factor, product) + n * rest
     _, lost = two_sum(product, bias, total)
     middle, least = two_sum(lost, error)

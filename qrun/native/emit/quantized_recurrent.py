@@ -170,8 +170,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             terms.append((number, added, target))
         with self.w.when(reduce(or_, doubtful).any()):
             for number, added, target in terms:
-                product = number * factor
-                bits = rounded_once(number, factor, self.w.zero(factor.kind), product, product + added, added)
+                bits = rounded_once(number, factor, self.w.zero(factor.kind), added)
                 target.store(bits.bitcast("float"), 4)
 
 
