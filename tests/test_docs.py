@@ -93,20 +93,38 @@ def test_links_to_files_exist(page: Path) -> None:
 
 
 def test_what_is_typed_in_a_shell_exists() -> None:
-    """Packages are installed with extras that there are; scripts are there and know the options."""
+    """Packages are installed with extras that there are; files and scripts are there."""
     lines = [line.partition("  #")[0].strip() for _, text in blocks("sh") for line in text.splitlines()]
-    assert len(lines) > 8
-    for line in lines:
-        program, *words = shlex.split(line)
+    commands = [command for line in lines for command in line.split(" && ")]
+    assert len(commands) > 12
+    for command in commands:
+        program, *words = shlex.split(command)
         program = program.removeprefix(".venv/bin/")
         if program == "pip":
             wanted = words[-1].replace("onnx-qrun", ".")
-            assert re.fullmatch(r"\.(\[(\w+)\])?", wanted), line
-            assert wanted == "." or wanted[2:-1] in EXTRAS, line
+            assert re.fullmatch(r"\.(\[(\w+)\])?", wanted), command
+            assert wanted == "." or wanted[2:-1] in EXTRAS, command
+        elif program == "uv":
+            assert words[:2] == ["run", "--extra"], command
+            assert words[2] in EXTRAS, command
+        elif program in ("qrun", "uvx"):
+            assert all((ROOT / word).is_file() for word in words if "/" in word), command
         elif words[0].startswith("scripts/"):
-            assert (ROOT / words[0]).is_file(), line
+            assert (ROOT / words[0]).is_file(), command
         else:
-            assert words[:2] in (["-m", "pytest"], ["-m", "venv"], ["-m", "sphinx"]), line
+            assert words[:2] in (["-m", "pytest"], ["-m", "venv"], ["-m", "sphinx"]), command
+
+
+def test_the_first_section_of_the_readme_has_two_commands() -> None:
+    """CI runs these lines as they stand; those for PowerShell are the same commands."""
+    section = README.split("\n## ")[1]
+    unix, windows, uv = re.findall(r"^```(?:sh|powershell)\n(.*?)^```$", section, re.M | re.S)
+    lines = unix.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("python3 -m venv .venv && ") for line in lines)
+    meant = [line.replace("python3 -m", "python -m").replace(" && ", "; ").replace("/bin/", "/Scripts/") for line in lines]
+    assert windows.replace("\\", "/").splitlines() == meant
+    assert len(uv.splitlines()) == 2
 
 
 @pytest.mark.parametrize(("page", "said"), [("README.md", "QR409"), ("python.md", "QR409"), ("eval.md", "1.0")])
