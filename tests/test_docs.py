@@ -122,7 +122,9 @@ def test_the_first_section_of_the_readme_has_two_commands() -> None:
     lines = unix.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("python3 -m venv .venv && ") for line in lines)
-    meant = [line.replace("python3 -m", "python -m").replace(" && ", "; ").replace("/bin/", "/Scripts/") for line in lines]
+    meant = [
+        line.replace("python3 -m", "python -m").replace(" && ", "; ").replace("/bin/", "/Scripts/") for line in lines
+    ]
     assert windows.replace("\\", "/").splitlines() == meant
     assert len(uv.splitlines()) == 2
 

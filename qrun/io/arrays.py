@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -256,8 +257,10 @@ def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | 
 
 
 def write_npy(stream: IO[bytes], array: Array) -> None:
-    """One array in .npy format; only of types that `storable` gives."""
-    np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+    """Write one array in .npy format; only of types that `storable` gives."""
+    # numpy asks a file object for its position, which a pipe has not; an object that only writes is not asked.
+    writer: Any = stream if stream.seekable() else SimpleNamespace(write=stream.write)
+    np.lib.format.write_array(writer, np.asanyarray(array), allow_pickle=False)
 
 
 def numbered(folder: Path, kind: str) -> Iterator[Path]:

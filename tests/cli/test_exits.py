@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_ctrl_c_in_a_real_profile(folder: Path) -> None:
 
 
 def test_closed_pipe_is_quiet(folder: Path) -> None:
-    command = f"{sys.executable} -m qrun m.onnx -i x.npy -t '*' -v; echo $? >&2"
+    command = f"{shlex.quote(sys.executable)} -m qrun m.onnx -i x.npy -t '*' -v; echo $? >&2"
     done = subprocess.run(
         ["bash", "-c", f"({command}) | true"], capture_output=True, text=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
@@ -187,7 +188,7 @@ def test_full_disk(folder: Path) -> None:
 @pytest.mark.parametrize("streams", ["2>/dev/full", ">&-", "2>/dev/full >&-", ">/dev/full 2>/dev/full"])
 def test_exit_code_survives_messages_that_nobody_takes(folder: Path, call: str, streams: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m qrun {call} {streams}"], capture_output=True, text=True, cwd=folder,
+        ["bash", "-c", f"{shlex.quote(sys.executable)} -m qrun {call} {streams}"], capture_output=True, text=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
@@ -197,7 +198,7 @@ def test_exit_code_survives_messages_that_nobody_takes(folder: Path, call: str, 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(folder: Path, closed: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m qrun m.onnx {closed}"], capture_output=True, text=True, cwd=folder,
+        ["bash", "-c", f"{shlex.quote(sys.executable)} -m qrun m.onnx {closed}"], capture_output=True, text=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

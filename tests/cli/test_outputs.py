@@ -79,8 +79,13 @@ def test_stdout_takes_npy_and_nothing_else(folder: Path) -> None:
     assert "both JSON and tensors" in ended.err
 
 
-def test_a_chain_of_processes(folder: Path) -> None:
-    first = process("deep.onnx", "-i", "-", "-o", "-", stdin=npy_bytes(X), cwd=folder)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_chain_of_processes(folder: Path, unbuffered: str) -> None:
+    """Standard output is a pipe, buffered by Python or not."""
+    first = process(
+        "deep.onnx", "-i", "-", "-o", "-", stdin=npy_bytes(X), cwd=folder, env={"PYTHONUNBUFFERED": unbuffered}
+    )
+    assert first.code == 0, first.err
     second = process("deep.onnx", "-i", "-", "--json", stdin=first.raw, cwd=folder)
     assert second.code == 0, second.err
     assert second.json["inputs"][0]["source"] == "stdin"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import stat
+import shlex
 import sys
 from pathlib import Path
 
@@ -15,8 +15,7 @@ from qrun.conform.suite import Suite
 from qrun.errors import CallError, UnsupportedError
 
 HERE = Path(__file__).parent
-PROGRAM = """#!{python}
-import sys
+PROGRAM = """import sys
 from pathlib import Path
 import numpy as np
 import onnx
@@ -95,10 +94,9 @@ def test_a_runtime_that_is_not_there_is_told() -> None:
 
 
 def program(tmp_path: Path, before: str = "") -> Runtime:
-    path = tmp_path / "mine"
-    path.write_text(PROGRAM.format(python=sys.executable, before=before))
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return runtime(f"cmd:{path} {{model}} {{inputs}} {{outputs}}")
+    path = tmp_path / "mine.py"
+    path.write_text(PROGRAM.format(before=before))
+    return runtime(f"cmd:{shlex.quote(sys.executable)} {path} {{model}} {{inputs}} {{outputs}}")
 
 
 def test_a_program_is_a_runtime(suite: Suite, tmp_path: Path) -> None:
