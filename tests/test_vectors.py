@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from helpers.cli import conv_model, quantize_model, save, sum_model
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper, numpy_helper
 
+from qrun.checking.check import Settings, check_model
 from qrun.checking.recorded import compare
+from qrun.checking.runners import runner_maker
 from qrun.checking.vectorfolders import vector_folders
 from qrun.checking.vectors import Vector, replay
 from qrun.comparing.differences import Tolerance
@@ -59,6 +62,36 @@ def test_names_in_the_files_win_over_their_order(tmp_path: Path) -> None:
     nodes = [helper.make_node("Concat", ["a", "b"], ["y"], axis=0)]
     write(tmp_path, "output", np.float32([3, 10, 20, 30]))
     assert judged(make_model(nodes, {"a": [1], "b": [3]}, "y"), tmp_path).status == "passed"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("odd", ["/dev/zero", "pipe", "large"])
+def test_a_file_that_cannot_be_read_costs_its_own_vector_only(tmp_path: Path, odd: str) -> None:
+    """A link to a device or a pipe, or a file beyond --max-memory, in a repository that is checked."""
+    for name in ("test_data_set_0", "test_data_set_1"):
+        write(tmp_path / name, "input", np.float32([1, 2]), np.float32([3, 4]))
+        write(tmp_path / name, "output", np.float32([4, 6]))
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "large", "wb") as stream:
+        stream.truncate(1 << 40)
+    (tmp_path / "test_data_set_0" / "input_0.pb").unlink()
+    (tmp_path / "test_data_set_0" / "input_0.pb").symlink_to(tmp_path / odd)
+    save(sum_model(), tmp_path / "m.onnx")
+    settings = Settings(frozenset({"QR505"}))
+    checked = check_model(tmp_path / "m.onnx", settings, runner_maker("reference", "exact", 1 << 20))
+    assert [vector.status for vector in checked.vectors] == ["skipped" if odd == "large" else "failed", "passed"]
+    assert [finding.rule for finding in checked.findings] == ["QR505"]
+    assert ("more memory" if odd == "large" else "not a regular file") in checked.findings[0].message
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_is_no_model(tmp_path: Path) -> None:
+    """It is found in a folder, and nobody writes to it."""
+    os.mkfifo(tmp_path / "m.onnx")
+    checked = check_model(tmp_path / "m.onnx", Settings(frozenset()), runner_maker("reference", "exact"))
+    assert checked.nodes == 0
+    with pytest.raises(CallError, match="not a regular file"):
+        load(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.compound import tensors
 from qrun.ir.types import describe
+from qrun.memory import Budget, default_limit
 from qrun.running.session import RunResult
 
 _SHOWN = 3
@@ -34,6 +35,8 @@ _AGAIN = "record the vectors of this model again"
 
 class Executor(Protocol):
     """A Session or a Peer."""
+
+    max_memory: int | None
 
     def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
 
@@ -130,8 +133,9 @@ def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance
     if odd is not None:
         vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
         return
-    feeds = _read(model, vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
-    records = _read(model, vector, "output", model.outputs, len(model.outputs))
+    budget = Budget(default_limit if runner.max_memory is None else runner.max_memory)
+    feeds = _read(model, vector, "input", (*model.inputs, *model.defaults), len(model.inputs), budget)
+    records = _read(model, vector, "output", model.outputs, len(model.outputs), budget)
     if any(value.name not in feeds for value in model.inputs):
         return
     arrays = {name: array for name, (_, array) in feeds.items()}
@@ -162,7 +166,7 @@ def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance
 
 
 def _read(
-    model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int
+    model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int, budget: Budget
 ) -> dict[str, tuple[str, Array]]:
     """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
     from qrun.ir.tensorfile import read_value
@@ -170,10 +174,11 @@ def _read(
     numbers = {
         int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
     }
-    read = {
-        number: read_value(numbers[number], values[number] if number < len(values) else None)
-        for number in sorted(numbers)
-    }
+    read = {}
+    for number in sorted(numbers):
+        stated = values[number] if number < len(values) else None
+        read[number] = read_value(numbers[number], stated, budget)
+        budget.hold(read[number][1], f"{vector.name}/{numbers[number].name}")
     known = [value.name for value in values]
     names = [name for name, _ in read.values()]
     by_name = sorted(numbers) == list(range(len(names))) and len(set(names)) == len(names) and set(names) <= set(known)

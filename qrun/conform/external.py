@@ -7,18 +7,27 @@ import shlex
 import signal
 import subprocess
 import tempfile
+from collections import deque
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from time import perf_counter
 
 from qrun.conform.answers import CRASHED, HUNG, REFUSED, UNSUPPORTED, Response
 from qrun.conform.process import ending
 from qrun.conform.suite import Case
 from qrun.errors import CallError, QrunError
 from qrun.ir import Array
+from qrun.memory import Budget
 
 WORDS = ("model", "inputs", "outputs")
 REFUSES, LACKS = 2, 3
 """Exit codes of a program that refuses a model, and of one that has no such operator or type."""
+_ROOM = 1 << 20
+"""Bytes of an output that a program may write beyond twice the expected outputs."""
+_PIECE = 1 << 16
+"""The most bytes that one read of stderr takes."""
 
 
 class CommandRunner:
@@ -82,15 +91,28 @@ def _called(command: list[str], limit: float) -> tuple[int | None, str]:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
+    assert process.stderr is not None
+    last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
+    reader = Thread(target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), _PIECE), b""),), daemon=True)
+    reader.start()
+    end = perf_counter() + limit
+    reader.join(limit)
     try:
-        _, told = process.communicate(timeout=limit)
+        process.wait(max(end - perf_counter(), 0))
+        hung = reader.is_alive()
     except subprocess.TimeoutExpired:
+        hung = True
+    if hung:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
-        process.communicate()
+        process.wait()
+        reader.join(1)
+    if not reader.is_alive():  # else a process that left the group holds the other end of the pipe
+        process.stderr.close()
+    if hung:
         return None, ""
-    lines = [line for line in told.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in b"".join(last).decode(errors="replace").splitlines() if line.strip()]
     return process.returncode, " ".join(lines[-1].split())[:400] if lines else ""
 
 
@@ -98,13 +120,14 @@ def _outputs(case: Case, folder: Path) -> Response:
     from qrun.ir.tensorfile import read_tensor
 
     found: dict[str, Array | None] = {}
+    budget = Budget(_ROOM + 2 * sum(array.nbytes for array in case.expected.values()))
     for place, name in enumerate(case.expected or ["y0"]):
         path = folder / f"output_{place}.pb"
         if not path.exists():
             found[name] = None
             continue
         try:
-            found[name] = read_tensor(path)[1]
+            found[name] = read_tensor(path, budget)[1]
         except QrunError as error:
             return Response({}, CRASHED, f"output_{place}.pb is no tensor: {error.message}")
         except Exception as error:

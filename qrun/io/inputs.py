@@ -159,7 +159,7 @@ class _Reader:
         if path.suffix == ".pb":
             from qrun.ir.tensorfile import read_value
 
-            return [read_value(path, value)[1]]
+            return [read_value(path, value, self.budget)[1]]
         try:
             with open(path, "rb") as stream:
                 start = stream.read(len(arrays.NPY))
@@ -198,7 +198,11 @@ class _Reader:
                 str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...", fix=fix
             )
         stated = [*self.model.inputs, *[None] * len(files)]
-        return [read_value(file, value)[1] for file, value in zip(files, stated, strict=False)]
+        found = []
+        for file, value in zip(files, stated, strict=False):
+            found.append(read_value(file, value, self.budget)[1])
+            self.budget.hold(found[-1], str(file))
+        return found
 
     def take_stdin(self) -> IO[bytes]:
         if self.stdin is None:

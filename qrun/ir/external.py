@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from operator import itemgetter
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import MemoryLimitError, ModelError
+from qrun.ir.regular import open_regular
 from qrun.memory import Budget, default_limit, human
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -23,18 +23,24 @@ class External:
 
     payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
     spared:   the bytes of a file that is missing are 0, and the file is one of `missing`; else it is refused.
+    budget:   the account that what is read counts in; None: one of its own.
     Source: ONNX IR, "External Tensor Data".
     """
 
     def __init__(
-        self, folder: Path | None, payloads: Mapping[bytes, memoryview] | None = None, spared: bool = False
+        self,
+        folder: Path | None,
+        payloads: Mapping[bytes, memoryview] | None = None,
+        spared: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self.folder = folder.resolve() if folder else None
         self.payloads = payloads or {}
         self.files: dict[str, _File] = {}
         self.missing: set[str] = set()
         self._spared, self._zeros = spared, _room(0)
-        self._budget = Budget(default_limit)
+        self._own = budget is None
+        self._budget = budget or Budget(default_limit)
 
     def read(self, location: str, tensor: str, start: int, length: int) -> Bytes:
         """The bytes of a tensor, perhaps shared with others.
@@ -51,7 +57,9 @@ class External:
         try:
             return self.files[location].read(start, length, tensor, self._budget)
         except MemoryLimitError as error:
-            error.fixes = (f"free memory: the model needs {human(self._budget.live + length)} for its weights alone",)
+            if self._own:
+                needed = human(self._budget.live + length)
+                error.fixes = (f"free memory: the model needs {needed} for its weights alone",)
             raise
         except _Short as short:
             start, end, size = short.args
@@ -121,7 +129,7 @@ class _File:
         self._taken = 0
 
     def read(self, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
-        with self._open() as stream:
+        with open_regular(self.path) as stream:
             self._check(stream)
             if start < 0 or start + length > self.size:
                 raise _Short(start, start + length, self.size)
@@ -133,15 +141,6 @@ class _File:
                 return self.blocks[0, self.size][start : start + length]
             self._taken += length
             return self._fill(stream, start, length, tensor, budget)
-
-    def _open(self) -> FileIO:
-        """Open without waiting for whoever writes to a pipe."""
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        handle = os.open(self.path, flags)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise _Refused("not a regular file")
-        return FileIO(handle, "rb")
 
     def _check(self, stream: FileIO) -> None:
         status = os.fstat(stream.fileno())

@@ -18,6 +18,7 @@ from qrun.ir.graph import build_graph, refuse_bytes
 from qrun.ir.localfunctions import inlined
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
+from qrun.ir.regular import open_regular
 from qrun.ir.wire import Lifted, lift
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def read_file(path: Path) -> bytes:
     """The bytes of a model file; CallError if there is none,
     ModelError if there are too many for a protobuf message."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path, pipes=True) as stream:
             data = _at_most(stream, LARGEST + 1)
     except (OSError, ValueError) as error:
         raise no_model(str(path), getattr(error, "strerror", None) or str(error)) from None
@@ -98,7 +99,7 @@ def no_model(given: str, reason: str = "") -> CallError:
     if os.path.isdir(path):
         reason, fixes = "it is a folder", _models_below(path)
     elif os.path.exists(path):
-        fixes = ["check its permissions"]
+        fixes = ["check its permissions"] if os.path.isfile(path) else ["copy the model into a file"]
     elif fix:
         fixes = [fix]
     else:

@@ -15,8 +15,10 @@ from qrun.ir.compound import Compound, absent, sequence, wrapped
 from qrun.ir.external import External
 from qrun.ir.messages import TensorProto
 from qrun.ir.model import Array, TensorType
+from qrun.ir.regular import read_regular
 from qrun.ir.tensors import to_array
 from qrun.ir.types import MAP, NUMBERS, SEQUENCE
+from qrun.memory import Budget
 
 if TYPE_CHECKING:
     import onnx
@@ -26,21 +28,21 @@ _MAKERS = {"tensor": "array", "sequence": "list", "optional": "optional", "map":
 """The functions of onnx.numpy_helper that make a file's message, after `from_`."""
 
 
-def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
+def read_value(path: Path, stated: TensorType | None, budget: Budget) -> tuple[str, Array]:
     """As `read_tensor`, of a file that holds a value of this type:
     a SequenceProto, OptionalProto, MapProto or TensorProto."""
     if stated is None or stated.kind not in _PROTOS:
-        return read_tensor(path)
+        return read_tensor(path, budget)
     import onnx
 
-    proto, data = getattr(onnx, _PROTOS[stated.kind])(), _bytes(path)
+    proto, data = getattr(onnx, _PROTOS[stated.kind])(), _bytes(path, budget)
     try:
         proto.ParseFromString(data)
         if len(
             UnknownFieldSet(proto)
         ):  # protobuf reads a tensor as a sequence without elements, and keeps the rest apart
             raise ValueError("fields of another message")
-        return proto.name, _value(proto, path, stated)
+        return proto.name, _value(proto, path, stated, External(path.parent, budget=budget))
     except (DecodeError, RuntimeError, ValueError):
         expected = f"a {type(proto).__name__} of {stated}"
         raise _not_a(stated.kind, path, f"{len(data)} bytes that are not one", expected) from None
@@ -48,33 +50,36 @@ def read_value(path: Path, stated: TensorType | None) -> tuple[str, Array]:
         raise _damaged(path, error) from None
 
 
-def _value(proto: Any, path: Path, stated: TensorType) -> Array:
+def _value(proto: Any, path: Path, stated: TensorType, external: External) -> Array:
     """Raises ValueError for what is no sequence of tensors of one type or of maps, no map, and no optional of one."""
     import onnx
 
     if isinstance(proto, onnx.MapProto):
-        return wrapped(_map(proto, path), stated)
+        return wrapped(_map(proto, path, external), stated)
     if isinstance(proto, onnx.OptionalProto):
         if proto.elem_type == onnx.OptionalProto.UNDEFINED:
             return absent()
         if proto.elem_type == onnx.OptionalProto.TENSOR:
-            return to_array(proto.tensor_value, External(path.parent), str(path))
+            return to_array(proto.tensor_value, external, str(path))
         if proto.elem_type == onnx.OptionalProto.SEQUENCE:
-            return _value(proto.sequence_value, path, stated.element or stated)
+            return _value(proto.sequence_value, path, stated.element or stated, external)
         raise ValueError(proto.elem_type)
     if proto.elem_type == onnx.SequenceProto.MAP:
-        return wrapped([_map(row, path) for row in proto.map_values], stated)
+        return wrapped([_map(row, path, external) for row in proto.map_values], stated)
     if proto.elem_type not in (onnx.SequenceProto.TENSOR, onnx.SequenceProto.UNDEFINED):
         raise ValueError(proto.elem_type)
-    found = [to_array(tensor, External(path.parent), str(path)) for tensor in proto.tensor_values]
+    found = [to_array(tensor, external, str(path)) for tensor in proto.tensor_values]
     if len({array.dtype for array in found}) > 1:
         raise ValueError("tensors of several types")
     return sequence(found, None if found or stated.element is None else stated.element.dtype)
 
 
-def read_tensor(path: Path) -> tuple[str, Array]:
-    """The tensor's name (may be empty) and its values. Raises CallError if the file is not one tensor."""
-    data, proto = _bytes(path), TensorProto()
+def read_tensor(path: Path, budget: Budget) -> tuple[str, Array]:
+    """The tensor's name (may be empty) and its values.
+
+    Raises CallError if the file is not one tensor, MemoryLimitError if it is larger than the budget allows.
+    """
+    data, proto = _bytes(path, budget), TensorProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError):
@@ -82,14 +87,14 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     if not proto.data_type:
         raise _not_a("tensor", path, "a file without element type: empty, a sequence, or an optional")
     try:
-        return proto.name, to_array(proto, External(path.parent), str(path))
+        return proto.name, to_array(proto, External(path.parent, budget=budget), str(path))
     except ModelError as error:
         raise _damaged(path, error) from None
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, budget: Budget) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, budget)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CallError(
@@ -138,10 +143,10 @@ def _map_proto(keys: Array, values: Array, name: str) -> onnx.MapProto:
     return proto
 
 
-def _map(proto: onnx.MapProto, path: Path) -> dict[Any, Any]:
+def _map(proto: onnx.MapProto, path: Path, external: External) -> dict[Any, Any]:
     """Raises ValueError for a map that is not from numbers or texts to as many scalars."""
     keys: list[Any] = [key.decode("utf-8", "replace") for key in proto.string_keys] or list(proto.keys)
-    values = [to_array(tensor, External(path.parent), str(path)) for tensor in proto.values.tensor_values]
+    values = [to_array(tensor, external, str(path)) for tensor in proto.values.tensor_values]
     return dict(zip(keys, (value.reshape(()).item() for value in values), strict=True))
 
 

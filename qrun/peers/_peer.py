@@ -56,6 +56,7 @@ class Peer:
         self.model = model
         self.backend = backend
         self.outputs = tuple(dict.fromkeys(outputs)) or tuple(v.name for v in model.outputs)
+        self.max_memory = max_memory
         self.limits = max_memory, None if max_time == math.inf else max_time
         self._loaded = (
             load_ort(model, data, self.outputs, threads, optimize, self.limits)

@@ -121,6 +121,11 @@ def test_a_program_is_a_runtime(suite: Suite, tmp_path: Path) -> None:
         ("import time; time.sleep(60)", "hung", "no answer in 2 s"),
         ("(outputs / 'output_0.pb').write_bytes(b'rubbish'); sys.exit(0)", "crashed", "is no tensor"),
         ("sys.exit(0)", "wrong", "no output where"),
+        ("(outputs / 'output_0.pb').symlink_to('/dev/zero'); sys.exit(0)", "crashed", "not a regular file"),
+        ("import os; os.mkfifo(outputs / 'output_0.pb'); sys.exit(0)", "crashed", "not a regular file"),
+        ("open(outputs / 'output_0.pb', 'wb').truncate(2**40); sys.exit(0)", "crashed", "more memory"),
+        ("import os; os.close(2); import time; time.sleep(60)", "hung", "no answer in 2 s"),
+        ("sys.stderr.write('no\\n' * 2**24 + 'because\\n'); sys.exit(2)", "refused", "because"),
     ],
 )
 def test_how_a_program_ends_is_the_verdict(suite: Suite, tmp_path: Path, before: str, verdict: str, text: str) -> None:
