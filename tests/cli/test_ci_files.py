@@ -67,6 +67,14 @@ def test_the_action_checks(folder: Path) -> None:
     assert (folder / "a.sarif").exists()
     assert (folder / "b.xml").exists()
     assert run(QRUN_ARGS="--fail-on never --select QR3").returncode == 0
+    save(quantize_model(), folder / "good.onnx")
+    save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / "a bad one.onnx")
+    assert run(QRUN_PATHS="good.onnx").returncode == 0
+    assert run(QRUN_PATHS="good.onnx\nmodels/bad.onnx\n").returncode == 1
+    assert run(QRUN_PATHS="good.onnx\n\n  'a bad one.onnx'").returncode == 1
+    assert run(QRUN_PATHS='good.onnx "a bad one.onnx"', QRUN_ARGS="--fail-on\n  never\n").returncode == 0
+    assert run(QRUN_PATHS="good.onnx\nmodels/bad.onnx", QRUN_ARGS="-q\n--select QR4").returncode == 0
+    assert run(QRUN_PATHS="good.onnx\n'open").returncode != 0
     hostile = run(QRUN_PATHS="models $(touch${IFS}gotcha) ; touch gotcha")
     assert hostile.returncode == 2
     assert not (folder / "gotcha").exists()
