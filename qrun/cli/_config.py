@@ -12,8 +12,14 @@ from qrun.errors import CallError
 
 general = heading("General")
 
-FORBIDDEN = {"inputs", "output", "trace", "data", "config", "help"}
-"""Options that read or write files: a project file must not choose them."""
+FORBIDDEN = {
+    **dict.fromkeys(
+        ("inputs", "output", "trace", "data", "config", "help"),
+        "files to read or write are named on the command line only.",
+    ),
+    **dict.fromkeys(("metric", "dask"), "what runs code of others is named on the command line only."),
+}
+"""Options that a project file, which may be a stranger's, must not choose, and why."""
 PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")
 """Options of a command with ``per-file`` that can be set for some models."""
 
@@ -167,7 +173,7 @@ def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
 
     name = key.rpartition(".")[2]
     near = get_close_matches(name, known, 1, 0.6)
-    why = "files to read or write are named on the command line only." if name in FORBIDDEN else ""
+    why = FORBIDDEN.get(name, "")
     return CallError(
         "QR009",
         f"[tool.qrun] has {key!r}, which is not {what} that can stand there",

@@ -145,6 +145,15 @@ def test_bad_config(folder: Path, text: str, words: str) -> None:
     assert ended.json["error"]["code"] == "QR009"
 
 
+@pytest.mark.parametrize(("key", "value"), [("metric", "['mine:score']"), ("dask", "'tcp://host:8786'")])
+def test_a_config_file_names_no_code(folder: Path, key: str, value: str) -> None:
+    """It may come with a stranger's repository."""
+    (folder / "pyproject.toml").write_text(f"[tool.qrun.eval]\n{key} = {value}")
+    ended = call("eval", "m.onnx", "-i", "x.npy")
+    assert ended.code == 2
+    assert "runs code of others is named on the command line only" in ended.err
+
+
 def test_bad_values_in_config(folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.qrun]\nmax-memory = "lots"\n')
     assert call("m.onnx").code == 2

@@ -135,6 +135,16 @@ def test_how_a_program_ends_is_the_verdict(suite: Suite, tmp_path: Path, before:
     assert text in case.text
 
 
+def test_a_runtime_takes_nothing_from_the_current_folder(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numpy.py").write_text("open('imported', 'w')\nraise ImportError('not numpy')\n")
+    monkeypatch.chdir(tmp_path)
+    found = conform(suite, suite.select(["matmulinteger-10/types/matrix-uu"]), runtime("onnx-ref"))
+    assert found.counts["exact"] == 1
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     "text", ["cmd:", "cmd:mine", "cmd:mine {model} {inputs}", "cmd:'mine {model} {inputs} {outputs}"]
 )
