@@ -93,7 +93,9 @@ def _called(command: list[str], limit: float) -> tuple[int | None, str]:
     )
     assert process.stderr is not None
     last: deque[bytes] = deque(maxlen=2)  # a program may write to stderr without end
-    reader = Thread(target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), _PIECE), b""),), daemon=True)
+    reader = Thread(
+        target=last.extend, args=(iter(partial(os.read, process.stderr.fileno(), _PIECE), b""),), daemon=True
+    )
     reader.start()
     end = perf_counter() + limit
     reader.join(limit)

@@ -25,8 +25,8 @@ CODE = (
     "import sys; sys.path[:] = filter(None, sys.path); sys.path.append(sys.argv.pop(1)); import qrun; sys.path.pop(); "
     "from qrun.conform.worker import main; main(*sys.argv[1:])"
 )
-"""What the process executes: of this package's folder it takes qrun, and nothing that lies beside it; and nothing of the
-current folder, which `-c` puts first (as "") and `-P` would leave out, but only from Python 3.11 on."""
+"""What the process executes: of this package's folder it takes qrun and nothing beside it, and nothing of the current
+folder, which `-c` puts first, as "" (`-P` leaves it out, but only since Python 3.11)."""
 STARTING = 120.0
 """Seconds for a runtime to be imported."""
 _ENDING = 2.0
