@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import pickle
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -304,3 +308,92 @@ def test_measured_keeps_the_program_and_gives_what_run_gives() -> None:
             assert np.array_equal(result.outputs[name], array)
         assert len(result.events) == len(results[0].events)
         assert result.runs > 1 or session.backend == "reference"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        (lambda s, f: s.run({1: f["i0"]}), "QR002", "the model has no input 1"),
+        (lambda s, f: s.run({None: f["i0"]}), "QR002", "the model has no input None"),
+        (lambda s, f: s.run(f, [1]), "QR005", "outputs is not usable"),
+        (lambda s, f: s.run(f, 1), "QR005", "outputs is not usable"),
+        (lambda s, f: s.run(f, [["y0"]]), "QR005", "outputs is not usable"),
+        (lambda s, f: s.execute(f, [1]), "QR005", "outputs is not usable"),
+        (lambda s, f: s.run([f["i0"]], [f["i0"]]), "QR005", "session.run({'i0': array, 'i1': array}) returns"),
+        (lambda s, f: s.profile(f, runs="3"), "QR005", "runs is not usable"),
+        (lambda s, f: s.profile(f, warmup=-1), "QR005", "warmup is not usable"),
+        (lambda s, f: s.profile(f, seconds="1"), "QR005", "seconds is not usable"),
+        (lambda s, f: qrun.Session(s.model, cache=1), "QR005", "cache is not usable"),
+        (lambda s, f: qrun.Session(s.model, cache=""), "QR005", "cache is not usable"),
+        (lambda s, f: qrun.Session(s.model, cache=None), "QR005", "cache is not usable"),
+        (lambda s, f: qrun.load(1), "QR005", "this is no model"),
+        (lambda s, f: qrun.check(1), "QR005", "this is no model"),
+    ],
+)
+def test_calls_of_the_wrong_type_are_told(call, code: str, words: str) -> None:
+    model, feeds = conv_model()
+    with pytest.raises(qrun.CallError) as caught:
+        call(qrun.Session(model), feeds)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+def test_a_mask_is_not_lost_in_silence() -> None:
+    """Neither in the first run nor later, when feeds of known forms are no longer looked at."""
+    model, feeds = conv_model()
+    session = qrun.Session(model)
+    masked = {**feeds, "i0": np.ma.masked_equal(feeds["i0"], 4)}
+    whole = {**feeds, "i0": np.ma.masked_array(feeds["i0"])}
+    for _ in range(4):
+        with pytest.raises(qrun.CallError, match="1 of its 9 elements are masked"):
+            session.run(masked)
+        assert session.run(whole)["y0"].tolist() == session.run(feeds)["y0"].tolist()
+
+
+def test_a_closed_session_says_so() -> None:
+    model, feeds = conv_model()
+    with qrun.Session(model, threads=2) as session:
+        session.run(feeds)
+    for call in (session.run, session.execute, session.values, session.profile):
+        with pytest.raises(qrun.CallError, match="this session is closed"):
+            call(feeds)
+    session.close()
+    assert [value.name for value in session.inputs] == ["i0", "i1"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
+@pytest.mark.parametrize("drop", ["del", "close"])
+def test_a_session_that_ends_keeps_no_thread_and_no_file(drop: str, tmp_path: Path) -> None:
+    """At once, not when Python next collects circles of objects; files only where the session is closed."""
+    models = sorted((ROOT / "models").glob("*/*.onnx")) + sorted((ROOT / "models").glob("*/*/model.onnx"))
+
+    def count() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), sum(t.name == "qrun" for t in threading.enumerate() if t.is_alive())
+
+    def use(path: Path) -> qrun.Session:
+        session = qrun.Session(path, threads=2, cache=tmp_path)
+        feeds = {v.name: np.zeros([d if isinstance(d, int) else 2 for d in v.shape], v.dtype) for v in session.inputs}
+        for _ in range(3):
+            session.run(feeds)
+        return session
+
+    chosen = models[:: len(models) // 8]
+    for path in chosen * 2:  # what the process itself keeps, and what it finds kept
+        use(path).close()
+    before, closed = count(), []
+    gc.disable()
+    try:
+        for path in chosen:
+            session = use(path)
+            if drop == "close":
+                session.close()
+                closed.append(session)
+            del session
+        end = time.monotonic() + 20
+        while count()[1] > before[1] and time.monotonic() < end:
+            time.sleep(0.01)  # threads end by themselves
+        files, threads = count()
+    finally:
+        gc.enable()
+    assert threads <= before[1]
+    assert drop == "del" or files <= before[0] + len(closed)  # each still has its model, which may be mapped

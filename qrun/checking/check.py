@@ -248,6 +248,6 @@ def shown_path(path: Path) -> str:
     if path.is_absolute():
         try:
             return path.relative_to(Path.cwd()).as_posix()
-        except ValueError:
+        except (OSError, ValueError):
             return path.as_posix()
     return path.as_posix()

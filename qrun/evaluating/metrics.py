@@ -31,10 +31,9 @@ _CLASSES = (np.dtype(object), np.dtype(np.int32), np.dtype(np.int64))
 def own_metric(spec: str) -> Own:
     """The function that ``module:function`` names; modules in the current folder count. Raises CallError."""
     module, _, name = spec.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.insert(0, here)
         found = getattr(importlib.import_module(module), name)
     except Exception as error:
         raise _bad_metric(spec, f"{type(error).__name__}: {error}") from None

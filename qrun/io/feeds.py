@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -61,6 +61,8 @@ def check_feeds(
     checked = {}
     for name, given in feeds.items():
         value, array = known[name], given
+        if (mask := getattr(given, "mask", None)) is not None and isinstance(given, np.ndarray) and np.any(mask):
+            raise _masked(model, value, sources.get(name, "the array"), given)
         if not is_compound(given):
             array = as_input(given, value)
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
@@ -75,12 +77,12 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
     from difflib import get_close_matches
 
     names = [v.name for v in model.inputs]
-    near = get_close_matches(name, names, 1, 0.6)
+    near = get_close_matches(str(name), names, 1, 0.6)
     listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
     fixes = [f"did you mean -i {near[0]}={source or 'FILE'}?"] if near else [model.filled(listing)]
     return CallError(
         "QR002",
-        f"the model has no input {name!r}" if name else "the model has no inputs",
+        f"the model has no input {name!r}" if name or names else "the model has no inputs",
         where=[model.label],
         facts=[("inputs", some(names, 12) or "none")],
         fixes=fixes,
@@ -148,6 +150,17 @@ def _told(array: Array, given: object) -> str:
     from reprlib import repr
 
     return f"objects {shape_text(array.shape)} with {repr(odd[0])}" if array.ndim else repr(given)
+
+
+def _masked(model: Model, value: TensorType, source: str, array: Any) -> CallError:
+    hidden = int(np.count_nonzero(array.mask))
+    return CallError(
+        "QR003",
+        f"{source} does not fit input {value.name!r}: {hidden} of its {array.size} elements are masked",
+        where=[model.label, f"input {value.name}"],
+        facts=[("expected", f"{value} without a mask"), ("got", f"a masked array {describe(array.data)}")],
+        fixes=["x.filled(0) puts a number in their place; x.data is what lies below the mask"],
+    )
 
 
 def _input_mismatch(

@@ -46,20 +46,28 @@ def failed(target: str, error: OSError | ValueError) -> CallError:
     return cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 
+def real_path(target: str) -> str:
+    """The absolute path with links followed. Raises CallError if it begins at a current folder that was removed."""
+    try:
+        return os.path.realpath(target)
+    except OSError:
+        raise cannot(target, "the current folder was removed", "change to a folder that exists") from None
+
+
 def check_file(target: str) -> None:
     """Raise CallError if `replacing` cannot write there, as far as can be known before the work is done."""
     found = _status(target)
     if not target or target.endswith(("/", os.sep)) or (found is not None and stat.S_ISDIR(found.st_mode)):
         raise cannot(target, "it is a folder" if target else "the name is empty", "name a file")
     if found is None or stat.S_ISREG(found.st_mode):
-        _check_parent(target, os.path.dirname(os.path.realpath(target) if os.path.islink(target) else target) or ".")
+        _check_parent(target, os.path.dirname(real_path(target) if os.path.islink(target) else target) or ".")
 
 
 def check_folder(target: str) -> None:
     """Raise CallError if `write_files` cannot write there, as far as can be known before the work is done."""
     found = _status(target.rstrip("/" + os.sep) or target)
     if found is None:
-        parent = os.path.dirname(os.path.realpath(target))
+        parent = os.path.dirname(real_path(target))
         while not os.path.exists(parent) and parent != os.path.dirname(parent):
             parent = os.path.dirname(parent)
         _check_parent(target, parent)
@@ -103,7 +111,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
             with open(target, "wb") as stream:
                 yield stream
             return
-        path = os.path.realpath(target)
+        path = real_path(target)
         with _hidden(os.path.dirname(path)) as hidden:
             new = os.path.join(hidden, "0")
             with open(new, "xb") as stream:
@@ -121,7 +129,7 @@ def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
     order takes some old and some new ones for one set, even if the writer is killed meanwhile.
     """
     _status(folder)
-    path = os.path.realpath(folder)
+    path = real_path(folder)
     made = [] if os.path.isdir(path) else [path]
     while made and not os.path.exists(parent := os.path.dirname(made[-1])):
         made.append(parent)

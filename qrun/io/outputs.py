@@ -11,7 +11,7 @@ from typing import IO
 
 from qrun.errors import CallError
 from qrun.io.arrays import numbered, write_npy
-from qrun.io.files import cannot, check_file, check_folder, replacing, write_files
+from qrun.io.files import cannot, check_file, check_folder, real_path, replacing, write_files
 from qrun.io.storable import storable
 from qrun.ir import Array, Model
 from qrun.ir.compound import tensors
@@ -66,7 +66,7 @@ def _same_file(first: str, second: str) -> bool:
     """Are these one regular file, or will they be? Links count as what they point to."""
     if os.path.isfile(first) and os.path.isfile(second):
         return os.path.samefile(first, second)
-    return bool(second) and not os.path.exists(first) and os.path.realpath(first) == os.path.realpath(second)
+    return bool(second) and not os.path.exists(first) and real_path(first) == real_path(second)
 
 
 def is_folder(target: str) -> bool:

@@ -52,6 +52,9 @@ def load(
         return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
         return _given(parse(model, source or "the model"), model, source, spared)
+    if not isinstance(model, (str, os.PathLike)):
+        facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(model).__name__)]
+        raise CallError("QR005", "this is no model", facts=facts)
     path = Path(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qrun.declare.frozen import frozen, replace
-from qrun.errors import TimeLimitError
+from qrun.errors import CallError, TimeLimitError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model
 from qrun.memory import Budget
@@ -189,8 +189,13 @@ class Runs:
                        budget=self.limits.budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
 
     def names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
-        """The tensors that are asked for, each once; the graph's outputs where none are."""
-        given = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+        """The tensors that are asked for, each once; the graph's outputs where none are.
+
+        Raises CallError for what are no names."""
+        given = (outputs,) if isinstance(outputs, str) else outputs or ()
+        if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+            facts = [("expected", "names of tensors, or None for the graph's outputs"), ("got", repr(outputs)[:80])]
+            raise CallError("QR005", "outputs is not usable", facts=facts)
         return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
     def prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:

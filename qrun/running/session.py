@@ -6,9 +6,11 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, get_args
+from weakref import finalize
 
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
@@ -85,6 +87,8 @@ class Session:
             raise _bad_argument("max_time", "a number of seconds, or None", max_time)
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise _bad_argument("threads", "at least 1, or None", threads)
+        if not isinstance(cache, (bool, str, os.PathLike)) or cache == "":
+            raise _bad_argument("cache", "True, False or a folder", cache)
         if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
@@ -95,15 +99,39 @@ class Session:
         self.threads = threads or usable_cpus()
         self._limits = RunLimits(max_memory, None if max_time == math.inf else max_time)
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
+        # Circles of objects would keep the threads of a dropped session until Python collects them.
+        self._end = finalize(self, self._engine.end if self._engine else int)
+        self._end.atexit = False
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
+        # Not a method, which would lead back to the session: a dropped one ends at once.
+        self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
         self._runs = self._runs_of(self.model)
         self._same = SameFeeds(self._runs, self._runs_of, self._engine is not None)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
         return f"<qrun.Session {self.model.label}: {len(self.model.nodes)} nodes, {self.backend}, {self.arith}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session's threads and give back memory and files now, but those of `model`. It cannot run any more.
+
+        A dropped session ends its threads too; files that it mapped may stay until Python next collects circles.
+        """
+        import gc
+
+        self._runs = self._same = self._runs_of = cast(Any, _Closed())
+        self._replacing.clear()
+        self._engine = None
+        self._end()
+        gc.collect()
 
     @property
     def cache_refused(self) -> str:
@@ -218,9 +246,6 @@ class Session:
                 self._replacing[replaced] = self._runs_of(self.model.settled(replaced))
             return self._replacing[replaced]
 
-    def _runs_of(self, model: Model) -> Runs:
-        return Runs(model, self._engine, self.arith, self.fuse, self._limits)
-
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
         return dict(self._runs.prepared(self._runs.names(outputs), True).reasons)
@@ -241,8 +266,12 @@ class Session:
         """
         from qrun.running.profiling import measure
 
-        if runs is not None and runs < 1:
+        if runs is not None and (not isinstance(runs, int) or runs < 1):
             raise _bad_argument("runs", "at least 1, or None", runs)
+        if not isinstance(warmup, int) or warmup < 0:
+            raise _bad_argument("warmup", "0 or more", warmup)
+        if not isinstance(seconds, (int, float)) or not seconds >= 0:
+            raise _bad_argument("seconds", "a number of seconds", seconds)
         runner = self.runner(feeds)
         return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
 
@@ -253,6 +282,21 @@ class Session:
         prepare = 2 if self._engine is not None and self.model.nodes else 0
         settle = 0.002 if self.threads > 1 else 0.0
         return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
+
+
+class _Closed:
+    """Stands where a closed session had what it ran with."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        fixes = ["run it before close(), or inside its with block", "make another Session"]
+        raise CallError("QR005", "this session is closed", fixes=fixes)
+
+    def __call__(self, *given: object) -> NoReturn:
+        self.runs  # noqa: B018  # raises
+
+
+def _runs_of(engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits, model: Model) -> Runs:
+    return Runs(model, engine, arith, fuse, limits)
 
 
 def _engine(
@@ -276,7 +320,8 @@ def _bad_argument(name: str, expected: str, got: object) -> CallError:
 
 def _no_feeds(model: Model, feeds: object, outputs: object) -> CallError:
     """The error of a call whose first argument is no dict of inputs: onnxruntime takes the inputs second."""
-    wanted = "" if feeds is None else f", {feeds!r}" if isinstance(feeds, (str, list, tuple)) else ""
+    asked = [feeds] if isinstance(feeds, str) else feeds if isinstance(feeds, (list, tuple)) else [None]
+    wanted = f", {feeds!r}" if all(isinstance(name, str) for name in asked) else ""
     turned = isinstance(outputs, Mapping)
     name = model.outputs[0].name if model.outputs else "y"
     given = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"

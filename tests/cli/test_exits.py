@@ -303,3 +303,25 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     files = [str(Path("m.onnx").resolve()), "-i", str(Path("x.npy").resolve())]
     done = subprocess.run([sys.executable, "-c", code, *files], cwd=tmp_path / "gone", capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder that is in use cannot be removed")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["check", "m.onnx"], 0),
+        (["run", "m.onnx", "-o", "out.npz"], 2),
+        (["run", "m.onnx", "-o", "out/"], 2),
+        (["run", "m.onnx", "--trace", "t.json"], 2),
+        (["report", "m.onnx", "-o", "r.html"], 2),
+        (["eval", "m.onnx", "-i", "x.npy", "-o", "out"], 2),
+        (["check", "m.onnx", "-o", "c.sarif"], 2),
+    ],
+)
+def test_nothing_is_written_into_a_folder_that_is_gone(tmp_path: Path, words: list[str], expected: int) -> None:
+    code = "import os, sys\nos.rmdir(os.getcwd())\nfrom qrun.cli import main\nsys.exit(main())"
+    (tmp_path / "gone").mkdir()
+    words = [str(Path(word).resolve()) if word in ("m.onnx", "x.npy") else word for word in words]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert done.returncode == expected, done.stderr
+    assert ("the current folder was removed" in done.stderr) == (expected == 2)

@@ -115,6 +115,10 @@ class Kernels:
             self._llvm = self._llvm or self._builder.later(codegen.begin)
         self._builder.later(lambda: [*map(self.get, specs), self._walking(isa)])
 
+    def end(self) -> None:
+        """Let the thread end that compiles ahead."""
+        self._builder.end()
+
     def foreseeing(self) -> AbstractContextManager[None]:
         """A context for requests of kernels that may not be needed:
         the thread compiles them only while it has nothing else to do."""

@@ -47,6 +47,12 @@ class Engine:
         keep_freed_memory()
         return cls(choose(isa), Kernels(ObjectCache(cache)), threads, Helpers(threads - 1) if threads > 1 else None)
 
+    def end(self) -> None:
+        """Let all threads end."""
+        self.kernels.end()
+        if self.pool is not None:
+            self.pool.end()
+
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
         """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
 

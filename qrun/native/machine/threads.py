@@ -85,6 +85,10 @@ class Helpers:
             self._start()
         return task
 
+    def end(self) -> None:
+        """Let the threads end after the calls that they were handed."""
+        self._end()
+
     def _start(self) -> None:
         with self._lock:
             if len(self._threads) < self._count:
@@ -254,6 +258,10 @@ class Builder:
             awaited.begin()
         for awaited in wanted:
             awaited.get()
+
+    def end(self) -> None:
+        """Let the thread end; what nobody has begun is made by whoever asks for it."""
+        self._helpers.end()
 
     def _next(self) -> None:
         """Make what is to be made next, if anything is left."""
