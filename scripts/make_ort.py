@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from qrun.ir.schema import MS, OPSETS
 from qrun.ir.types import BY_ONNX_NAME
 
-TARGET = Path(__file__).parents[1] / "qrun" / "rules" / "onnxruntime.txt"
+TARGET = Path(__file__).parents[1] / "qrun" / "checking" / "rules" / "onnxruntime.txt"
 OPTIONS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 SETS = sorted(MODELS.glob("**/test_data_set_*"))
 FLOAT = ("digits/float", "digits/qdq", "digits/dynamic")
-PINNED = {"onnx": "1.23.2", "onnxruntime": "1.31.1"}
+PINNED = {"onnx": "1.23.2", "onnxruntime": "1.32.0"}
 sys.path.insert(0, str(ROOT / "scripts"))
 
 Array = np.ndarray[Any, Any]

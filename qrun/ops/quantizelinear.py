@@ -56,8 +56,8 @@ def quantize_linear(
 
     Division type, to which x and y_scale are converted first: `precision`; else y_scale's type. Before opset 23:
     float32, or the half type that x has. If x or y_scale is int32 or float8e8m0 the quotient is taken as a real
-    number. ``ort`` divides in float32, whatever `precision` says; ``onnx-ref`` without `precision` in the type numpy
-    promotes to. NaN becomes the smallest integer, or the largest float6 or float4.
+    number. ``ort`` divides in float32 before opset 23; ``onnx-ref`` without `precision` in the
+    type numpy promotes to. NaN becomes the smallest integer, or the largest float6 or float4.
 
     Raises OperatorError for shapes, types and attributes that the page forbids.
     """
@@ -171,7 +171,7 @@ def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Conte
             type_name(DTYPES[precision]) if precision in DTYPES else str(precision),
             code="QR204",
         )
-    if ctx.arith == "ort":
+    if ctx.arith == "ort" and ctx.version < 23:
         return SINGLE
     if precision:
         return DTYPES[precision]

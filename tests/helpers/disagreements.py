@@ -1,7 +1,8 @@
 """One minimal model for each place where onnxruntime or onnx.reference is known to disagree with the specification.
 
 `want` is what the specification says, and what qrun must answer; REFUSED means an error of qrun's own. Identifiers:
-O for onnxruntime 1.31.1, R for onnx.reference 1.23.2 (those packages' answers differ from `want`, or crash).
+O for onnxruntime 1.31.1, R for onnx.reference 1.23.2 (those packages' answers differ from `want`, or crash);
+onnxruntime 1.32 agrees in some.
 """
 
 from __future__ import annotations

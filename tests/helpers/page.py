@@ -83,7 +83,7 @@ def pair(**more: Any) -> dict[str, Any]:
 
 
 def runtimes(*tensors: dict[str, Any], **more: Any) -> dict[str, Any]:
-    sides = [{"name": "qrun", "label": "qrun 0.1.0 (reference)"}, {"name": "ort", "label": "onnxruntime 1.31.1"}]
+    sides = [{"name": "qrun", "label": "qrun 0.1.0 (reference)"}, {"name": "ort", "label": "onnxruntime 1.32.0"}]
     return {"kind": "runtimes", "sides": sides, "equal": False, "isolate": False, "refused": None,
             "tolerance": {"lsb": 0, "rtol": 0.001, "atol": 1e-7}, "tensors": list(tensors), "outputs": list(tensors[-1:]), **more}  # fmt: skip
 

@@ -194,12 +194,3 @@ def a_node_that_nobody_reads(n: Network) -> None:
 @planted("QR118")
 def an_opset_of_com_microsoft_that_does_not_exist(n: Network) -> None:
     next(o for o in n.model.opset_import if o.domain == MS).version = 13
-
-
-def newest_that_onnxruntime_reads(n: Network) -> None:
-    n.opset(26, 13)
-
-
-@planted("QR119", form="qdq", base=newest_that_onnxruntime_reads)
-def an_opset_newer_than_onnxruntime(n: Network) -> None:
-    n.opset(27, 13)

@@ -230,7 +230,7 @@ def test_the_answer_comes_first() -> None:
     first = text.index('class="verdict"')
     assert text.index("<h1>") < first < text.index('class="tiles"')
     said = " ".join(shown(text, 'class="verdict">', "</p>").split())
-    assert said.startswith("Differs first at node 1, y (float32-multiplier), against onnxruntime 1.31.1.")
+    assert said.startswith("Differs first at node 1, y (float32-multiplier), against onnxruntime 1.32.0.")
     assert "1 error , first QR301 scale-shape." in said
     assert "41.6 ms a run; " in said
     good = html(collected(compare=runtimes(equal=True), check=check([])))
@@ -361,9 +361,9 @@ def test_times_of_another_runtime_stand_beside() -> None:
             "folded": True,
         },
     ]
-    against = {"runtime": "onnxruntime 1.31.1", "ratio": 1.234, "verdict": "faster", "groups": groups}
+    against = {"runtime": "onnxruntime 1.32.0", "ratio": 1.234, "verdict": "faster", "groups": groups}
     text = html(collected(profile=profile([node(n) for n in range(4)], against=against)))
-    assert "A run of onnxruntime 1.31.1 takes 1.23 times as long as one of qrun: qrun is faster." in text
+    assert "A run of onnxruntime 1.32.0 takes 1.23 times as long as one of qrun: qrun is faster." in text
     rows = Read(text).table("ratio")
     assert rows[0] == ["#", "node", "operator", "qrun ms", "onnxruntime ms", "ratio"]
     assert rows[1:] == [
@@ -507,14 +507,14 @@ def test_two_runtimes() -> None:
     assert rows[1][6:8] == ["3", "1"], "the largest beyond the tolerance"
     assert (rows[1][3], rows[1][10]) == ("inherited", "")
     text = " ".join(read.texts)
-    assert "31.2 dB SQNR of the outputs; 2 of 4 tensors differ, against onnxruntime 1.31.1" in text
+    assert "31.2 dB SQNR of the outputs; 2 of 4 tensors differ, against onnxruntime 1.32.0" in text
     assert "4 tensors: 2 beyond the tolerance (rtol 0.001, atol 1e-07), 1 within it, 1 the same bit for bit." in text
     assert [row[1] for row in rows] == ["y", "z"], "what the terminal counts as not equal"
     assert len(rows) == 2
     equal = " ".join(Read(html(collected(compare=runtimes(same, equal=True)))).texts)
-    assert "equal bit for bit, 1 tensor, against onnxruntime 1.31.1" in equal
+    assert "equal bit for bit, 1 tensor, against onnxruntime 1.32.0" in equal
     within = " ".join(Read(html(collected(compare=runtimes(same, close, equal=True)))).texts)
-    assert "equal within the tolerance, 2 tensors, against onnxruntime 1.31.1" in within
+    assert "equal within the tolerance, 2 tensors, against onnxruntime 1.32.0" in within
     refused = " ".join(Read(html(collected(compare=runtimes(refused="no such kernel")))).texts)
     assert "does not run the whole model: no such kernel" in refused
 

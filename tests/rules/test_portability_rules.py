@@ -29,7 +29,7 @@ CASES = {
 }
 """What is found, and the reason given."""
 FUSED_BY_ORT = ("plain", "relu", "float weights")
-"""onnxruntime 1.31.1 quantizes stored float weights of such a group itself."""
+"""onnxruntime 1.32.0 quantizes stored float weights of such a group itself."""
 
 
 def group(case: str) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ import qrun
 from qrun.checking.rules import RULES, Finding, Rule, check
 from qrun.checking.rules._rule import HEADINGS
 
-WHOLE_FILE = ("QR108", "QR110", "QR118", "QR119")
+WHOLE_FILE = ("QR108", "QR110", "QR118")
 """Rules about the file, not about a node or a tensor."""
 NOT_RUN = ("QR114",)
 """Rules about operators that qrun does not run: QR201 says so beside them."""

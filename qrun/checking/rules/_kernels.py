@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._ort import NEWEST_OPSET, Types, cpu_kernels, known_schema
+from qrun.checking.rules._ort import Types, cpu_kernels, known_schema
 from qrun.checking.rules._scope import Scope, nodes
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
@@ -25,7 +25,7 @@ def without_kernel(model: Model) -> dict[tuple[str, int, _Bound], list[tuple[Sco
     """The nodes with types that there is no kernel for, by operator, version and types."""
     missing: dict[tuple[str, int, _Bound], list[tuple[Scope, Node]]] = {}
     opset = model.opsets.get("", 0)
-    if opset > NEWEST_OPSET or model.opsets.get(MS, 1) != 1:
+    if model.opsets.get(MS, 1) != 1:
         return missing
     served: set[Hashable] = set()
     for scope, node in nodes(model):

@@ -16,9 +16,6 @@ from qrun.ir.schema import DOMAINS, MS, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops import find
 
-NEWEST_OPSET = 26
-NEWEST_IR = 13
-"""What this version of onnxruntime reads; it refuses newer ones."""
 PUBLISHED_IR = 14
 """The last version that onnx.proto of onnx 1.23 has."""
 
@@ -44,7 +41,7 @@ class OrtKernels:
 
 
 def runtime() -> str:
-    """``onnxruntime 1.31.1``."""
+    """``onnxruntime 1.32.0``."""
     return _lines()[0]
 
 

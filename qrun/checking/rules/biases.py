@@ -17,7 +17,7 @@ from qrun.ops import Bias, bias
 
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
 ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
-"""Within these of x_scale * w_scale, onnxruntime 1.31.1 still fuses a Conv; measured."""
+"""Within these of x_scale * w_scale, onnxruntime 1.32.0 still fuses a Conv; measured."""
 
 
 @rule(

@@ -51,7 +51,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
     Why is this bad?
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes,
         which may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's
-        reasons, and onnxruntime 1.31.1 has the same, except that it quantizes stored float weights itself.
+        reasons, and onnxruntime 1.32.0 has the same, except that it quantizes stored float weights itself.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
@@ -87,7 +87,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
 def _why_float(model: Model, node: Node, reason: str) -> str:
     stored = [name for name in node.inputs[1:] if name in model.constants and model.constants[name].dtype.kind == "f"]
     if stored and node.op_type in ("Conv", "Gemm", "MatMul") and "dequantized" in reason:
-        itself = f"onnxruntime 1.31.1 may quantize {stored[0]} itself"
+        itself = f"onnxruntime 1.32.0 may quantize {stored[0]} itself"
         return f"{itself}, and then computes something else than the model says."
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
@@ -159,7 +159,7 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
     """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
 
     Why is this bad?
-        onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and neither does qrun: the
+        onnxruntime 1.32.0 makes no integer operator of such a group on its CPU provider, and neither does qrun: the
         model is computed in float with roundings in between. The result is right, the speed is that of float or less.
 
     Bad
@@ -223,7 +223,7 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
     """One DequantizeLinear is read by several nodes. One finding per graph.
 
     Why is this bad?
-        qrun and onnxruntime 1.31.1 give each reader its own, so nothing is lost with them. Compilers that look for a
+        qrun and onnxruntime 1.32.0 give each reader its own, so nothing is lost with them. Compilers that look for a
         group of nodes whose inner tensors have one reader find none here and run the readers in float.
 
     Bad

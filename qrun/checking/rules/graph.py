@@ -88,7 +88,7 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
     """Two nodes of a graph have the same name. One finding for each name.
 
     Why is this bad?
-        Names of nodes are unique within a graph. onnxruntime 1.31.1 refuses the model ("two nodes with same node
+        Names of nodes are unique within a graph. onnxruntime 1.32.0 refuses the model ("two nodes with same node
         name"), onnx.checker does not look. Lists such as nodes_to_exclude of a quantizer hit both nodes.
 
     Bad

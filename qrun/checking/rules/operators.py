@@ -120,7 +120,7 @@ def input_count(model: Model) -> Iterator[Finding]:
 def unknown_operator(model: Model) -> Iterator[Finding]:
     """A node names an operator that its domain does not have at this opset. One finding for each operator.
 
-    ai.onnx is judged by the opset, com.microsoft by onnxruntime 1.31.1. Other domains are custom, and not judged.
+    ai.onnx is judged by the opset, com.microsoft by onnxruntime 1.32.0. Other domains are custom, and not judged.
 
     Why is this bad?
         No runtime can run the node. onnx.checker accepts any operator of com.microsoft.

@@ -1,4 +1,4 @@
-"""Valid models that onnxruntime does not run: too new, without a CPU kernel, or in a form that it refuses."""
+"""Valid models that onnxruntime does not run: without a CPU kernel, or in a form that it refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from qrun.checking.rules._forms import expected_shape
 from qrun.checking.rules._kernels import there_are, without_kernel
-from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, PUBLISHED_IR, runtime
+from qrun.checking.rules._ort import runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, ints, known, nodes
 from qrun.checking.rules._window import CONVS, auto_pad
@@ -18,54 +18,13 @@ from qrun.ops import quantizers
 
 
 @rule(
-    "QR119",
-    "warning",
-    spec="https://onnxruntime.ai/docs/reference/compatibility.html",
-    fix="onnx.version_converter.convert_version to an older opset, or write the model for it",
-)
-def newer_than_runtime(model: Model) -> Iterator[Finding]:
-    """The opset or the IR version is newer than onnxruntime 1.31.1 reads,
-    which is ai.onnx up to 26 and IR versions up to 13.
-
-    Why is this bad?
-        The model is valid, but onnxruntime refuses to load it ("official support for domain ai.onnx is till opset 26",
-        "Unsupported model IR version").
-
-    Bad
-        <ir_version: 13, opset_import: ["" : 27]>
-        main (float[2] x) => (float[2] y)
-        {
-            y = Relu(x)
-        }
-
-    Good
-        <ir_version: 13, opset_import: ["" : 26]>
-        main (float[2] x) => (float[2] y)
-        {
-            y = Relu(x)
-        }
-    """
-    opset = model.opsets.get("", 0)
-    found = [f"opset {opset}"] if opset > NEWEST_OPSET else []
-    if NEWEST_IR < model.ir_version <= PUBLISHED_IR:
-        found.append(f"IR version {model.ir_version}")
-    if found:
-        yield Finding(
-            f"{runtime()} does not read {' and '.join(found)}",
-            expected=f"opset {NEWEST_OPSET} and IR version {NEWEST_IR} at most",
-            got=f"opset {opset}, IR version {model.ir_version}",
-            why=f"{runtime()} reads ai.onnx up to {NEWEST_OPSET} and IR versions up to {NEWEST_IR}.",
-        )
-
-
-@rule(
     "QR217",
     "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
     fix="choose types that it has kernels for, such as uint8 activations, or put a Cast around the node",
 )
 def no_cpu_kernel(model: Model) -> Iterator[Finding]:
-    """The types are legal, but the CPU provider of onnxruntime 1.31.1 has no kernel for them.
+    """The types are legal, but the CPU provider of onnxruntime 1.32.0 has no kernel for them.
 
     One finding for each operator and combination of types. Known cases: QLinearConv and QLinearMatMul run uint8
     activations with any 8-bit weights, or int8 throughout, and nothing else; QuantizeLinear of int32 or bfloat16;
@@ -129,11 +88,11 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
     fix="write the form that onnxruntime takes",
 )
 def refused_by_ort(model: Model) -> Iterator[Finding]:
-    """The specification allows the form of a node, but onnxruntime 1.31.1 refuses it on the CPU, or crashes.
+    """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
 
     These are: one zero point per row of a, or per output channel of ConvInteger; auto_pad SAME with dilations; a pool
-    whose pads are as large as its kernel; x and scale of different types in QuantizeLinear; zero points that are
-    optional in com.microsoft and left out.
+    whose pads are as large as its kernel; zero points that are optional in com.microsoft and left out; x and scale of
+    different types in QuantizeLinear (fixed in 1.32).
 
     Why is this bad?
         Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
@@ -155,16 +114,19 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
     """
     for scope, node in nodes(model, _JUDGES):
         judges = _JUDGES.get((node.domain, node.op_type), ())
-        found = next((f for f in (judge(scope, node) for judge in judges) if f is not None), None)
-        if found is not None:
+        judged = ((judge, judge(scope, node)) for judge in judges)
+        judge, found = next(((judge, f) for judge, f in judged if f is not None), (None, None))
+        if judge is not None and found is not None:
             place, got, expected = found
+            fixed = _FIXED.get(judge)
+            who = f"onnxruntime before {fixed}" if fixed else runtime()
             given = 0 <= place < len(node.inputs) and node.inputs[place]
             yield Finding(
-                f"{runtime()} refuses {node.op} with {got}",
+                f"{who} refuses {node.op} with {got}",
                 **scope.at(node, f"{node.inputs[place]} (input {place})" if given else ""),
                 expected=expected,
                 got=got,
-                why=f"{node.op}-{node.version} allows it; {runtime()} does not on the CPU.",
+                why=f"{node.op}-{node.version} allows it; {who} does not on the CPU.",
             )
 
 
@@ -211,6 +173,8 @@ def _mixed_types(scope: Scope, node: Node) -> tuple[int, str, str] | None:
     return 1, f"x {types[0]} and y_scale {types[1]}", "x and y_scale of one type"
 
 
+_FIXED: Mapping[Judge, str] = {_mixed_types: "1.32"}
+"""The first version that takes the form."""
 _JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
     ("", "ConvInteger"): (_one_value(3, "w_zero_point"), _same_and_dilations),
     ("", "MatMulInteger"): (_one_value(2, "a_zero_point"),),
