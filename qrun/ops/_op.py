@@ -13,6 +13,7 @@ from qrun.declare.frozen import declared
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
 from qrun.ir.schema import FORMER, MS, OWN, Formal, Schema, schema
+from qrun.ir.types import DTYPES
 from qrun.ops._context import (
     Context,
     bad_attribute,
@@ -45,6 +46,8 @@ from qrun.ops._signature import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 Shape = tuple[int, ...]
@@ -197,6 +200,18 @@ class OpDef:
     @cached_property
     def _declared(self) -> tuple[Formal, ...]:
         return formals_of(self.inputs, self.types)
+
+    def result_types(
+        self, version: int, inputs: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
+    ) -> tuple[np.dtype[Any] | None, ...]:
+        """The element types of the outputs that output_dtype, or onnx.defs with these types of the inputs, states;
+        None where neither does. Empty for an operator that onnx.defs lacks."""
+        known: Schema | None = None if self.types else schema(self.domain, self.op_type, version)
+        if known is None:
+            return ()
+        bound = {f.variable: t for f, t in zip(known.inputs, inputs, strict=False) if t is not None}
+        stated = DTYPES.get(attributes.get("output_dtype", 0))
+        return tuple(stated or bound.get(out.variable) for out in known.outputs)
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""

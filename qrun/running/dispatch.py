@@ -241,8 +241,10 @@ class NativeKernels:
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[])
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = self._attributes.once(step.node.index, lambda: _attributes(step))
+        types = [None if x is None else x.dtype for x in inputs]
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
-                               lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node))  # fmt: skip
+                               lambda args, seen: definition(*args, **attributes, ctx=seen), self._memo_of(step.node),
+                               results=definition.result_types(step.node.version, types, attributes))  # fmt: skip
         try:
             narrow = None if isinstance(definition.lowering, EveryType) else narrow_type(inputs)
             kernel = narrow_kernel(definition.lowering, site, narrow) if narrow else definition.lowering(site)

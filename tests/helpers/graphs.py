@@ -4,7 +4,7 @@
 with the reference backend, node by node and as a program, with one to three threads. An x86 instruction set that this
 CPU lacks is emulated, if it has AVX2. Memory that nobody has written to holds poison. Two in five graphs have axes
 without elements and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says; one in four has many
-products of floats, one in six float16 and bfloat16.
+products of floats, one in six float16 and bfloat16, one in nine codes of 16 bits with scales of 16 bits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import onnx.defs
 from onnx import TensorProto, helper, numpy_helper
 
 from helpers.models import make_model
+from qrun.ir.types import NUMBERS
 
 MS = "com.microsoft"
-OPSET = 17
+OPSET, CODED_OPSET = 17, 23
 F = np.float32
 NARROW = {np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 PROTO = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
@@ -49,6 +50,7 @@ class Graph:
     `replaceable` constants are inputs too.
 
     narrow: the type of floats between quantized tensors, if that is not float32.
+    opset:  a newer one for what only it has.
     """
 
     rng: np.random.Generator
@@ -57,6 +59,7 @@ class Graph:
     values: list[Value] = field(default_factory=list)
     replaceable: list[onnx.ValueInfoProto] = field(default_factory=list)
     narrow: np.dtype[Any] | None = None
+    opset: int = OPSET
 
     def name(self) -> str:
         return f"t{len(self.nodes)}_{len(self.tensors)}"
@@ -65,7 +68,8 @@ class Graph:
         name, held = f"c{len(self.tensors)}", np.asarray(array)
         if self.narrow and held.dtype == F:
             held = held.astype(self.narrow)
-            self.tensors.append(helper.make_tensor(name, NARROW[self.narrow], held.shape, held.tobytes(), raw=True))
+        if held.dtype in NARROW:
+            self.tensors.append(helper.make_tensor(name, NARROW[held.dtype], held.shape, held.tobytes(), raw=True))
         else:
             self.tensors.append(numpy_helper.from_array(held, name))
         return name
@@ -134,6 +138,11 @@ def coupled(seed: int) -> bool:
     return seed % 7 == 1
 
 
+def coded(seed: int) -> bool:
+    """Whether the graph of this seed may have many codes of 16 bits, with scales of 16 bits too."""
+    return seed % 9 == 5
+
+
 def random_graph(seed: int) -> onnx.ModelProto:
     """3 to 12 quantized operators after the quantization of a float input."""
     from helpers import graphs_empty, graphs_products
@@ -147,6 +156,8 @@ def random_graph(seed: int) -> onnx.ModelProto:
     )
     kinds += graphs_products.KINDS if coupled(seed) else ()
     kinds += (narrow,) * 12 if short(seed) else ()
+    if coded(seed):
+        graph.opset, kinds = CODED_OPSET, (*kinds, *(long_codes,) * 8)
     shape = (
         int(rng.choice([1, 1, 2])),
         int(rng.choice([1, 3, 4, 7, 16, 24])),
@@ -169,7 +180,7 @@ def model_of(graph: Graph, shape: tuple[int, ...]) -> onnx.ModelProto:
     last = graph.real(ends[-1])
     outputs.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape), *graph.replaceable]
-    return make_model(graph.nodes, inputs, outputs, graph.tensors, opset=OPSET)
+    return make_model(graph.nodes, inputs, outputs, graph.tensors, opset=graph.opset)
 
 
 def conv(g: Graph, qdq: bool) -> None:
@@ -451,7 +462,9 @@ def floats(g: Graph, qdq: bool) -> None:
             scale = [g.constant(rng.normal(1, 0.2, shape[-1]).astype(F))] if op == "LayerNormalization" else []
             axis = -1 if op == "LayerNormalization" else int(rng.integers(0, len(shape)))
             reduces = op.startswith("Reduce")
-            real = g.node(op, [real, *scale], **({"axes": [axis]} if reduces else {"axis": axis}))
+            along = [g.constant(np.array([axis]))] if reduces and g.opset > OPSET else []
+            options = {} if along else {"axes": [axis]} if reduces else {"axis": axis}
+            real = g.node(op, [real, *scale, *along], **options)
             shape = tuple(1 if place == axis and reduces else n for place, n in enumerate(shape))
         elif kind == "choice":
             test = str(rng.choice(["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]))
@@ -553,6 +566,24 @@ def takes_bfloat16(node: onnx.NodeProto) -> bool:
     if node.domain or node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return True
     return "tensor(bfloat16)" in onnx.defs.get_schema(node.op_type, OPSET).inputs[0].types
+
+
+def long_codes(g: Graph, qdq: bool) -> None:
+    """Codes of 16 bits, dequantized by scales of all floats into floats of all types."""
+    v, rng = g.pick(), g.rng
+    if v is None:
+        return
+    code = np.dtype((np.uint16, np.int16, v.dtype)[int(rng.integers(0, 3))])
+    scale, zero = F(rng.choice([2.0**-9, 0.0037])), np.asarray(rng.integers(0, 100), code)
+    codes = g.node("QuantizeLinear", [g.real(v), g.constant(scale), g.constant(zero)])
+    kinds = [np.dtype(F), *NARROW]
+    of_scale, made = (kinds[int(rng.integers(0, 3))] for _ in range(2))
+    states = {} if made == of_scale and rng.random() < 0.5 else {"output_dtype": NUMBERS[made]}
+    real = g.node("DequantizeLinear", [codes, g.constant(scale.astype(of_scale)), g.constant(zero)], **states)
+    if rng.random() < 0.3:
+        real = g.node("Mul", [real, real])
+    real = g.node("Cast", [real], to=TensorProto.FLOAT) if made != F or rng.random() < 0.3 else real
+    g.quantize(real, v.shape, *g.parameters(0.02))
 
 
 def dynamic(g: Graph, qdq: bool) -> None:

@@ -267,3 +267,35 @@ def test_other_floats_beside_narrow_ones_are_left_to_the_reference() -> None:
     model, feeds = node_model("LayerNormalization", [x, scale], opset=16, outputs=[np.float32], constants=[1])
     want = qrun.Session(model, backend="reference").run(feeds)
     assert_equal(qrun.Session(model, cache=OBJECTS).run(feeds)["y0"], want["y0"])
+
+
+@pytest.mark.parametrize("code", [np.uint16, np.int16, np.uint8, np.int8], ids=lambda t: np.dtype(t).name)
+@narrow_types
+def test_dequantize_makes_the_type_that_it_states(dtype: np.dtype[Any], code: type) -> None:
+    """A narrow scale does not round what output_dtype states to be float32; without output_dtype it does."""
+    info = np.iinfo(code)
+    x = np.linspace(info.min, info.max, 1000).astype(code)
+    for scale in (np.array(1, dtype), np.array(0.37, dtype)):
+        inputs = [x, scale, np.array(3, code)]
+        exact = (x.astype(np.int64) - 3) * np.float64(scale)
+        for stated, made in ((TensorProto.FLOAT, np.dtype(np.float32)), (0, dtype)):
+            more = {"output_dtype": stated} if stated else {}
+            model, feeds = node_model("DequantizeLinear", inputs, more, opset=23, outputs=[made], constants=[1, 2])
+            session = same_runs(model, feeds)
+            with np.errstate(over="ignore"):
+                want = exact.astype(np.float32).astype(made)
+            assert_equal(session.run(feeds)["y0"], want, str(stated))
+            assert not stated or not elsewhere(session)
+
+
+@narrow_types
+def test_a_fed_narrow_scale_gives_the_same_in_every_run(dtype: np.dtype[Any]) -> None:
+    """Runs that feed the same scale again take it for a constant: of the same float32 values as before."""
+    inputs = [np.array([2999, 30001], np.uint16), np.array(1, dtype)]
+    made = np.dtype(np.float32)
+    model, feeds = node_model("DequantizeLinear", inputs, {"output_dtype": 1}, opset=23, outputs=[made])
+    model.graph.node.append(helper.make_node("Cast", ["y0"], ["whole"], to=TensorProto.INT32))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("whole", TensorProto.INT32, None))
+    session = qrun.Session(model, cache=OBJECTS)
+    for _ in range(6):
+        assert session.run(feeds)["whole"].tolist() == [2999, 30001]

@@ -89,6 +89,7 @@ class LoweringContext:
     reference:  (inputs, context) to what the reference kernel makes, with these attributes.
     memo:       what earlier kernels of this node made of the same constants, for other shapes.
     narrow:     float16 or bfloat16, the node's type, if its inputs of that type are given as float32; else None.
+    results:    the types of the outputs, as far as the operator's declaration states them.
     """
 
     engine: Engine
@@ -100,6 +101,7 @@ class LoweringContext:
     reference: Callable[[Inputs, Context], Any]
     memo: Memo = field(default_factory=Memo)
     narrow: np.dtype[Any] | None = None
+    results: tuple[np.dtype[Any] | None, ...] = ()
 
     def given(self, kind: type[T]) -> T:
         """The inputs as the operator's record of them."""

@@ -1,7 +1,8 @@
 """Native lowerings of float16 and bfloat16: those of float32, on the same numbers, with results rounded to the type.
 
-A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results. Between
-two such nodes of a program both steps fall away (native/plan/chains.py).
+A node's kernel widens its operands, works on float32 whose numbers are of the type, and narrows its results, unless
+they are float32 by the operator's declaration. Between two such nodes of a program both steps fall away
+(native/plan/chains.py).
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
 def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
     """The kernel of a node that has inputs of this type. Raises Declined, and what the lowering raises.
 
-    Where float32 does not serve, the lowering gets the node as it is: it declines with a reason, or has a kernel.
+    Results of which the operator's declaration states that they are float32 stay so. Where float32 does not serve, the
+    lowering gets the node as it is: it declines with a reason, or has a kernel.
     """
-    if any(x is not None and x.dtype in (*NARROW, FLOAT) and x.dtype != dtype for x in site.inputs):
+    given = {x.dtype for x in site.inputs if x is not None}
+    results = set(site.results).intersection((*NARROW, FLOAT)) or {dtype}
+    if not given.isdisjoint({*NARROW, FLOAT} - {dtype}) or len(results) > 1:
         return lowering(site)
+    rounds = FLOAT not in results
     ctx = replace(site.ctx, claims=[], observations=[])
     try:
-        kernel = lowering(_wide(site, ctx, dtype))
+        kernel = lowering(_wide(site, ctx, dtype, rounds))
     except QrunError:
         return lowering(site)
-    operations = [stage.operation.narrowed(dtype) for stage in kernel.stages]
+    operations = [stage.operation.narrowed(dtype) if rounds else stage.operation for stage in kernel.stages]
     if not operations or kernel.plain is not None or any(operation is None for operation in operations):
         return lowering(site)
     made = [replace(s, operation=o) for s, o in zip(kernel.stages, operations, strict=True) if o is not None]
@@ -51,7 +56,7 @@ def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any
     if site.ctx.claims is not None:
         site.ctx.claims.extend(ctx.claims or ())
     shown = [stage.operation for stage in made] if kernel.shown else []
-    return staged_kernel(site, _between(site, dtype, made), shown, kernel.complete)
+    return staged_kernel(site, _between(site, dtype, made, rounds), shown, kernel.complete)
 
 
 def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
@@ -69,8 +74,9 @@ def narrowing_kernel(site: LoweringContext, dtype: np.dtype[Any]) -> NativeKerne
     return staged_kernel(site, stages, [packed], ALWAYS)
 
 
-def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any]) -> LoweringContext:
-    """The node as one of float32: constants of the same numbers, and zeros for what differs from run to run."""
+def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any], rounds: bool) -> LoweringContext:
+    """The node as one of float32: constants of the same numbers, and zeros for what differs from run to run.
+    rounds: its results are rounded to the type."""
 
     def wide(place: int, x: Any) -> Any:
         if x is None or x.dtype != dtype:
@@ -87,11 +93,12 @@ def _wide(site: LoweringContext, ctx: Context, dtype: np.dtype[Any]) -> Lowering
         return made.astype(FLOAT) if isinstance(made, np.ndarray) and made.dtype == dtype else made
 
     inputs = tuple(wide(place, x) for place, x in enumerate(site.inputs))
-    return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype)
+    return replace(site, inputs=inputs, ctx=ctx, reference=reference, narrow=dtype if rounds else None)
 
 
-def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage]) -> list[Stage]:
-    """The stages, between stages that widen the inputs that they read and stages that narrow their outputs."""
+def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage], rounds: bool) -> list[Stage]:
+    """The stages, between stages that widen the inputs that they read and, if `rounds`, stages that narrow their
+    outputs."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
@@ -110,7 +117,7 @@ def _between(site: LoweringContext, dtype: np.dtype[Any], stages: Sequence[Stage
     made, after = [], []
     for stage in stages:
         output, result = stage.output, stage.operation.result
-        if isinstance(output, int) and result.dtype == FLOAT:
+        if rounds and isinstance(output, int) and result.dtype == FLOAT:
             after.append(
                 Stage(turned(f"to_{_SHORT[dtype.name]}", Operand(result.shape, FLOAT)), (f"made {output}",), output)
             )
