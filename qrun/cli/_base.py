@@ -48,7 +48,7 @@ COMMANDS = {
 class Call:
     """One call of the program, shared between a command and `main`, which prints what went wrong.
 
-    assumed: sizes of inputs that were taken as 1, which a node may refuse.
+    assumed: free axes of random inputs, for which qrun chose sizes. fits: whether the model takes them.
     """
 
     argv: list[str] = field(default_factory=list)
@@ -57,6 +57,7 @@ class Call:
     verbose: int = 0
     color: str = "auto"
     assumed: tuple[str, ...] = ()
+    fits: bool = True
 
 
 class _Limited:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from qrun.declare.frozen import frozen
 
 if TYPE_CHECKING:
     from qrun.io.inputs import Feeds
-    from qrun.ir import Model
+    from qrun.ir import Array, Model
+    from qrun.memory import Deadline
     from qrun.peers import Peer
     from qrun.report.screen import Out
     from qrun.running.session import RunResult, Session
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 KEEPING = (None, "native")
 OWN = (*KEEPING, "reference")
+TRIALS = 4.0
+"""Seconds in which sizes of random inputs are tried; those that are not refused by then are taken."""
 
 
 @frozen
@@ -63,13 +67,19 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     refused = getattr(session, "cache_refused", "")
     if refused:
         out.note(f"compiled kernels are not kept: {refused}")
-    feeds = read_feeds(model, options, out)
+    feeds = read_feeds(model, options, out, session=session)
     data = source if isinstance(source, bytes) else None
     return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
 
 
-def read_feeds(model: Model, options: Mapping[str, Any], out: Out, specs: Sequence[str] | None = None) -> Feeds:
-    """The inputs; notes go to stderr. specs: in place of all that were given with -i."""
+def read_feeds(
+    model: Model,
+    options: Mapping[str, Any],
+    out: Out,
+    specs: Sequence[str] | None = None,
+    session: Session | Peer | None = None,
+) -> Feeds:
+    """The inputs; notes go to stderr. specs: in place of all that were given with -i. session: made for this model."""
     from qrun.io.inputs import read_inputs
 
     feeds = read_inputs(
@@ -79,12 +89,35 @@ def read_feeds(model: Model, options: Mapping[str, Any], out: Out, specs: Sequen
         random=options["random"],
         seed=options["seed"],
         max_memory=options["max_memory"],
+        refuses=_refuses(model, session),
     )
     out.notes(feeds.notes)
     call: Call | None = click.get_current_context().find_object(Call)
     if call is not None:
-        call.assumed = feeds.assumed
+        call.assumed, call.fits = feeds.assumed, feeds.fits
     return feeds
+
+
+def _refuses(model: Model, session: Session | Peer | None) -> Callable[[Mapping[str, Array]], bool]:
+    """Whether the model cannot run with some feeds, as far as trials tell in TRIALS seconds."""
+
+    @cache
+    def own() -> tuple[Session | None, Deadline]:
+        from qrun.errors import QrunError
+        from qrun.memory import Deadline
+        from qrun.running.session import Session
+
+        native = session if isinstance(session, Session) and session.backend == "native" else None
+        try:
+            return native or Session(model), Deadline(TRIALS)
+        except QrunError:  # another runtime may have the operators that qrun lacks
+            return None, Deadline(TRIALS)
+
+    def refuses(feeds: Mapping[str, Array]) -> bool:
+        trying, deadline = own()
+        return trying is not None and not deadline.passed and trying.refuses(feeds, deadline)
+
+    return refuses
 
 
 def _load(model: str | bytes, source: str, kept: bool) -> Model:

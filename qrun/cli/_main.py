@@ -98,7 +98,7 @@ def _run(call: Call) -> int:
         return end.exit_code
     except QrunError as error:
         if call.assumed and isinstance(error, OperatorError):
-            error.fixes = (_other_sizes(call.assumed), *error.fixes[:1])
+            error.fixes = (_other_sizes(call.assumed, call.fits), *error.fixes[:1])
         return _fail(call, error)
     except click.ClickException as error:
         return _fail(call, usage_error(call, error))
@@ -122,12 +122,12 @@ def _run(call: Call) -> int:
         return _bug(call, error)
 
 
-def _other_sizes(assumed: Sequence[str]) -> str:
-    """What to type where a node refuses sizes that were taken as 1."""
+def _other_sizes(assumed: Sequence[str], fits: bool) -> str:
+    """What to type where a node refuses random inputs. fits: the sizes that qrun chose seemed to fit."""
     from shlex import quote
 
-    options = " ".join(f"--shape {quote(f'{name}=16')}" for name in assumed[:3])
-    return f"give {'it another size' if len(assumed) == 1 else 'them other sizes'} than 1, such as {options}"
+    options = " ".join(f"--shape {quote(f'{name}=SIZE')}" for name in assumed[:3])
+    return f"{'other sizes, or -i with real inputs' if fits else 'the sizes that the model needs'}: {options}"
 
 
 def _complete_shell(group: click.Group) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -44,8 +44,8 @@ class Feeds:
 
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
-    symbols: sizes of dimensions that were given or assumed. assumed: those that were taken as 1,
-    as nothing says how large they are.
+    symbols: sizes of dimensions that were given or assumed. assumed: those that qrun chose, as nothing says how large
+    they are. fits: False where the model refuses all sizes that were tried for them.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -53,6 +53,7 @@ class Feeds:
     notes: list[str] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
+    fits: bool = True
 
 
 @changeable
@@ -240,10 +241,12 @@ def read_inputs(
     seed: int = 0,
     max_memory: int | None = None,
     stdin: IO[bytes] | None = None,
+    refuses: Callable[[Mapping[str, Array]], bool] = lambda feeds: False,
 ) -> Feeds:
     """Feeds for a model from ``--inputs``, ``--shape``, ``--random`` and ``--seed``.
 
-    No spec at all means random data for every input. Raises CallError for anything that does not fit.
+    No spec at all means random data for every input. refuses: whether the model cannot run with some feeds; free axes
+    of random inputs then get other sizes. Raises CallError for anything that does not fit.
     """
     stream = stdin if stdin is not None else sys.stdin.buffer if sys.stdin is not None else None
     free = available() if max_memory is None else None
@@ -257,13 +260,14 @@ def read_inputs(
     if missing:
         from qrun.io.randoms import random_feeds
 
-        made = random_feeds(model, missing, checked, sizes, seed, budget)
+        made = random_feeds(model, missing, checked, sizes, seed, budget, refuses)
         arrays = {**checked, **made.arrays}
         feeds.arrays = {v.name: arrays[v.name] for v in model.inputs} | checked
         feeds.sources |= made.sources
         feeds.notes.append(made.note)
         feeds.symbols |= made.sizes
-        feeds.assumed = tuple(name for name, size in made.sizes.items() if size == 1)
+        feeds.assumed = tuple(name for name, size in made.sizes.items() if size != 1) or tuple(made.sizes)
+        feeds.fits = made.fits
     return feeds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, MemoryLimitError
 from qrun.io.feeds import FULL
+from qrun.io.freesizes import Axes, kinds, tries
 from qrun.io.sizes import Sizes
 from qrun.io.wholes import Wholes
 from qrun.ir import Array, Model, TensorType
@@ -21,6 +22,9 @@ from qrun.ir.types import describe, integer_range, sizes_text, type_name
 from qrun.memory import Budget
 from qrun.shapes import MOST_AXES
 
+Refuses = Callable[[Mapping[str, Array]], bool]
+"""Whether the model cannot run with these feeds, as far as shapes tell."""
+
 _SHOWN = 4
 """How many inputs a note names."""
 
@@ -28,12 +32,13 @@ _SHOWN = 4
 @frozen
 class RandomFeeds:
     """Arrays by input; the sizes that axes took for want of one, by their names; and the inputs that are not random,
-    but say that all of the others counts."""
+    but say that all of the others counts. fits: False where the model refuses all sizes that were tried."""
 
     arrays: dict[str, Array]
     sizes: dict[str, int]
     full: tuple[str, ...]
     seed: int
+    fits: bool = True
 
     @property
     def sources(self) -> dict[str, str]:
@@ -55,15 +60,22 @@ class RandomFeeds:
 
 
 def random_feeds(
-    model: Model, wanted: Sequence[TensorType], given: Mapping[str, Array], sizes: Sizes, seed: int, budget: Budget
+    model: Model,
+    wanted: Sequence[TensorType],
+    given: Mapping[str, Array],
+    sizes: Sizes,
+    seed: int,
+    budget: Budget,
+    refuses: Refuses = lambda feeds: False,
 ) -> RandomFeeds:
     """Random arrays for the `wanted` inputs, but for those that say how much of others counts, of which all does.
 
     A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
     [0.5, 1.5), integers of 8 bits or fewer full range, others 0 or 1 (safe as indices), as booleans. Values depend only
-    on the seed and the input's place. Lengths are full, masks 1. A free axis is 1 long; that of a mask of places as
-    long as the past and what comes new, and one called a sum of others as long as these. Raises CallError for text and
-    an unknown type or rank, MemoryLimitError.
+    on the seed and the input's place. Lengths are full, masks 1. Free axes take the first sizes of
+    `freesizes.tries` with which the model does not refuse its feeds, or the first of all; that of a mask of places is
+    as long as the past and what comes new, and one called a sum of others as long as these. Raises CallError for text
+    and an unknown type or rank, MemoryLimitError.
     """
     symbols = dict(sizes.symbols)
     for value in (*model.inputs, *model.defaults):
@@ -71,9 +83,51 @@ def random_feeds(
             pairs = zip(value.shape, given[value.name].shape, strict=False)
             symbols |= {want: got for want, got in pairs if isinstance(want, str)}
     known = {v.name: sizes.shapes[v.name] for v in wanted if v.name in sizes.shapes}
-    wholes = Wholes(model, symbols, {**{name: array.shape for name, array in given.items()}, **known})
-    unset = _free_sizes(wanted, symbols, wholes)
-    symbols |= unset
+    shapes = {**{name: array.shape for name, array in given.items()}, **known}
+    tensors = [_tensor_of(value) for value in wanted if value.name not in shapes]
+    axes = [(v, own) for v, own in [(v, v.sizes) for v in tensors] if str in map(type, own)]
+    free = frozenset(d for _, own in axes for d in own if isinstance(d, str) and d not in symbols)
+
+    def drawn(chosen: Mapping[str, int]) -> RandomFeeds:
+        wholes = Wholes(model, {**symbols, **chosen}, shapes)
+        own = _fitted(axes, symbols, chosen, wholes)
+        every = {**symbols, **own}
+        return _drawn(model, wanted, sizes.shapes, replace(wholes, symbols=every), seed, budget.aside(), own)
+
+    return _first(map(drawn, tries(kinds(axes, free))), lambda made: refuses({**given, **made.arrays}))
+
+
+def _first(ways: Iterator[RandomFeeds], refused: Callable[[RandomFeeds], bool]) -> RandomFeeds:
+    """The first of the ways that is not refused, and fits into memory; where none is, the first that does."""
+    first: RandomFeeds | None = None
+    excess: MemoryLimitError | None = None
+    while True:
+        try:
+            made = next(ways, None)
+        except MemoryLimitError as error:
+            excess = excess or error
+            continue
+        if made is None:
+            break
+        first = first or made
+        if (set(made.sizes.values()) <= {1} and made is first) or not refused(made):
+            return made
+    if first is None:
+        assert excess is not None
+        raise excess
+    return replace(first, fits=False)
+
+
+def _drawn(
+    model: Model,
+    wanted: Sequence[TensorType],
+    shapes: Mapping[str, tuple[int, ...]],
+    wholes: Wholes,
+    seed: int,
+    budget: Budget,
+    own: dict[str, int],
+) -> RandomFeeds:
+    """Random arrays of these shapes, or with the sizes that `wholes` knows; `own` are those that nothing set."""
     made: dict[str, Array] = {}
     full: list[str] = []
     places = {v.name: place for place, v in enumerate(model.inputs)}
@@ -81,9 +135,9 @@ def random_feeds(
         rng = np.random.default_rng([seed, places[value.name]])
 
         def tensor(value: TensorType, rng: np.random.Generator = rng) -> Array:
-            shape = sizes.shapes.get(value.name)
+            shape = shapes.get(value.name)
             if shape is None:
-                shape = _sizes_of(model, value, symbols)
+                shape = _sizes_of(model, value, wholes.symbols)
             if len(shape) > MOST_AXES:
                 raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
             if value.dtype is None:
@@ -100,19 +154,20 @@ def random_feeds(
 
         made[value.name] = _value(model, value, tensor)
         budget.hold(made[value.name])
-    return RandomFeeds(made, unset, tuple(full), seed)
+    return RandomFeeds(made, own, tuple(full), seed)
 
 
-def _free_sizes(wanted: Sequence[TensorType], symbols: Mapping[str, int], wholes: Wholes) -> dict[str, int]:
-    """The sizes of axes that nothing sets."""
-    tensors = [_tensor_of(value) for value in wanted if value.name not in wholes.shapes]
-    axes = [(v, v.sizes) for v in tensors]
-    free = [(v, size) for v, own in axes for size in own if isinstance(size, str) and size not in symbols]
-    made = {size: 1 for _, size in free}
+def _fitted(
+    axes: Sequence[Axes], symbols: Mapping[str, int], chosen: Mapping[str, int], wholes: Wholes
+) -> dict[str, int]:
+    """The sizes of the free axes as chosen, but for those that follow from others."""
     inputs = Counter(size for _, own in axes for size in set(own))
-    for value, size in free:
-        alone = size == value.sizes[-1] and inputs[size] == 1
-        made[size] = _sum(size, {**symbols, **made}) or (wholes.total(value) if alone else None) or made[size]
+    made = dict(chosen)
+    for value, own in axes:
+        for size in own:
+            if isinstance(size, str) and size in made:
+                alone = size == own[-1] and inputs[size] == 1
+                made[size] = _sum(size, {**symbols, **made}) or (wholes.total(value) if alone else None) or made[size]
     return made
 
 

@@ -15,6 +15,7 @@ from qrun.ops._op import Array, Context, Real, contrib_op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, quiet
+from qrun.ops.lowering.turned import between_turns
 
 _NAME = "QLinearSoftmax"
 _BLOCK = 1 << 18
@@ -83,11 +84,13 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")
-    if opset >= 13 and axis % x.ndim != x.ndim - 1:
-        raise declined("not over the last axis")
-    length = math.prod(x.shape[axis % x.ndim :])
-    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, site.memo)
-    return kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
+    place, complete = axis % x.ndim, FewEnds.of(x.dtype, int(zero))
+    perm = [*(axis for axis in range(x.ndim) if axis != place), place]
+    turns = opset >= 13 and place != x.ndim - 1 and x.shape[place] != x.size
+    shape = [x.shape[axis] for axis in perm] if turns else x.shape
+    length = x.shape[place] if turns else math.prod(x.shape[place:])
+    kernel = kernel_of(site, Softmax(site.engine, shape, length, xs, ys, zero, site.memo), (0,), complete)
+    return between_turns(site, kernel, perm) if turns else kernel
 
 
 def _exact(rows: Array, xs: float, ys: Array) -> Rounded:

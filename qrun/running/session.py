@@ -15,8 +15,10 @@ from weakref import finalize
 from qrun.errors import CallError, UnsupportedError, choose
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import unwrapped
+from qrun.memory import Budget, Deadline, default_limit
 from qrun.ops import Arith
 from qrun.running.cpus import usable_cpus
+from qrun.running.derived import SMALL
 from qrun.running.engine import cache_refused, make_engine
 from qrun.running.events import NodeEvent, TensorInfo
 from qrun.running.execution import RunLimits, RunResult
@@ -223,6 +225,17 @@ class Session:
         tensors: names that are made for certain; a fused graph may otherwise do without some.
         """
         return self._of(feeds).watch(feeds, see, tensors)
+
+    def refuses(self, feeds: Mapping[str, Array], deadline: Deadline) -> bool:
+        """Whether a run with these checked feeds ends in an error, as far as shapes and small values tell before the
+        deadline; without native kernels they do not."""
+        from qrun.running.trial import refused
+
+        if self._engine is None:
+            return False
+        runs, budget = self._of(feeds), Budget(default_limit, deadline)
+        given = [(name, x.shape, x.dtype.name, x.tobytes() if x.size <= SMALL else b"") for name, x in feeds.items()]
+        return self.kept(f"refuses {given!r}", lambda: refused(runs.prepared((), True), feeds, self.arith, budget))
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """The plain values that `make` makes of the model, now or in an earlier process.

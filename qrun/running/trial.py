@@ -1,0 +1,81 @@
+"""Trying inputs without computing: whether a model takes inputs of these sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qrun.declare.collector import uncollected
+from qrun.errors import MemoryLimitError, QrunError, TimeLimitError
+from qrun.ir import Array
+from qrun.memory import Budget
+from qrun.ops import Arith
+from qrun.running.drysteps import DryValues, dry_step
+from qrun.running.plan import Step
+from qrun.running.runs import Prepared
+from qrun.running.steps import REFUSALS, Run, compute_step
+from qrun.running.times import Clock
+
+_ELEMENTS = 1 << 20
+"""A step that shapes do not tell all of, such as If or NonMaxSuppression, is computed if it reads no more elements."""
+
+
+def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> bool:
+    """Whether a run with these checked feeds ends in an error, as far as shapes and small values tell.
+
+    Steps that shapes tell all of are not computed; others are, on zeros in place of what is not known. What comes of
+    zeros refuses nothing, and neither does a step when the time of the budget is over.
+    """
+    assert chosen.natives is not None
+    trial = _Trial(chosen, feeds, arith, budget)
+    with chosen.natives.engine.kernels.foreseeing(), uncollected():
+        return trial.refused()
+
+
+class _Trial:
+    def __init__(self, chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> None:
+        self._chosen = chosen
+        self._values = DryValues({**chosen.plan.model.constants, **feeds})
+        self._guessed: set[str] = set()
+        clock = Clock()
+        self._dry = Run(arith, budget, False, chosen.natives, clock, {})
+        self._dry.infos.update(chosen.natives.constants if chosen.natives else {})
+        self._computing = Run(arith, budget, False, None, clock, {})
+
+    def refused(self) -> bool:
+        """Whether a step refuses what it reads."""
+        held = self._values.held
+        for step in self._chosen.plan.steps:
+            guesses = not self._guessed.isdisjoint(step.reads)
+            try:
+                self._dry.budget.in_time()
+                if dry_step(step, self._values, self._dry) is None:
+                    guesses |= not self._values.known.issuperset(filter(None, step.reads))
+                    if not self._computed(step):
+                        return False
+            except TimeLimitError:
+                return False
+            except MemoryLimitError:
+                return True
+            except (QrunError, *REFUSALS):
+                return self._guessed.isdisjoint(step.reads)
+            if guesses:
+                self._guessed.update(step.node.outputs)
+            for name in step.frees:
+                held.pop(name, None)
+        return False
+
+    def _computed(self, step: Step) -> bool:
+        """Whether the step is small enough to be computed here: put what it makes into the values."""
+        values = self._values
+        read = {name: values.held[name] for name in step.reads if name}
+        if sum(array.size for array in read.values()) > _ELEMENTS:
+            return False
+        blank = {name: array if array.dtype.names else values.shown(name) for name, array in read.items()}
+        around = {name: array for name, array in blank.items() if array is not None}
+        made, _ = compute_step(step, self._chosen.plan.model, around, self._computing)
+        for name, array in zip(step.node.outputs, made, strict=False):
+            if name:
+                values.held[name] = array
+                if values.known.issuperset(read):
+                    values.known.add(name)
+        return True
