@@ -57,6 +57,21 @@ def a_scale_that_is_too_small(n: Network) -> None:
     n.store(name, n.value(name) / np.float32(8))
 
 
+def with_a_cast(n: Network) -> None:
+    """The second input as whole numbers."""
+    with_a_second_input(n)
+    n.feeds["side"] *= 100
+    n.store("side_scale", np.float32(200 / 255))
+    n.insert("codes/QuantizeLinear", "Cast", ["side"], ["whole"], to=TensorProto.INT8)
+    n.insert("codes/QuantizeLinear", "Cast", ["whole"], ["real"], to=TensorProto.FLOAT)
+    n.node("codes/QuantizeLinear").input[0] = "real"
+
+
+@planted("QR415", "whole/Cast", "side", base=with_a_cast)
+def a_number_that_int8_does_not_hold(n: Network) -> None:
+    n.feeds["side"][0, 70, 2, 2] = 300
+
+
 def with_computed_weights(n: Network) -> None:
     with_a_vector(n)
     n.insert(CONV, "Identity", [n.node(CONV).input[3]], ["computed"])
