@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
-from qrun.checking.rules import LEVELS, RULES, Finding, once, order
+from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, once, order
 from qrun.checking.vectorfolders import vector_folders
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay
 from qrun.comparing.differences import Tolerance
@@ -30,7 +30,7 @@ MakeRunner = Callable[[Model, Path], Executor]
 class Settings:
     """What is judged, and how strictly.
 
-    selected:  ids of the findings to report.
+    selected:  ids of the findings to report. named: those that somebody chose by name, if anybody did.
     data:      folders with vectors; None: those beside each model; (): none.
     per_file:  patterns of paths and the settings of models that fit; the first that fits holds.
     """
@@ -39,6 +39,7 @@ class Settings:
     tolerance: Tolerance = field(default_factory=Tolerance)
     data: Sequence[Path] | None = None
     per_file: Mapping[str, Settings] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
 
     def of(self, path: Path) -> Settings:
         """The settings for one model."""
@@ -110,6 +111,18 @@ class Report:
         return any(self.failing(finding) for _, finding in self.findings)
 
 
+def not_judged(models: Sequence[Checked], settings: Settings) -> tuple[list[str], bool]:
+    """The codes, of those that somebody named, that only a run of recorded inputs gives, and that no model had; and
+    whether nothing else was looked for.
+
+    Files that cannot be read do not count: these have a finding."""
+    read = [m for m in models if m.sha256]
+    if not read or any(m.vectors for m in read) or any(settings.of(m.path).named != settings.named for m in read):
+        return [], False
+    missing = [id for id in sorted(settings.named) if id.startswith("QR5") or (id in RULES and RULES[id].needs_run)]
+    return missing, len(missing) == len(settings.named)
+
+
 def find_models(paths: Sequence[str]) -> list[Path]:
     """The files, and the .onnx files below the folders, each once. CallError for a path without any."""
     found: dict[Path, None] = {}
@@ -159,14 +172,13 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         nodes, sha256 = len(model.nodes), model.sha256
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replayed(model, path, settings, make)
-        feeds = next((v.feeds for v in vectors if v.feeds is not None), None)
-        found = [f for id in rules for f in RULES[id].find(model, None, feeds)]
+        found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors)]
         found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
         if not any(v.result and v.result.events for v in vectors):
-            rules = tuple(id for id in rules if not RULES[id].runs)
+            rules = tuple(id for id in rules if not RULES[id].needs_run)
         _explain(model, vectors, found)
-        found += _of_vectors(vectors, found)
-    found = [f for f in once(found) if f.rule in settings.selected]
+        found = once([*found, *_of_vectors(vectors, found)], model)
+    found = [f for f in found if f.rule in settings.selected]
     if "QR505" in settings.selected:
         found += not_replayed(vectors, found)
     found.sort(key=order)
@@ -194,12 +206,24 @@ def _refused(folders: Sequence[Path], error: QrunError) -> list[Vector]:
     return vectors
 
 
+def _with_inputs(model: Model, rule: Rule, vectors: Sequence[Vector]) -> list[Finding]:
+    """What a rule finds in the model, and with the inputs of the first vector, or of every vector."""
+    ran = [v for v in vectors if v.feeds is not None] if rule.fed else []
+    if not ran:
+        return list(rule.find(model, None, inferred=inferring(model, model)))
+    found = list(rule.find(model, ran[0].result, ran[0].feeds))
+    for vector in ran[1:] if rule.every else ():
+        again = {(f.node, f.tensor) for f in rule.find(model, vector.result, vector.feeds)} if found else set()
+        found = [f for f in found if (f.node, f.tensor) in again]
+    return found
+
+
 def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
     """What the rules over runs find, each once however many vectors show it."""
     first: dict[tuple[str, str, str], Finding] = {}
     for result in results:
         for id in rules:
-            if RULES[id].runs:
+            if RULES[id].runs and not RULES[id].fed:
                 for finding in RULES[id].find(model, result):
                     first.setdefault((id, finding.node, finding.tensor), finding)
     return list(first.values())

@@ -16,6 +16,21 @@ def inferred(model: bytes) -> list[bytes]:
     return [value.SerializeToString() for value in (*made.value_info, *made.output)]
 
 
+def shapes_made(model: bytes) -> dict[str, tuple[int | None, ...]]:
+    """The shape of each tensor that nodes of the main graph make, as far as it follows without what the file states."""
+    proto = onnx.load_model_from_string(model)
+    del proto.graph.value_info[:]
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    made = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
+    shapes = ((v.name, v.type.tensor_type) for v in (*made.value_info, *made.output))
+    return {
+        name: tuple([dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim])
+        for name, kind in shapes
+        if kind.HasField("shape")
+    }
+
+
 def node_outputs(
     node: bytes, version: int, types: Mapping[str, bytes], values: Sequence[bytes], opsets: Mapping[str, int]
 ) -> dict[str, bytes]:

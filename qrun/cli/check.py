@@ -89,6 +89,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     found = targets(options["output"], suffixes(), {str(path): "a model of this call" for path in models})
     make = runner_maker(*_backend(options))
     report = _checked(models, settings, make, options, out)
+    _say_what_is_needed(report, settings, paths, out)
     asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
     print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
     write_reports(found, lambda format: report_text(format, report, asked))
@@ -102,11 +103,12 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
     from qrun.checking.check import Settings
     from qrun.checking.vectorfolders import vector_folders
     from qrun.comparing.differences import Tolerance
-    from qrun.report.catalog import select
+    from qrun.report.catalog import named, select
 
     def made(given: Mapping[str, Any]) -> Settings:
         tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
-        return Settings(select(given["select"], given["ignore"]), tolerance)
+        chosen = given["select"], given["ignore"]
+        return Settings(select(*chosen), tolerance, named=named(*chosen))
 
     data = None
     if options["data"]:
@@ -117,7 +119,7 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
         pattern: made({**options, **own, "ignore": (*options["ignore"], *own.get("ignore", ()))})
         for pattern, own in per_file.items()
     }
-    return Settings(plain.selected, plain.tolerance, data, others)
+    return Settings(plain.selected, plain.tolerance, data, others, plain.named)
 
 
 def _checked(
@@ -138,6 +140,33 @@ def _checked(
         else:
             checked = check_models(models, settings, make, progress=told)
     return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
+
+
+def _say_what_is_needed(report: Report, settings: Settings, paths: Sequence[str], out: Out) -> None:
+    """A note about chosen rules that need a run, where nothing was run. Raises CallError if there are no others: then
+    nothing was checked."""
+    from shlex import quote
+
+    from qrun.checking.check import not_judged
+    from qrun.checking.rules._words import listed
+    from qrun.errors import CallError
+
+    missing, alone = not_judged(report.models, settings)
+    if not missing:
+        return
+    needed = "recorded inputs to run: a folder test_data_set_0 beside the model, or --data DIR"
+    if not alone:
+        out.note(f"{listed(missing)} not judged, without {needed}")
+        return
+    model = report.models[0].path
+    folder = quote(f"{(model.parent / 'test_data_set_0').as_posix()}/")
+    raise CallError(
+        "QR005",
+        f"nothing was checked: {listed(missing)} {'need' if missing[1:] else 'needs'} a run",
+        where=[str(path) for path in paths[:1]],
+        facts=[("expected", needed), ("got", "no recorded inputs")],
+        fixes=[f"qrun run {quote(str(model))} -o {folder} records a run; -i gives it inputs that are not random"],
+    )
 
 
 def _backend(options: Mapping[str, Any]) -> tuple[str, str, int | None, float | None]:

@@ -53,8 +53,7 @@ def command(out: Out, **options: Any) -> int:
     _save(ready, result, options, out)
     as_json = options["format"] == "json"
     checked = as_json or not out.quiet or options["fail_on"] != "never"
-    counted = bool(options["inputs"]) and (as_json or out.verbose > 0)
-    findings = _check(ready, result, counted) if checked else None
+    findings = _check(ready, result, as_json or out.verbose > 0) if checked else None
     if isinstance(session, Session):
         out.notes(f"{found.message} (qrun explain QR219)" for found in findings or () if found.rule == "QR219")
     failing = _failing(findings or [], options["fail_on"])
@@ -98,12 +97,12 @@ def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out)
 
 
 def _check(ready: Ready, result: RunResult, counted: bool) -> list[Finding]:
-    """counted: also what takes another run to count, such as sums that leave int16."""
+    """counted: also what takes another run to count, such as sums that leave int16. Random inputs prove nothing."""
     from qrun.checking.rules import check
 
-    if counted:
-        return check(ready.model, result, ready.feeds.arrays)
-    return check(ready.model, result, keeper=getattr(ready.session, "kept", None))
+    given = not any(source.startswith("random") for source in ready.feeds.sources.values())
+    keeper = None if given and counted else getattr(ready.session, "kept", None)
+    return check(ready.model, result, ready.feeds.arrays if given else None, keeper)
 
 
 def _failing(findings: Sequence[Finding], fail_on: str) -> list[Finding]:

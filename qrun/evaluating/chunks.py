@@ -66,11 +66,11 @@ class SampleChunks:
                 stop = min(start + self.size, self.total)
                 yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
 
-    def good(self) -> Mapping[str, Array]:
-        """The first sample that can be read."""
-        places = range(self.total or 0) if not isinstance(self._samples, StreamedSamples) else ()
-        samples = chain([self.first] if self.first is not None else [], map(self._read, places))
-        return next(sample.feed for sample in samples if isinstance(sample.feed, Mapping))
+    def good(self) -> Iterator[Mapping[str, Array]]:
+        """The samples that can be read; of streamed ones only the first."""
+        streamed = isinstance(self._samples, StreamedSamples)
+        samples = filter(None, [self.first]) if streamed else map(self._read, range(self.total or 0))
+        return (sample.feed for sample in samples if isinstance(sample.feed, Mapping))
 
     def again(self, place: int) -> Sample | None:
         """The sample at this place, read again; None where samples come only once."""

@@ -24,6 +24,8 @@ WORTH = 3.0
 """Seconds of work from which further processes pay, which take about half a second to start."""
 FAILURES = 100
 """Failures that are told in full."""
+SHOWING = 16
+"""Samples that are run once more to see the values before they are rounded, where a tensor has few codes."""
 Progress = Callable[["Running"], None]
 
 
@@ -221,10 +223,11 @@ class _Walk:
         return replace(model, worst=tuple(worst))
 
     def _health(self, place: int, counts: InnerCounts) -> Health:
-        model, feed = self._setup.models[place], self._source.good()
+        model = self._setup.models[place]
+        samples = [fitting_feed(model, feed) for feed in islice(self._source.good(), SHOWING)]
         job = self._setup.job
         session = Session(model, backend=job.backend, arith=job.arith, max_memory=job.max_memory, max_time=job.max_time)
-        return health(model, counts, session.execute(fitting_feed(model, feed)))
+        return health(model, counts, session.execute(samples[0]), samples)
 
     def _done(self) -> Generator[Done]:
         """What workers do with the chunks that are not kept."""

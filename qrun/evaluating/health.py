@@ -13,8 +13,9 @@ from math import prod
 import numpy as np
 
 from qrun.checking.codes import places
-from qrun.checking.rules import Finding, check
+from qrun.checking.rules import Finding, check, once
 from qrun.checking.rules._scope import Scope
+from qrun.checking.rules.collapsed import Used, over_all
 from qrun.declare.frozen import changeable, frozen
 from qrun.documents.item import Item
 from qrun.ir import Array, Model
@@ -120,13 +121,26 @@ class InnerCounts:
             self.elements[place] = self.elements.get(place, 0) + size
 
 
-def health(model: Model, counts: InnerCounts, run: RunResult) -> Health:
-    """What the counts say. run: any run of the model in the same way, which tells what its events stand for."""
+def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[Mapping[str, Array]]) -> Health:
+    """What the counts say. run: any run of the model in the same way, which tells what its events stand for.
+    samples: some inputs, which show the values before they are rounded."""
     alone = {(f.rule, f.index, f.tensor) for f in check(model)}
-    found = check(model, _summed(run, counts))
-    findings = tuple(f for f in found if (f.rule, f.index, f.tensor) not in alone)
+    found = [*check(model, _summed(run, counts)), *over_all(model, _used(counts), samples)]
+    findings = once([f for f in found if (f.rule, f.index, f.tensor) not in alone], model)
     sums = (Accumulator(name, peak, peak / 2**31) for name, peak in counts.peaks.items() if name in model.producers)
-    return Health(findings, tuple(_tensors(model, counts)), tuple(sorted(sums, key=lambda a: (-a.largest, a.name))))
+    return Health(
+        tuple(findings), tuple(_tensors(model, counts)), tuple(sorted(sums, key=lambda a: (-a.largest, a.name)))
+    )
+
+
+def _used(counts: InnerCounts) -> dict[str, Used]:
+    """The codes of each tensor that had any."""
+    made = {}
+    for name, found in counts.codes.items():
+        low, there = int(np.iinfo(counts.types[name]).min), np.flatnonzero(found)
+        if there.size:
+            made[name] = Used(low + int(there[0]), low + int(there[-1]), int(there.size), int(found.sum()))
+    return made
 
 
 def _summed(run: RunResult, counts: InnerCounts) -> RunResult:

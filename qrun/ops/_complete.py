@@ -15,6 +15,8 @@ from qrun.ir import Array
 
 ENDS_SHARE = 20
 """A native kernel reports no saturation if at most one in so many results is an end of its type's range."""
+FEW_SHARE = 4
+"""Codes that lie within one part in so many of an integer type's range are few."""
 Complete = Callable[[Any], bool]
 
 
@@ -87,6 +89,24 @@ class KnownScale:
 
     def __call__(self, made: tuple[Array, Array, Array]) -> bool:
         return bool(0 < made[1] < np.inf)
+
+
+_SAMPLED = 64
+
+
+def few_codes(made: Any) -> tuple[int, int] | None:
+    """The least and the greatest code of a tensor of 8 or 16 bits, the first result, if they lie so close together that
+    few codes are between them."""
+    y = made[0] if isinstance(made, tuple) else made
+    if y.dtype.kind not in "iu" or y.dtype.itemsize > 2 or not y.size:
+        return None
+    flat = y.reshape(-1) if y.flags.c_contiguous else y.transpose(np.argsort(y.strides)[::-1]).reshape(-1)
+    near = 2 ** (8 * y.dtype.itemsize) // FEW_SHARE
+    for part in (flat[:: -(-flat.size // _SAMPLED)], flat):  # most tensors are told by a sample
+        low, high = int(part.min()), int(part.max())
+        if high - low >= near:
+            return None
+    return low, high
 
 
 _RECORDS = {record.__name__: record for record in (Settled, FewEnds, Between, EachPart, Finite, KnownScale)}

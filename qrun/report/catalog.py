@@ -69,6 +69,11 @@ def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     return (chosen | STOPS) - left_out
 
 
+def named(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
+    """The ids that were chosen by name, without the ignored; none where nobody chose."""
+    return _ids(selected, "select") - _ids(ignored, "ignore")
+
+
 def _words(given: Sequence[str]) -> list[str]:
     return [word.strip() for text in given for word in text.split(",") if word.strip()]
 

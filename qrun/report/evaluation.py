@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qrun.checking.rules._words import listed
 from qrun.declare.frozen import frozen, keys
 from qrun.documents.record import encode
 from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
@@ -16,6 +17,7 @@ from qrun.report.sheet import Block, Sheet
 from qrun.report.text import decibel, duration, number, percent, plural
 
 if TYPE_CHECKING:
+    from qrun.evaluating.health import TensorHealth
     from qrun.report.progress import Progress
 
 TITLES = {
@@ -232,12 +234,20 @@ def _health(found: Evaluation) -> list[Block]:
         if model.health.accumulators:
             top = model.health.accumulators[0]
             lines.append(f"The largest sum is {top.largest} in {top.name}, {percent(top.share)} of what int32 holds.")
-        lines = lines or ["The rules find nothing in the values of all samples."]
+        lines = lines or [_silent(rows)]
         more = f"{plural(left, 'more tensor')}   --json" if left > 0 else ""
         made.append(
             Block(f"Inside {name}, over all samples", Grid.of(columns, rows) if rows else None, lines=lines, more=more)
         )
     return made
+
+
+def _silent(rows: Sequence[TensorHealth]) -> str:
+    """What to say where no rule finds anything, under the tensors with the most unused codes."""
+    few = [t.name for t in rows if (t.used[1] - t.used[0]) * 4 < t.limits[1] - t.limits[0]]
+    if few:
+        return f"No rule is broken, but {listed(few)} use under a quarter of the codes."
+    return "The rules find nothing in the values of all samples."
 
 
 def _pair(ends: tuple[float, float] | None) -> str:

@@ -13,7 +13,7 @@ from qrun.ops._complete import NEVER
 from qrun.running.execution import RunResult, run_program
 from qrun.running.kept.programs import KeptProgram, look_key
 from qrun.running.plan import moving
-from qrun.running.steps import reference
+from qrun.running.steps import observe_codes, reference
 from qrun.running.times import Clock
 
 
@@ -56,6 +56,10 @@ class Observer:
             if check != NEVER:
                 made = tuple(seen(name) for name in node.outputs)
                 if check(made if count > 1 else made[0]):
+                    few = Context()
+                    observe_codes(made, few)
+                    if few.observations:
+                        self.found[item] = (*(self._kept.told or ())[item], *few.observations)
                     return
             step = plan.steps[item]
             moves, constants = moving(plan, step), plan.model.constants
@@ -64,6 +68,6 @@ class Observer:
             budget = self._budget.aside()
             budget.live = self._kept.held.get(item, 0)
             ctx = Context(self._kept.compiled.arith, node.version, count, wanted, True, budget)
-            reference(step, args, ctx)
+            observe_codes(reference(step, args, ctx), ctx)
             self.peak = max(self.peak, budget.peak)
             self.found[item] = tuple(ctx.observations)

@@ -12,6 +12,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation
+from qrun.ops._complete import few_codes
 from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.events import NodeEvent, TensorInfo
@@ -88,9 +89,11 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
         start = run.clock.now()
         result, native = compute(step, args, bound, ctx)
         duration = run.clock.now() - start
-        if native and bound is not None and run.observe:
+        if run.observe:
             with run.clock.aside:
-                observe(step, args, bound, result, ctx)
+                if native and bound is not None:
+                    observe(step, args, bound, result, ctx)
+                observe_codes(result, ctx)
     except OperatorError as error:
         raise error if error.where else located(error, model, node, step.definition) from None
     except LimitError as error:
@@ -266,6 +269,14 @@ def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, resu
         ctx.observations.extend(bound.observations)
     else:
         reference(step, args, ctx)
+
+
+def observe_codes(result: Any, ctx: Context) -> None:
+    """Observe that a step's first result has few codes: the least and the greatest."""
+    found = few_codes(result)
+    if found:
+        size = (result[0] if isinstance(result, tuple) else result).size
+        ctx.observe("few-codes", "", size, size, (), f"{found[0]} {found[1]}")
 
 
 def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:

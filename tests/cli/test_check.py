@@ -146,6 +146,25 @@ def test_select_and_ignore_together(folder: Path) -> None:
     assert codes("bad.onnx", "--select", "QR1") == []
 
 
+def test_rules_that_need_a_run_have_not_passed_without_one(folder: Path) -> None:
+    """What is missing is said, and how to record it; typed, that works."""
+    save(quantize_model(np.float32(0.5)), folder / "m.onnx")
+    ended = call("check", "m.onnx", "--select", "QR401")
+    assert (ended.code, ended.out) == (2, "")
+    assert "nothing was checked: QR401 needs a run" in ended.err
+    command = ended.err.partition("fix: qrun ")[2].partition(" records a run")[0]
+    assert command == "run m.onnx -o test_data_set_0/"
+    assert "nothing was checked: QR401, QR501 need a run" in call("check", ".", "--select", "QR401,QR501").err
+    some = call("check", "m.onnx", "--select", "QR401,QR301")
+    assert some.code == 0
+    assert "QR401 not judged, without recorded inputs to run: a folder test_data_set_0" in some.err
+    assert not call("check", "m.onnx").err, "nobody chose these rules"
+    assert call(*command.split()).code == 0
+    ended = call("check", "m.onnx", "--select", "QR401")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("passed: nothing found")
+
+
 @pytest.mark.parametrize(("word", "hint"), [("scale-shap", "scale-shape"), ("QR9", ""), ("QR3011", "QR301"), ("Q", "")])
 def test_unknown_rules(folder: Path, word: str, hint: str) -> None:
     bad_scale(folder)

@@ -194,3 +194,28 @@ def a_node_that_nobody_reads(n: Network) -> None:
 @planted("QR118")
 def an_opset_of_com_microsoft_that_does_not_exist(n: Network) -> None:
     next(o for o in n.model.opset_import if o.domain == MS).version = 13
+
+
+@planted("QR120", "logits_DequantizeLinear", "logits")
+def an_output_that_is_stated_too_large(n: Network) -> None:
+    n.graph.output[0].type.tensor_type.shape.dim[1].dim_value += 1
+
+
+def a_choice_of_weights(n: Network) -> None:
+    """An If whose branches read a tensor of the main graph."""
+    a_choice(n)
+    n.store("floor", np.zeros((128, 6, 1), np.uint8))
+    for attribute in n.node("chosen/If").attribute:
+        node = attribute.g.node[0]
+        node.op_type = "Max"
+        node.input.append("floor")
+
+
+@planted("QR121", "chosen/If/then_branch", "chosen/If/then_branch/floor", base=a_choice_of_weights)
+def weights_in_both_branches(n: Network) -> None:
+    stored = next(t for t in n.graph.initializer if t.name == "floor")
+    for number, attribute in enumerate(n.node("chosen/If").attribute):
+        own = attribute.g.initializer.add()
+        own.CopyFrom(stored)
+        own.name = attribute.g.node[0].input[1] = f"floor_{number}"
+    n.graph.initializer.remove(stored)

@@ -57,6 +57,52 @@ def a_scale_that_is_too_small(n: Network) -> None:
     n.store(name, n.value(name) / np.float32(8))
 
 
+@planted("QR413", "codes/QuantizeLinear", "codes", base=with_a_second_input)
+def a_scale_for_another_tensor(n: Network) -> None:
+    n.store("side_scale", np.float32(3))
+
+
+@planted("QR414", "codes/QuantizeLinear", "codes", base=with_a_second_input)
+def a_scale_of_other_data(n: Network) -> None:
+    n.store("side_scale", np.float32(10 / 255))
+
+
+def with_a_softplus(n: Network) -> None:
+    with_a_second_input(n)
+    n.feeds = {}
+    n.insert("codes/QuantizeLinear", "Softplus", ["side"], ["soft"])
+    n.node("codes/QuantizeLinear").input[0] = "soft"
+    n.store("side_scale", np.float32(1.4 / 255))
+    n.store("side_zero", np.uint8(0))
+
+
+@planted("QR319", "codes/QuantizeLinear", "codes", base=with_a_softplus)
+def a_tensor_that_the_calibration_missed(n: Network) -> None:
+    n.store("side_scale", np.float32(1))
+
+
+@planted("QR320", "twice/QuantizeLinear", "again", base=with_a_second_input)
+def two_pairs_behind_each_other(n: Network) -> None:
+    scale, zero = n.node(ADD).input[4:6]
+    other = n.store("other_scale", np.float32(2.5 / 255))
+    n.insert(ADD, "DequantizeLinear", ["codes", scale, zero], ["again"])
+    n.insert(ADD, "QuantizeLinear", ["again", other, zero], ["twice"])
+    n.node(ADD).input[3:6] = ["twice", other, zero]
+
+
+def with_a_sigmoid(n: Network) -> None:
+    with_a_second_input(n)
+    n.insert("codes/QuantizeLinear", "Sigmoid", ["side"], ["gate"])
+    n.node("codes/QuantizeLinear").input[0] = "gate"
+    n.store("side_scale", np.float32(1 / 255))
+    n.store("side_zero", np.uint8(0))
+
+
+@planted("QR416", "codes/QuantizeLinear", "codes", base=with_a_sigmoid)
+def a_scale_that_a_sigmoid_never_fills(n: Network) -> None:
+    n.store("side_scale", np.float32(2.5))
+
+
 def with_a_cast(n: Network) -> None:
     """The second input as whole numbers."""
     with_a_second_input(n)

@@ -216,3 +216,68 @@ def test_an_input_that_is_an_output_is_used() -> None:
     assert rules(model) == ["QR116"]
     model.graph.output.append(model.graph.input[1])
     assert rules(model) == []
+
+
+# QR120 stated-shape
+
+
+def stated(output: list[int | str] | None, inner: list[int | str] | None = None) -> onnx.ModelProto:
+    """x [N,2,3], its greatest element as m, and that as y; shapes as they are stated of m and y."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], "max", keepdims=1),
+        helper.make_node("Relu", ["m"], ["y"], "relu"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", ["N", 2, 3]), ("y", output)))
+    info = [helper.make_tensor_value_info("m", TensorProto.FLOAT, inner)] if inner is not None else []
+    graph = helper.make_graph(nodes, "g", [x], [y], value_info=info)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_a_stated_shape_that_does_not_follow() -> None:
+    f = only(stated([]), "QR120")
+    assert (f.level, f.node, f.tensor) == ("warning", "relu", "y (output 0)")
+    assert f.message == "y is stated as scalar, and made as [1,1,1]"
+    with pytest.raises(Exception, match="rank"):
+        onnx.checker.check_model(stated([]), full_check=True)
+    assert only(stated([1, 1, 2]), "QR120").message == "y is stated as [1,1,2], and made as [1,1,1]"
+
+
+def test_the_first_tensor_tells_for_what_follows() -> None:
+    assert only(stated([1, 4], [1, 4]), "QR120").node == "max"
+
+
+@pytest.mark.parametrize("output", [None, [1, 1, 1], ["N", 1, "anything"], ["a", "b", "c"]])
+def test_shapes_that_may_be_right(output: list[int | str] | None) -> None:
+    assert rules(stated(output)) == []
+
+
+def test_the_command_reports_it_too(tmp_path: Path) -> None:
+    onnx.save(stated([]), tmp_path / "m.onnx")
+    assert "QR120 stated-shape: y is stated as scalar" in call("check", tmp_path / "m.onnx").out
+
+
+# QR121 stored-copies
+
+
+def choice_of_copies(change: float, size: int = 64) -> onnx.ModelProto:
+    """An If whose branches store their weights; change: of the last weight of the second."""
+
+    def branch(name: str, last: float) -> onnx.GraphProto:
+        w = np.arange(size, dtype=np.float32)
+        w[-1] += last
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [size])
+        nodes = [helper.make_node("Add", ["x", f"{name}_w"], [f"{name}_y"])]
+        return helper.make_graph(nodes, name, [], [out], [numpy_helper.from_array(w, f"{name}_w")])
+
+    node = helper.make_node("If", ["c"], ["y"], "choose", then_branch=branch("a", 0), else_branch=branch("b", change))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [size]) for n in "xy")
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("c", TensorProto.BOOL, []), x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_weights_in_both_choice_of_copies() -> None:
+    f = only(choice_of_copies(0), "QR121")
+    assert f.level == "note"
+    assert f.message == "choose/else_branch/b_w is stored again as choose/then_branch/a_w: 256 bytes of copies"
+    assert rules(choice_of_copies(1)) == []
+    assert rules(choice_of_copies(0, 63)) == []

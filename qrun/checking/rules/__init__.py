@@ -14,6 +14,7 @@ from qrun.declare.frozen import replace
 if TYPE_CHECKING:
     import onnx
 
+    from qrun.checking.rules._scope import Shape
     from qrun.ir import Array, Model
     from qrun.running.session import RunResult
 
@@ -31,20 +32,53 @@ def check(
     """All findings on a model, worst first, then in graph order.
 
     result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
-    which the model is run again. keeper: keeps what the model alone shows.
+    which the model is run again. keeper: keeps what the model alone shows; rules that run the model
+    again for each tensor are then left out.
     Raises ModelError if the model cannot be read.
     """
     from qrun.ir import Model
 
+    source = model
     if not isinstance(model, Model):
         from qrun.ir.load import load  # imports protobuf
 
         model = load(model)
-    if keeper is None or feeds is not None:
-        found = [finding for rule in RULES.values() for finding in rule.find(model, result, feeds)]
+    if keeper is None:
+        makes = inferring(model, source)
+        found = [finding for rule in RULES.values() for finding in rule.find(model, result, feeds, makes)]
     else:
-        found = list(_found(model, result, keeper))
-    return sorted(once(found), key=order)
+        found = list(_found(model, result, feeds, keeper))
+    return sorted(once(found, model), key=order)
+
+
+_PATIENCE = 20.0
+"""Seconds after which ONNX's inference of shapes counts as failed: some models keep it busy for ever."""
+
+
+def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]] | None:
+    """Gives the shapes that ONNX infers of the tensors that nodes make, without what the file states of them; none of
+    a model that it cannot infer. None where the file is not at hand. source: a path, bytes or a ModelProto; of a Model
+    its path is taken."""
+    from qrun.ir import Model
+
+    given = model.path if isinstance(source, Model) else source
+    if given is None:
+        return None
+
+    def inferred() -> Mapping[str, Shape]:
+        from qrun.child import Crash, Failed, Slow, running
+        from qrun.ir.load import read_file
+
+        data = given if isinstance(given, bytes) else None
+        if data is None:
+            data = read_file(Path(given)) if isinstance(given, (str, Path)) else given.SerializeToString()  # type: ignore[attr-defined]
+        try:
+            shapes: Mapping[str, Shape] = running().ask("infer", "shapes_made", data, seconds=_PATIENCE)
+        except (Crash, Failed, Slow):
+            return {}
+        return shapes
+
+    return inferred
 
 
 def order(finding: Finding) -> tuple[int, int, str]:
@@ -52,7 +86,9 @@ def order(finding: Finding) -> tuple[int, int, str]:
     return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
 
 
-def _found(model: Model, result: RunResult | None, keeper: Keeper) -> Iterator[Finding]:
+def _found(
+    model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None, keeper: Keeper
+) -> Iterator[Finding]:
     """The findings in the order of their rules; those that need no run as they are kept."""
 
     def make() -> tuple[tuple[str, tuple[tuple[Any, ...], ...] | None], ...]:
@@ -62,7 +98,7 @@ def _found(model: Model, result: RunResult | None, keeper: Keeper) -> Iterator[F
     kept = keeper("findings", make)
     _counted.append(len(kept))
     for name, told in kept:
-        yield from RULES[name].find(model, result) if told is None else (Finding(*fields) for fields in told)
+        yield from RULES[name].find(model, result, feeds) if told is None else (Finding(*fields) for fields in told)
 
 
 def _fields(finding: Finding) -> tuple[Any, ...]:
@@ -75,14 +111,38 @@ def rule_count() -> int:
     return _counted[-1] if _counted else len(RULES)
 
 
-def once(found: Sequence[Finding]) -> list[Finding]:
-    """One defect, one finding: without those that another one at the same node replaces, and one for each cause."""
+def once(found: Sequence[Finding], model: Model) -> list[Finding]:
+    """One defect, one finding: without those that another one at the same node replaces, those that follow from one
+    before it, and one for each cause."""
+    found = [f for f in found if f.rule not in RULES or not RULES[f.rule].follows or not _behind(f, found, model)]
     told = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
     groups: dict[str, list[Finding]] = {}
     for f in found:
         if (f.rule, f.node) not in told:
             groups.setdefault(f.cause or f"{len(groups)} alone", []).append(f)
     return [_of_all(group) for group in groups.values()]
+
+
+def _behind(finding: Finding, found: Sequence[Finding], model: Model) -> bool:
+    """Whether a node before it has a finding about values or scales, from which it may follow."""
+    bad = {f.index for f in found if f.index is not None and f.index != finding.index and _spoils(f)}
+    seen, rest = set[int](), [finding.index] if bad and finding.index is not None else []
+    while rest:
+        index = rest.pop()
+        if index in bad:
+            return True
+        if index not in seen:
+            seen.add(index)
+            read = model.nodes[index].inputs
+            rest += [model.producers[name].index for name in read if name in model.producers]
+    return False
+
+
+def _spoils(finding: Finding) -> bool:
+    if finding.rule not in RULES:
+        return False
+    rule = RULES[finding.rule]
+    return rule.needs_run or "QR413" in rule.replaces or (rule.id.startswith("QR3") and rule.level != "note")
 
 
 def _of_all(group: Sequence[Finding]) -> Finding:

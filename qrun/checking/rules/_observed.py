@@ -10,11 +10,11 @@ from qrun.checking.rules._rule import at
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import find
 
 if TYPE_CHECKING:
-    from qrun.running.session import NodeEvent, RunResult
+    from qrun.running.session import NodeEvent, RunResult, Session
 
 
 @frozen
@@ -59,14 +59,20 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
 
 def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
     """The values of these tensors of the main graph with these inputs; none if the model cannot be run."""
-    from qrun.running.session import Session
-
     inside = [name for name in dict.fromkeys(names) if name not in feeds]
     try:
-        made = Session(model).values(feeds, inside) if inside else {}
+        made = _session(model).values(feeds, inside) if inside else {}
     except QrunError:
         return {}
     return {name: feeds[name] if name in feeds else made[name] for name in names}
+
+
+@once_per_model
+def _session(model: Model) -> Session:
+    """The session that all rules share."""
+    from qrun.running.session import Session
+
+    return Session(model)
 
 
 def _named(model: Model, event: NodeEvent) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.declare.registry import Registry
 
 if TYPE_CHECKING:
+    from qrun.checking.rules._scope import Shape
     from qrun.ir import Array, Model, Node
     from qrun.ops import Granularity
     from qrun.running.session import RunResult
@@ -55,12 +56,16 @@ class Finding(InNotebook):
 
 @frozen
 class Rule:
-    """A declared rule. `runs` tells that it needs a RunResult; `fed`, that it tells more if it has the inputs of a run.
+    """A declared rule. `runs` tells that it takes a RunResult; `fed`, that it takes the inputs of a run, which somebody
+    chose, as random ones prove nothing; `needs_run`, that it finds nothing without these; `infers`, that it takes what
+    ONNX infers of the tensors that nodes make.
 
     fix: what usually helps; given to findings that name no fix of their own.
     concerns: the operators that the rule is about, or what lists them; () for all.
     stops:   a run that meets this ends with an error of the same code, whatever the level.
     replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
+    every:   a finding with one set of inputs counts only if all others show it too.
+    follows: a finding counts only if no other about values is before it, from which it may follow.
     """
 
     id: str
@@ -71,10 +76,14 @@ class Rule:
     function: Callable[..., Iterator[Finding]]
     runs: bool
     fed: bool
+    needs_run: bool
+    infers: bool
     fix: str = ""
     concerns: Operators = ()
     stops: bool = False
     replaces: tuple[str, ...] = ()
+    every: bool = False
+    follows: bool = False
 
     @property
     def applies(self) -> tuple[str, ...]:
@@ -103,12 +112,23 @@ class Rule:
         return {h: f"{MODEL}\n{text}" if text.startswith("main ") else text for h, text in texts.items()}
 
     def find(
-        self, model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None = None
+        self,
+        model: Model,
+        result: RunResult | None,
+        feeds: Mapping[str, Array] | None = None,
+        inferred: Callable[[], Mapping[str, Shape]] | None = None,
     ) -> Iterator[Finding]:
-        if self.runs and result is None:
+        if self.needs_run and ((self.runs and result is None) or (self.fed and feeds is None)):
             return
-        more: tuple[Any, ...] = (result,) if self.runs else (feeds,) if self.fed else ()
-        found = self.function(model, *more)
+        if self.infers and inferred is None:
+            return
+        more: list[Any] = [*([result] if self.runs else ()), *([feeds] if self.fed else ())]
+        if self.infers and inferred is not None:
+            more.append(inferred())
+        yield from self.told(model, self.function(model, *more))
+
+    def told(self, model: Model, found: Iterable[Finding]) -> Iterator[Finding]:
+        """Findings of the rule, with its code, name, level and fix."""
         for finding in found:
             yield replace(
                 finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
@@ -148,13 +168,16 @@ def rule(
     applies: Operators = (),
     stops: bool = False,
     replaces: tuple[str, ...] = (),
+    every: bool = False,
+    follows: bool = False,
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``; its name is the function's.
+    """Declare a rule over the model, and what it asks for by name: ``result``, ``feeds`` or both, or ``inferred``. Its
+    name is the function's.
 
     The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text
     form, of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an
     operator of ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users
-    write them (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces: see Rule.
+    write them (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces, every, follows: see Rule.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
@@ -168,7 +191,25 @@ def rule(
             else PAGES.get(page, f"https://onnx.ai/onnx/operators/onnx__{page}.html") + sign + part
         )
         name, runs, fed = function.__name__.replace("_", "-"), "result" in names, "feeds" in names
-        made = Rule(id, name, level, since, known, function, runs, fed, fix, applies, stops, replaces)
+        needs_run = runs or (fed and not function.__defaults__)
+        made = Rule(
+            id,
+            name,
+            level,
+            since,
+            known,
+            function,
+            runs,
+            fed,
+            needs_run,
+            "inferred" in names,
+            fix,
+            applies,
+            stops,
+            replaces,
+            every,
+            follows,
+        )
         RULES.declared[id] = made
         return made
 

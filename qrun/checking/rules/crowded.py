@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from qrun.checking.rules._forms import quantized
 from qrun.checking.rules._observed import param_input, tensors
+from qrun.checking.rules._onescale import distinct, one_scaled
 from qrun.checking.rules._rule import Finding, at, rule
-from qrun.checking.rules._scope import Scope
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.ops import Quantizer
 
 MOST = 0.5
 """Share of the elements that must have one code, without being exactly what it stands for."""
@@ -39,7 +37,7 @@ DISTINCT = 8
         "com.microsoft::QLinearMul",
     ),
 )
-def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
+def crowded_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """Most values of a quantized tensor share one code, because a few outliers take its range.
 
     Reported with the inputs of a recorded vector, or of a run with -v or --json, for tensors with one stored scale: at
@@ -67,7 +65,7 @@ def crowded_codes(model: Model, feeds: Mapping[str, Array] | None = None) -> Ite
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for name, node, scale, zero, array, crowd in () if feeds is None else _crowds(model, feeds):
+    for name, node, scale, zero, array, crowd in _crowds(model, feeds):
         low, high, far = ((value - zero) * scale for value in (crowd.low, crowd.high, crowd.far))
         yield Finding(
             f"{crowd.count / array.size:.0%} of {name} share one code, as outliers take the range",
@@ -84,35 +82,17 @@ def _crowds(model: Model, feeds: Mapping[str, Array]) -> Iterator[tuple[str, Nod
     """Each tensor with a crowd, its node, scale, zero point, codes with these inputs, and crowd."""
     from qrun.comparing.ties import before_rounding
 
-    found = _candidates(model)
+    found = one_scaled(model)
     for name, array in (tensors(model, feeds, list(found)) if found else {}).items():
         mode = _mode(array)
         if mode is None:
             continue
-        node, scale, zero = found[name]
+        node, scale, zero = found[name].node, found[name].scale, float(found[name].zero)
         read = [n for n in node.inputs if n and n not in model.constants]
         values = {**model.constants, **tensors(model, feeds, read)}
         crowd = _crowd(array, before_rounding(node, [values.get(n) for n in node.inputs]), mode)
         if crowd is not None:
             yield name, node, scale, zero, array, crowd
-
-
-def _candidates(model: Model) -> dict[str, tuple[Node, float, float]]:
-    """The quantized tensors that nodes of the main graph make with one stored scale: node, scale, zero point."""
-    found = {}
-    for scope, node, q in quantized(model):
-        parameters = _parameters(scope, q) if q.is_output and scope.outer is None else None
-        if parameters is not None:
-            found[q.tensor.tensor] = (node, *parameters)
-    return found
-
-
-def _parameters(scope: Scope, q: Quantizer) -> tuple[float, float] | None:
-    scale = scope.value(q.scale.tensor) if q.scale else None
-    zero = scope.value(q.zero_point.tensor) if q.zero_point and q.zero_point.tensor else np.zeros((), np.uint8)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or zero.dtype.kind not in "iu":
-        return None
-    return float(scale.reshape(())), float(zero.reshape(()))
 
 
 def _mode(codes: Array) -> int | None:
@@ -140,19 +120,13 @@ class _Crowd:
     far: float
 
 
-def _distinct(values: Array) -> int:
-    # np.unique imports numpy.ma, a tenth of what a check of a small model takes
-    rising = np.sort(values, axis=None)
-    return min(rising.size, 1) + int(np.count_nonzero(rising[1:] != rising[:-1]))
-
-
 def _crowd(codes: Array, real: Array | None, mode: int) -> _Crowd | None:
     """real: before rounding, in steps with the zero point added; None if the values of one code are no crowd."""
     if real is None or real.shape != codes.shape or not np.isfinite(real).all():
         return None
     inside = real[codes == mode]
     inside = inside[inside != mode]
-    if inside.size < MOST * codes.size or _distinct(inside) < DISTINCT:
+    if inside.size < MOST * codes.size or distinct(inside) < DISTINCT:
         return None
     if float(np.abs(inside - mode).max()) > 0.5 + 1e-6:
         return None

@@ -189,7 +189,7 @@ def output_count(model: Model) -> Iterator[Finding]:
         main (uint8[2] x) => (uint8[2] y, uint8[2] u)
         <float s = {0.5}, uint8 z = {0}>
         {
-            y, u = com.microsoft.QLinearSigmoid(x, s, z, s, z)
+            y, u = com.microsoft.QLinearLeakyRelu(x, s, z, s, z)
         }
 
     Good
@@ -197,7 +197,7 @@ def output_count(model: Model) -> Iterator[Finding]:
         main (uint8[2] x) => (uint8[2] y)
         <float s = {0.5}, uint8 z = {0}>
         {
-            y = com.microsoft.QLinearSigmoid(x, s, z, s, z)
+            y = com.microsoft.QLinearLeakyRelu(x, s, z, s, z)
         }
     """
     for scope, node in nodes(model):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from qrun.checking.rules._forms import mistyped
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope, Shape, differ, nodes, number
 from qrun.checking.rules._window import CONVS
 from qrun.ir import Model, Node
@@ -80,6 +80,57 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
                 got=got,
                 why=f"{node.op}-{node.version} says how the shapes of its inputs go together.",
             )
+
+
+@rule(
+    "QR120",
+    "warning",
+    spec="https://github.com/onnx/onnx/blob/main/docs/ShapeInference.md",
+    fix="leave the shape out, or state the one that is made; onnx.shape_inference.infer_shapes adds it",
+)
+def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Finding]:
+    """The file states another shape of a tensor than follows from the inputs and operators.
+
+    Reported of outputs and inner tensors of the main graph, where the ranks differ, or two sizes that are numbers; the
+    first tensor tells, as what follows from it differs too.
+
+    Why is this bad?
+        onnx.checker with full_check, and tools that infer shapes strictly, refuse the model. Others trust the file:
+        they reserve room for another tensor than comes, and a caller prepares for one.
+
+    Bad
+        main (float[2,3] x) => (float y)
+        {
+            y = Relu(x)
+        }
+
+    Good
+        main (float[2,3] x) => (float[2,3] y)
+        {
+            y = Relu(x)
+        }
+    """
+    stated = {v.name: v for v in (*model.types.values(), *model.outputs)}
+    wrong: set[str] = set()
+    for node in model.nodes:
+        for place, name in enumerate(node.outputs):
+            said, made = stated[name].shape if name in stated else None, inferred.get(name)
+            if said is None or made is None or not _other_shape(said, made):
+                continue
+            if not wrong.intersection(node.inputs):
+                yield Finding(
+                    f"{name} is stated as {shape_text(said)}, and made as {shape_text(made)}",
+                    **at(node),
+                    tensor=f"{name} (output {place})",
+                    expected=shape_text(made),
+                    got=f"{shape_text(said)} in the file",
+                    why=f"{node.op}-{node.version} makes this shape of its inputs.",
+                )
+            wrong.add(name)
+
+
+def _other_shape(said: Shape, made: Shape) -> bool:
+    return len(said) != len(made) or any(map(differ, said, made))
 
 
 def _expected_shapes(scope: Scope, node: Node, places: tuple[int, int]) -> str:

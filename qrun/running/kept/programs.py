@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array, Model, Node
+from qrun.ir.schema import OWN
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
 from qrun.native.plan.program import Program
-from qrun.ops import Arith, Observation
+from qrun.ops import Arith, Observation, quantizers
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops.lowering.kernel import NativeSection
 from qrun.running.compiled import Compiled
@@ -152,7 +153,8 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         kernel = bound.kernel if bound else None
         if step.bodies:  # how much memory inner graphs hold depends on values
             return None
-        if kernel is None or (kernel.complete == ALWAYS and kernel.plain is None):
+        silent = kernel is None or (kernel.complete == ALWAYS and kernel.plain is None)
+        if silent and not (kernel is not None and item in there and _quantizes(step.node)):
             continue
         read, made = moving(compiled.plan, step), step.node.outputs
         given = listing.given
@@ -160,10 +162,17 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         views |= {look_key(item, name): view for name, view in known.items() if view is not None}
         needed = read if kernel.complete == NEVER else made
         hidden = any(name not in given and known[name] is None for name in needed)
+        if silent and hidden:
+            continue
         if hidden or kernel.plain is not None or stored(kernel.complete) is None or item not in there:
             return None
         found[item] = kernel.complete
     return found
+
+
+def _quantizes(node: Node) -> bool:
+    """Whether the node's first output has a scale, or is what a table of codes holds."""
+    return node.domain == OWN or any(q.is_output for q in quantizers(node))
 
 
 def look_key(item: int, name: str) -> tuple[str, int, str]:

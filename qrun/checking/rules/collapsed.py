@@ -1,0 +1,267 @@
+"""Scales that are too large for the values: few codes, or one, are left for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qrun.checking.rules._observed import param_input, tensors
+from qrun.checking.rules._onescale import OneScaled, bounds, distinct, joined, one_scaled
+from qrun.checking.rules._rule import RULES, Finding, at, rule
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Model
+from qrun.ops import written
+
+if TYPE_CHECKING:
+    from qrun.running.session import RunResult
+
+TOO_LARGE = 4
+"""A scale is too large if one of at most this part of it fits the values."""
+LEAST, DISTINCT = 16, 8
+"""Values of a tensor, and different ones among them, that must have become one or two codes."""
+MANY = 64
+"""Values of a tensor that must lie within a quarter of the codes."""
+_QUANTIZE = written([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")])
+_FIX = "calibrate again, with inputs like these"
+
+
+@frozen
+class Used:
+    """The codes that a tensor had over some inputs. low, high: the least and the greatest; count: how many different
+    ones; size: how many values."""
+
+    low: int
+    high: int
+    count: int
+    size: int
+
+    @property
+    def collapsed(self) -> bool:
+        return self.high - self.low <= 1 and self.size >= LEAST
+
+
+@rule("QR413", "warning", spec="QuantizeLinear", fix=_FIX, applies=_QUANTIZE, every=True, follows=True)
+def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
+    """All values of a quantized tensor become one code, or two neighbouring ones.
+
+    Reported of recorded vectors, and of a run or `qrun eval --health` with inputs that were given, not random: a tensor
+    with one stored scale, of 16 values or more, at least 8 of which differ before they are rounded, and to which a
+    scale of at most a quarter would fit. Constant inputs prove nothing. With several vectors it must be so in each.
+
+    Why is this bad?
+        Nothing that reads the tensor can tell its values apart, so that a part of the model computes a constant, and no
+        runtime says a word. The usual cause is one scale for tensors of unlike ranges, such as the scores of a detector
+        that are joined with its boxes of 0 to 640.
+
+    Bad
+        main () => (uint8[16] y)
+        <float[16] x = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.15, 0.25, 0.35, 0.45, 0.55},
+         float scale = {2.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        main () => (uint8[16] y)
+        <float[16] x = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.15, 0.25, 0.35, 0.45, 0.55},
+         float scale = {0.004}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    known = one_scaled(model)
+    for event in result.events:
+        for seen in event.observations if event.outputs and event.outputs[0].name in known else ():
+            if seen.kind == "few-codes":
+                low, high = map(int, seen.detail.split())
+                used = Used(low, high, 0, seen.count)
+                if used.collapsed:
+                    yield from _collapsed(model, known[event.outputs[0].name], used, [feeds])
+
+
+@rule("QR414", "note", spec="QuantizeLinear", fix=_FIX, applies=_QUANTIZE, every=True, follows=True)
+def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
+    """The values of a quantized tensor lie within a quarter of its codes.
+
+    Reported of a recorded vector, of a run with -v or --json, and of `qrun eval --health`, with inputs that were given,
+    for tensors with one stored scale and 64 values or more, to which a scale of at most a quarter would fit. One input
+    is little evidence, as others may reach further; all samples of an evaluation are much.
+
+    Why is this bad?
+        Each bit of the codes that is never used doubles the error of rounding: a quarter of the codes is six bits of
+        eight. The scale may have been calibrated on other data, with an outlier, or for another tensor.
+
+    Bad
+        main () => (uint8[8,8] y)
+        <int64[2] shape = {8, 8}, float first = {0.0}, float last = {8.0}, float step = {0.125},
+         float scale = {1.0}, uint8 zero = {0}>
+        {
+            all = Range(first, last, step)
+            x = Reshape(all, shape)
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        main () => (uint8[8,8] y)
+        <int64[2] shape = {8, 8}, float first = {0.0}, float last = {8.0}, float step = {0.125},
+         float scale = {0.04}, uint8 zero = {0}>
+        {
+            all = Range(first, last, step)
+            x = Reshape(all, shape)
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    known = one_scaled(model)
+    for name, codes in tensors(model, feeds, list(known)).items() if known else ():
+        used = used_codes(codes)
+        if used is not None and not used.collapsed:
+            yield from _few(model, known[name], used, [feeds])
+
+
+@rule(
+    "QR416",
+    "warning",
+    spec="QuantizeLinear",
+    fix="calibrate again",
+    applies=_QUANTIZE,
+    replaces=("QR413", "QR414"),
+)
+def scale_beyond_function(model: Model) -> Iterator[Finding]:
+    """The whole range of a function, such as 0 to 1 of Sigmoid, takes less than a quarter of the codes.
+
+    Judged where the scale is stored, whatever the inputs are, for Sigmoid, HardSigmoid, Softmax, Tanh, Erf, Softsign,
+    Sin and Cos, also behind operators that only move values.
+
+    Why is this bad?
+        The other codes can never occur. With a scale of 2.5 all that a Sigmoid can give becomes the code of 0. The
+        usual cause is one scale for tensors of unlike ranges, such as the scores of a detector that are joined with its
+        boxes of 0 to 640.
+
+    Bad
+        main (float[4] x) => (uint8[4] y)
+        <float scale = {2.5}, uint8 zero = {0}>
+        {
+            p = Sigmoid(x)
+            y = QuantizeLinear(p, scale, zero)
+        }
+
+    Good
+        main (float[4] x) => (uint8[4] y)
+        <float scale = {0.00390625}, uint8 zero = {0}>
+        {
+            p = Sigmoid(x)
+            y = QuantizeLinear(p, scale, zero)
+        }
+    """
+    for one in one_scaled(model).values():
+        function = bounds(model, one)
+        if function is None:
+            continue
+        name, low, high = function
+        fit = one.fitting(low, high)
+        if fit[0] * TOO_LARGE < one.scale:
+            count = one.code(high) - one.code(low) + 1
+            yield _finding(
+                model,
+                one,
+                fit,
+                f"{name} can reach {count} of {one.high - one.low + 1} codes of {one.name}",
+                f"{name} gives {low:g} to {high:g}, which are the codes {one.code(low)} to {one.code(high)}",
+            )
+
+
+def used_codes(codes: Array) -> Used | None:
+    """The codes that occur in a tensor of integers."""
+    if codes.dtype.kind not in "iu" or not codes.size:
+        return None
+    return Used(int(codes.min()), int(codes.max()), distinct(codes), codes.size)
+
+
+def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
+    """The findings of QR413 and QR414 on codes that were counted over many inputs, some of which are `samples`."""
+    for name, one in one_scaled(model).items():
+        if name in used:
+            yield from RULES["QR413"].told(model, _collapsed(model, one, used[name], samples))
+            yield from RULES["QR414"].told(model, _few(model, one, used[name], samples))
+
+
+def _collapsed(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
+    real = _before_rounding(model, one, samples) if used.collapsed else None
+    if real is None:
+        return
+    low, high = (float(v) * one.scale for v in (real.min() - one.zero, real.max() - one.zero))
+    fit = _fitting(model, one, low, high)
+    if fit is not None:
+        codes = f"code {used.low}" if used.low == used.high else f"code {used.low} or {used.high}"
+        text = f"all {used.size} values of {one.name} have {codes}"
+        some = f", in {len(samples)} samples" if used.size > real.size else ""
+        yield _finding(model, one, fit, text, f"values from {low:.4g} to {high:.4g}{some}")
+
+
+def _few(model: Model, one: OneScaled, used: Used, samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
+    if used.collapsed or used.size < MANY:
+        return
+    low, high = one.reals(used.low, used.high)
+    fit = _fitting(model, one, low, high)
+    if fit is None or (used.count < DISTINCT and _before_rounding(model, one, samples) is None):
+        return
+    yield _finding(
+        model,
+        one,
+        fit,
+        f"the {used.size} values of {one.name} use {used.high - used.low + 1} of {one.high - one.low + 1} codes",
+        f"codes {used.low} to {used.high}, which are {low:.4g} to {high:.4g}",
+    )
+
+
+def _fitting(model: Model, one: OneScaled, low: float, high: float) -> tuple[float, int] | None:
+    """The scale and the zero point that fit values from `low` to `high`; None if the stored scale does.
+
+    A function that gives 0 to 1 has the scale for these, whatever few of its values occurred.
+    """
+    function = bounds(model, one)
+    fit = one.fitting(*((low, high) if function is None else function[1:]))
+    return fit if 0 < fit[0] * TOO_LARGE < one.scale else None
+
+
+def _finding(model: Model, one: OneScaled, fit: tuple[float, int], message: str, got: str) -> Finding:
+    scale, zero = f"{fit[0]:.4g}", fit[1]
+    others = [o.name for o in one_scaled(model).values() if o.scale == one.scale and o.name != one.name]
+    shared = f", as {others[0]} has" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
+    node = joined(model, one)
+    apart = (
+        f", and leave {node.op_type} node {node.index} {node.label}, which joins it with others, in float"
+        if node
+        else ""
+    )
+    return Finding(
+        message,
+        **at(one.node),
+        tensor=param_input(one.node, "")[1],
+        expected=f"a scale near {scale} with zero point {zero}, which fits these values",
+        got=f"{got}; scale {one.scale:.6g}{shared}, zero point {one.zero}",
+        why="values that are less than half a scale from a code become this code.",
+        fix=f"give {one.name} the scale {scale} and the zero point {zero}, wherever it is read{apart}; or calibrate again",
+    )
+
+
+def _before_rounding(model: Model, one: OneScaled, samples: Sequence[Mapping[str, Array]]) -> Array | None:
+    """The tensor's values with these inputs in steps of its scale, the zero point added; None if too few differ."""
+    from qrun.comparing.ties import before_rounding
+
+    node, made = one.node, []
+    read = [n for n in node.inputs if n and n not in model.constants]
+    for feeds in filter(_vary, samples):
+        values = {**model.constants, **tensors(model, feeds, read)}
+        real = before_rounding(node, [values.get(n) for n in node.inputs])
+        if real is not None and np.isfinite(real).all():
+            made.append(real.reshape(-1))
+    found = np.concatenate(made) if made else np.zeros(0)
+    return found if found.size >= LEAST and distinct(found) >= DISTINCT else None
+
+
+def _vary(feeds: Mapping[str, Array]) -> bool:
+    """Whether an input has different values; a black image, say, proves nothing."""
+    return not feeds or any(array.size and bool((array != array.flat[0]).any()) for array in feeds.values())
