@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,6 @@ class BlockWeights:
     depth: int
     bits: int
     block: int
-    dtype: np.dtype[Any]
 
     @property
     def at_once(self) -> int:
@@ -65,13 +63,13 @@ class BlockWeights:
         return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]]
 
     def values(self, depth: int) -> Array:
-        """What the codes stand for, of A's type [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
+        """What the codes stand for, float32 [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
         blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
         with np.errstate(all="ignore"):
             wide = self.unpacked()[:, :depth].astype(np.float32)
             wide -= self.zeros().astype(np.float32)[:, blocks]
             wide *= self.scales.astype(np.float32)[:, blocks]
-            return wide.astype(self.dtype, copy=False)
+            return wide
 
 
 def unpack(codes: Array, bits: int) -> Array:

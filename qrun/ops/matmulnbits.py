@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def matmul_n_bits(
     [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale
     and zero point each row of the weights has, instead of its own. bias [N].
 
-        w[k,n] = (code - zero_point) * scale              as DequantizeLinear: in float32 steps, then of A's type
+        w[k,n] = (code - zero_point) * scale              as DequantizeLinear, in float32 steps
         Y = A @ w + bias                                  as MatMul: the real value, rounded once
 
     accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
@@ -83,8 +82,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     bias = rest[4]
     if weights.groups is not None:
         site.afford(4 * columns * depth)
-        rounded = replace(weights, dtype=site.narrow or a.dtype)
-        values = site.memo.once("values", lambda: rounded.values(depth).astype(a.dtype, copy=False))
+        values = site.memo.once("values", lambda: weights.values(depth))
         return matmul_kernel(site, a, values.T, bias)
     return coded_kernel(site, weights, a, bias)
 
@@ -144,7 +142,7 @@ def checked_weights(
             raise misfit(f"g_idx has block {found}", "g_idx", f"0 to {blocks - 1}, of {blocks} blocks", str(found))
     if bias is not None:
         _shape(bias, "bias", [(columns,)], "one for each column", "QR305")
-    return BlockWeights(b, scales, zero_points, groups, depth, bits, block, a.dtype)
+    return BlockWeights(b, scales, zero_points, groups, depth, bits, block)
 
 
 def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:

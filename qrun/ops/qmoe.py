@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -97,7 +96,7 @@ def qmoe(
     divides the width; fc1_zero_points packed as the weights, [E,made], or with block_size [E,made,blocks]; without them
     2**(bits - 1); the like of fc2 and fc3. fc*_expert_weight_bits, if given, stand for expert_weight_bits.
 
-        w[n,k] = (code - zero_point) * scale              in float32 steps, then of the input's type: as MatMulNBits
+        w[n,k] = (code - zero_point) * scale              in float32 steps, as MatMulNBits
 
     Shares are Softmax of the k greatest of router_probs; or router_weights [tokens,E] of these experts, by their sum
     with normalize_routing_weights unless it is 0. The rest is as in MoE. accuracy_level allows a runtime to round
@@ -156,12 +155,12 @@ def _weights_of(
             found.append(None)
         else:
             form = (experts, made, depth, own, block_size)
-            found.append(_projection(f"fc{number}", parts, form, rows.dtype))
+            found.append(_projection(f"fc{number}", parts, form))
     return found
 
 
 def _projection(
-    name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int], dtype: np.dtype[Any]
+    name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]
 ) -> BlockWeights:
     """The weights of a projection, checked. parts: codes, scales, zero points.
     form: experts, made, width, bits, block_size."""
@@ -183,7 +182,7 @@ def _projection(
         if not block_size:
             zeros = unpack(zeros, bits)[:, :made, None]
     block = block_size or max(depth, 1)
-    return BlockWeights(codes, scales.reshape(experts, made, blocks), zeros, None, depth, bits, block, dtype)
+    return BlockWeights(codes, scales.reshape(experts, made, blocks), zeros, None, depth, bits, block)
 
 
 def _check_kind(given: CodedExperts, quant_type: str, weights_prepacked: int, block_size: int) -> None:

@@ -120,8 +120,8 @@ def test_nodes_run_natively_and_as_part_of_a_program() -> None:
     assert not elsewhere(session)
 
 
-def test_weights_of_other_blocks_are_rounded_to_the_type_of_the_node() -> None:
-    """With g_idx float16 and bfloat16 nodes multiply what their codes stand for as numbers of that type."""
+def test_weights_of_other_blocks_are_not_rounded_to_the_type_of_the_node() -> None:
+    """With g_idx float16 and bfloat16 nodes multiply the float32 numbers that their codes stand for."""
     for seed, (dtype, bits, zeros) in enumerate(combinations((np.float16, BFLOAT16), (2, 4, 8), ZEROS)):
         inputs, attributes = case(seed, bits, zeros, dtype=dtype, groups=True, sizes=(3, 70, 9), block=16)
         model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, outputs=[dtype], constants=range(1, 6))

@@ -83,6 +83,19 @@ def test_beside_onnxruntime(bits: int, zeros: str) -> None:
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=sizes * 3e-7, err_msg=f"{seed} {level} {attributes}")
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_weights_are_not_rounded_to_float16(bits: int) -> None:
+    """onnxruntime multiplies float16 rows with float32 weights too; only its sums may round another way."""
+    for seed, zeros in enumerate(("", "packed", "float")[: 2 if bits == 8 else 3]):
+        inputs, attributes = case(seed, bits, zeros, dtype=np.float16, sizes=(6, 256, 40), block=32)
+        model, feeds = node_model(
+            "MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=range(1, 6), outputs=[np.float16]
+        )
+        got, want = run_qrun(model, feeds)[0], run_ort(model, feeds)[0]
+        assert np.count_nonzero(got != want) <= got.size // 50, f"{bits} {zeros}"
+        assert_equal(run_qrun(model, feeds, arith="ort")[0], got)
+
+
 def test_onnxruntime_quantizes_a() -> None:
     """With accuracy_level 4 to int8: results are far from exact ones, and those of ``ort``."""
     inputs, attributes = case(3, 4, "packed", sizes=(4, 256, 16), block=32)

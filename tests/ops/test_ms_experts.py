@@ -93,7 +93,7 @@ class Mixture:
     def expected(self) -> np.ndarray:
         weights = [
             None if parts[0] is None
-            else dequantized(*parts, bits, self.block, self.dtype) if self.bits else plain(parts[0])
+            else dequantized(*parts, bits, self.block) if self.bits else plain(parts[0])
             for parts, bits in zip(self.weights, self.widths, strict=True)
         ]  # fmt: skip
         routed = routes(self.probs, self.router_weights, self.attributes, bool(self.bits))

@@ -17,7 +17,7 @@ def code(row: np.ndarray, place: int, bits: int) -> int:
 
 
 def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, block_size, bits=4, **ignored):
-    """Fractions throughout; each weight is rounded to float32 twice and to A's type, each result once."""
+    """Fractions throughout; each weight is rounded to float32 twice, each result once to A's type."""
     blocks = -(-K // block_size)
     scales = np.asarray(scales).reshape(N, blocks)
     rows = a.reshape(-1, K)
@@ -34,7 +34,7 @@ def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, blo
                 zero = Fraction(float(zeros.reshape(N, blocks)[n, block]))
             difference = nearest(code(b[n].reshape(-1), k, bits) - zero, np.float32)
             product = nearest(Fraction(difference) * Fraction(float(scales[n, block])), np.float32)
-            weights.append(Fraction(nearest(Fraction(product), a.dtype)))
+            weights.append(Fraction(product))
         for m, row in enumerate(rows):
             total = sum((Fraction(float(x)) * w for x, w in zip(row, weights, strict=True)), Fraction(0))
             y[m, n] = nearest(total + (0 if bias is None else Fraction(float(bias[n]))), a.dtype)

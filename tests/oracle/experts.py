@@ -36,15 +36,14 @@ REAL: dict[str, Callable[[F], F]] = {
 }
 
 
-def weight(codes: np.ndarray, place: int, scale: Any, zero: int, bits: int, dtype: Any) -> F:
-    """What a code stands for: difference and product in float32, then of the type."""
+def weight(codes: np.ndarray, place: int, scale: Any, zero: int, bits: int) -> F:
+    """What a code stands for: difference and product in float32."""
     difference = nearest(F(code(codes, place, bits) - zero), np.float32)
-    product = nearest(F(difference) * F(float(scale)), np.float32)
-    return F(nearest(F(product), dtype))
+    return F(nearest(F(difference) * F(float(scale)), np.float32))
 
 
 def dequantized(
-    codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int, dtype: Any
+    codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int
 ) -> list[list[Values]]:
     """Of each expert the rows of its weights. block: 0 where a row has one scale."""
     made = []
@@ -59,7 +58,7 @@ def dequantized(
                 else:
                     zero = code(zeros[e, n], place, bits) if block else code(zeros[e], n, bits)
                 scale = scales[e, n, place] if block else scales[e, n]
-                row.append(weight(codes[e, n], k, scale, zero, bits, dtype))
+                row.append(weight(codes[e, n], k, scale, zero, bits))
             rows.append(row)
         made.append(rows)
     return made

@@ -159,8 +159,8 @@ class FloatPanels:
 
 
 def narrower(exact: Exact, dtype: np.dtype[Any]) -> Exact:
-    """`exact` on float32 arrays: rows and columns are converted to this type, and the result to float32."""
-    return lambda rows, columns, added: exact(rows.astype(dtype), columns.astype(dtype), added).astype(_FLOAT)
+    """`exact` on float32 arrays: rows are converted to this type, which is the result's, and the result to float32."""
+    return lambda rows, columns, added: exact(rows.astype(dtype), columns, added).astype(_FLOAT)
 
 
 Limits = tuple[float, float, float]
