@@ -159,9 +159,7 @@ def _weights_of(
     return found
 
 
-def _projection(
-    name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]
-) -> BlockWeights:
+def _projection(name: str, parts: Sequence[Array | None], form: tuple[int, int, int, int, int]) -> BlockWeights:
     """The weights of a projection, checked. parts: codes, scales, zero points.
     form: experts, made, width, bits, block_size."""
     codes, scales, zeros = parts
