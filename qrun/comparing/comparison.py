@@ -24,7 +24,7 @@ class Guilt:
 
     KEYS = {
         **through("pair", TensorPair.KEYS),
-        **keys("before_rounding=exact cause=reason.cause text=reason.text explained=reason.explained"),
+        **keys("before_rounding=exact cause=reason.cause text=reason.text explained=reason.explained also=reason.also"),
         **keys(
             "residual=reason.residual exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"
         ),
@@ -40,9 +40,12 @@ class ComparedTensor:
     """One tensor that a node or group makes.
 
     pair:   both sides' results as they ran (with `isolate`: the first side's from the second side's inputs).
-    inputs: are the tensors that the unit reads the same, bit for bit? None: not known, the second side has not all.
+    inputs: are the tensors that the unit reads the same, bit for bit? None: not known, the second side has not all, or
+            may read some in another precision than it gives them out (`unseen`).
     guilt:  whether it differs by itself, and why; None: it does not, or only inherits.
     checked: was it made anew from the other side's inputs?
+    unseen: names of tensors that the unit reads, equal as the second side gives them out, but perhaps not as it read
+            them.
     """
 
     KEYS = {
@@ -57,6 +60,7 @@ class ComparedTensor:
     inputs: bool | None
     guilt: Guilt | None = None
     checked: bool = False
+    unseen: tuple[str, ...] = ()
 
     @property
     def node(self) -> Node:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Unpack
 
 import numpy as np
@@ -118,7 +118,7 @@ class NodeGroup:
         steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
         pairs = "; pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI" if saturating else ""
         cause = "pair-saturation" if saturating else "fused-requantization"
-        return AlternativeForm(cause, f"{shape}, {steps}{pairs}", partial(self._run, fused, arith, saturating))
+        return AlternativeForm(cause, f"{shape}, {steps}{pairs}", cache(partial(self._run, fused, arith, saturating)))
 
     def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
         try:

@@ -12,8 +12,8 @@ from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, s
 from qrun.comparing.emulated import NodeGroup
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
-from qrun.comparing.sides import Results, Side, Unit, Values, refusal
-from qrun.comparing.tensors import PLAIN, TensorPair, pair
+from qrun.comparing.sides import PeerSide, Results, Side, Unit, Values, refusal
+from qrun.comparing.tensors import NARROW, PLAIN, TensorPair, pair
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
 from qrun.ir import Array, Model
@@ -104,7 +104,8 @@ class _Work:
             return
         names = [n for n in unit.gives if n in self.mine and n in self.theirs]
         inputs = self._inputs(unit)
-        alike = self._alike(unit)
+        alike, unseen = self._alike(unit), self._unseen(unit)
+        told = None if alike and unseen else alike
         pairs = {n: self._pair(n, self.mine[n], self.theirs[n]) for n in names}
         differ = [n for n in names if not pairs[n].equal]
         anew: Results | None = None
@@ -117,9 +118,9 @@ class _Work:
                 if not own.equal:
                     guilt = self._guilt(unit, name, inputs or {}, own, anew[name], self.theirs[name], None)
                 if self.isolate:
-                    yield ComparedTensor(unit, name, own, True, guilt, True)
+                    yield ComparedTensor(unit, name, own, None if unseen else True, guilt, True, unseen)
                     continue
-            yield ComparedTensor(unit, name, pairs[name], alike, guilt, anew is not None)
+            yield ComparedTensor(unit, name, pairs[name], told, guilt, anew is not None, unseen if alike else ())
 
     def _piece(self, unit: Unit) -> Iterator[ComparedTensor]:
         """A unit that side `b` runs by itself on the values of `a`."""
@@ -185,6 +186,13 @@ class _Work:
             return None
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
+    def _unseen(self, unit: Unit) -> tuple[str, ...]:
+        """Of what a unit reads, narrow floats of nodes, in whose place the second side may read float32."""
+        if not isinstance(self.b, PeerSide) or not self.b.widens:
+            return ()
+        made = ((name, (self.theirs or {}).get(name)) for name in unit.read if name in self.a.model.producers)
+        return tuple(name for name, array in made if array is not None and array.dtype in NARROW)
+
     def _anew(self, unit: Unit, inputs: Values) -> Results | None:
         try:
             return self.a.alone(unit, inputs)
@@ -209,7 +217,8 @@ class _Work:
         group = NodeGroup(self.a.model, unit, name, inputs)
         forms, fused = group.forms(), group.before_rounding
         judge = partial(self._pair, name, theirs=theirs)
-        suspect = Suspect(self.a.model, unit, name, inputs, mine, theirs, error, again, forms, fused, judge)
+        seen = {**self.feeds, **(self.theirs or {})}
+        suspect = Suspect(self.a.model, unit, name, inputs, mine, theirs, error, again, forms, fused, judge, seen)
         exact, d = suspect.exact, own.difference
         known = exact is not None and d.form is None and d.differing
         return Guilt(own, reason(suspect), float(exact[d.worst]) if exact is not None and known else None)

@@ -240,6 +240,11 @@ class PeerSide:
             self._inner = optimized_peer(model, data, self._names, **limits)
 
     @property
+    def widens(self) -> bool:
+        """Does it compute nodes of float16 in float32, and round only what it gives out?"""
+        return self.backend == "ort"
+
+    @property
     def label(self) -> str:
         from qrun.peers import runtime_label
 

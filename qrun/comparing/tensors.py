@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from qrun.comparing.differences import (
@@ -23,6 +24,9 @@ from qrun.comparing.differences import (
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 from qrun.ir.types import describe
+
+NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+"""Floats that a runtime may widen between nodes."""
 
 
 @frozen

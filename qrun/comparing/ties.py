@@ -135,22 +135,30 @@ def _unless_wrapped(acc: Array, factor: Array, zero: Array | None) -> Array | No
 
 def _of_float(node: Node, values: Values) -> Array | None:
     """DequantizeLinear, the float operator in float64, QuantizeLinear without rounding."""
-
-    def value(slot: Slot | None) -> Array:
-        return _one(values[slot.place] if slot and slot.place < len(values) else None)
-
-    function, given = real_operator(node), dict(zip(node.inputs, values, strict=False))
-    found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
-    if function is None or len(found) != len(operands(node)):
+    function, real = real_operator(node), real_operands(node, values)
+    if function is None or real is None:
         return None
-    real = [x if q is None else (_f64(x) - value(q.zero_point)) * value(q.scale) for x, q in found]
     last = bool(node.attributes.get("channels_last", 0)) and real[0].ndim > 2
     real = [np.moveaxis(x, -1, 1) for x in real] if last else real
     attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
     made = function(*real, **attributes, ctx=Context(observing=False))
     made = made[0] if isinstance(made, tuple) else made
     out = next(q for q in quantizers(node) if q.is_output)
-    return np.asarray((np.moveaxis(made, 1, -1) if last else made) / value(out.scale) + value(out.zero_point))
+    made = np.moveaxis(made, 1, -1) if last else made
+    return np.asarray(made / _value(out.scale, values) + _value(out.zero_point, values))
+
+
+def real_operands(node: Node, values: Values) -> list[Array] | None:
+    """The real numbers of a node's operands, which scalar scales and zero points give codes; None if one is missing."""
+    given = dict(zip(node.inputs, values, strict=False))
+    found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
+    if len(found) != len(operands(node)):
+        return None
+    return [x if q is None else (_f64(x) - _value(q.zero_point, values)) * _value(q.scale, values) for x, q in found]
+
+
+def _value(slot: Slot | None, values: Values) -> Array:
+    return _one(values[slot.place] if slot and slot.place < len(values) else None)
 
 
 def _softmax(node: Node, values: Values) -> Array | None:

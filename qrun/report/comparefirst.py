@@ -104,8 +104,11 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
 
 
 def _inputs(found: Comparison, t: ComparedTensor) -> str:
+    maybe = f"; its node may have read {', '.join(t.unseen[:3])} in float32, not rounded" if t.unseen else ""
     if found.isolate or found.piecewise:
-        return f"those of {found.names[0 if found.piecewise else 1]} on both sides"
+        return f"those of {found.names[0 if found.piecewise else 1]} on both sides{maybe}"
+    if t.unseen:
+        return f"equal as {found.names[1]} gives them out{maybe}"
     states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}
     return states[t.inputs]
 
@@ -139,6 +142,9 @@ def _reason(found: Comparison, reason: Reason, pair: TensorPair) -> list[tuple[s
         count = f"{reason.explained} of {which}{'' if beyond_all else ' with other bits'}"
         others = ", and all others" if reason.explained < pair.difference.total else ""
         facts.append(("evidence", f"{count} reproduced bit for bit{others}"))
+    if reason.also:
+        rest = f" and {len(reason.also) - 3} more   --json" if reason.also[3:] else ""
+        facts.append(("also fits", "; or ".join(reason.also[:3]) + rest))
     if reason.farthest is not None and reason.nearest is not None:
         exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
         ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))

@@ -1,8 +1,9 @@
 """Causes of differences: every module of this package declares some with @cause and is found by itself.
 
 A cause is a hypothesis about what the other side computes. It is named only if recomputing the node in this way gives
-the other side's bits in every element; where no order or steps are due, if every element is within their bound; and
-where qrun knows what a runtime computes but not its bits, if this alone brings every element within the tolerance.
+the other side's bits in every element, and all others that do are named beside it; where no order or steps are due, if
+every element is within their bound; and where qrun knows what a runtime computes but not its bits, if this alone brings
+every element within the tolerance.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from qrun.comparing.causes._cause import CAUSES, TIE, AlternativeForm, Cause, Hypothesis, Suspect, cause, spread
 from qrun.comparing.differences import differing, distances
 from qrun.comparing.ties import tie_distance
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
@@ -36,6 +37,7 @@ class Reason:
     residual:  the largest difference that recomputing leaves, in steps of integers, else absolute, where it comes
                within the tolerance only; `explained` are then the elements beyond it. None where every bit is
                reproduced.
+    also:      other hypotheses that reproduce the same bits, each with its cause.
     ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known, or
                some element differs by more than one step, which no tie does.
     nearest, farthest: distance of the others to a tie, in steps (LSB).
@@ -48,21 +50,30 @@ class Reason:
     ties: int | None = None
     nearest: float | None = None
     farthest: float | None = None
+    also: tuple[str, ...] = ()
 
 
 def reason(suspect: Suspect) -> Reason:
-    """The first cause, from the most specific to the most general, that gives what the other side gave."""
+    """The first cause, from the most specific to the most general, that gives what the other side gave; and its rivals
+    that give the same bits."""
+    fits: dict[str, str] = {}
     with np.errstate(all="ignore"):  # causes try what may overflow
         for known in sorted(CAUSES.values(), key=lambda c: c.rank):
             for hypothesis in known.function(suspect):
-                if hypothesis.array is None:
+                if hypothesis.array is not None and suspect.explained(hypothesis.array):
+                    if not fits or not hypothesis.tolerant:
+                        fits.setdefault(hypothesis.text, known.name)
+                elif fits:
+                    continue
+                elif hypothesis.array is None:
                     return Reason(known.name, hypothesis.text)
-                if suspect.explained(hypothesis.array):
-                    return _measured(suspect, known.name, hypothesis.text)
-                left = suspect.residual(hypothesis.array) if hypothesis.tolerant else None
-                if left is not None:
+                elif hypothesis.tolerant and (left := suspect.residual(hypothesis.array)) is not None:
                     return Reason(known.name, hypothesis.text, suspect.beyond, left)
-    return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+    if not fits:
+        return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+    (text, name), *others = fits.items()
+    made = _measured(suspect, name, text)
+    return replace(made, also=tuple(f"{cause}: {text}" for text, cause in others))
 
 
 def _measured(suspect: Suspect, name: str, text: str) -> Reason:

@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
+from qrun.ops._float import narrow
 
 ULPS = 8
 """Units in the last place within which runtimes compute functions; the worst that were seen are Asin's, 4.1."""
@@ -71,6 +72,13 @@ class ErrorBound:
 
     def shaped(self, shape: Sequence[int]) -> ErrorBound:
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
+
+    def rounds_to(self, theirs: Array) -> bool:
+        """Whether each of these numbers, of a narrower type, is one within the bound that was rounded to that type."""
+        with np.errstate(all="ignore"):
+            low, high = (narrow(self.value + sign * self.error, theirs.dtype) for sign in (-1, 1))
+            nan = np.isnan(theirs) & np.isnan(self.value.astype(theirs.dtype))
+        return theirs.shape == low.shape and bool((((low <= theirs) & (theirs <= high)) | nan).all())
 
     def share(self, mine: Array, theirs: Array) -> float | None:
         """The largest part of the bounds of two computations that their results are apart by; None if one is beyond

@@ -46,6 +46,7 @@ class Suspect:
     forms:  of a group of nodes, such as fused to one operator.
     fused:  gives what the one integer operator that a group can become would round.
     judge:  compares an array with the other side's within the tolerance of the comparison.
+    seen:   by name, all tensors that the other side gave out.
     """
 
     model: Model
@@ -59,10 +60,15 @@ class Suspect:
     forms: Sequence[AlternativeForm] = ()
     fused: Callable[[], Array | None] | None = None
     judge: Callable[[Array], TensorPair] | None = None
+    seen: Results | None = None
 
     @property
     def node(self) -> Node:
         return self.unit.node
+
+    def given_out(self, name: str) -> Array | None:
+        """A tensor as the other side gave it out, or as the model stores it; None if it is neither."""
+        return self.model.constants.get(name) if self.seen is None or name not in self.seen else self.seen[name]
 
     @property
     def alone(self) -> bool:

@@ -11,7 +11,9 @@ from qrun.comparing.causes._bounds import ULPS, ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part
 from qrun.comparing.causes._formulas import bounded
 from qrun.comparing.differences import differing
+from qrun.comparing.tensors import NARROW
 from qrun.ir import Array
+from qrun.ir.types import type_name
 
 
 @cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")
@@ -77,18 +79,27 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
     --lsb 1.
     """
-    if s.theirs is None or s.theirs.dtype != np.float32 or s.mine.dtype != np.float32 or s.theirs.shape != s.mine.shape:
+    if s.theirs is None or (s.theirs.dtype, s.theirs.shape) != (s.mine.dtype, s.mine.shape):
+        return
+    if s.mine.dtype != np.float32 and (s.mine.dtype not in NARROW or not s.alone):
         return
     values = {
         name: ErrorBound.of(array)
         for name, array in {**s.model.constants, **s.values}.items()
-        if array.dtype.kind in "fiu"
+        if array.dtype.kind in "fiu" or array.dtype in NARROW
     }
     for node in s.unit.group:
         made = bounded(node, [values.get(name) if name else None for name in node.inputs])
         if made is None:
             return
         values[node.outputs[0]] = made
+    if s.mine.dtype in NARROW:
+        if s.tensor in values and values[s.tensor].rounds_to(s.theirs):
+            kind = type_name(s.mine.dtype)
+            yield Hypothesis(
+                None, f"float32 steps of its formula, rounded to {kind} at the end; all within their bound"
+            )
+        return
     share = values[s.tensor].share(s.mine, s.theirs) if s.tensor in values else None
     if share is not None:
         one = "its formula" if s.alone else "these nodes"

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, recomputed
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, part, recomputed
+from qrun.comparing.causes._steps import share_of_bound
+from qrun.comparing.differences import same
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
 from qrun.ops import Arith
+from qrun.ops._quantize import is_integer, limits, narrow
 
 _PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm")
+_RUNTIMES: tuple[tuple[Arith, str], ...] = (("ort", "onnxruntime"), ("onnx-ref", "onnx.reference"))
 _NUMERICS = "onnxruntime core/mlas/lib/quantize.cpp; onnx/reference/ops/op_qlinear_conv.py"
 
 
@@ -55,7 +59,10 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
         quotient = (x.astype(kind) / s.along(scale).astype(kind)).astype(np.float64)
         if quotient.shape != s.mine.shape:
             continue
-        yield from recomputed(s.coded(np.rint(quotient), s.zero), f"divides in {type_name(kind)}")
+        made = s.coded(np.rint(quotient), s.zero)
+        if made is None and s.mine.dtype.itemsize == 1:
+            made = narrow(quotient, s.mine.dtype, bool(s.node.attributes.get("saturate", 1)))
+        yield from recomputed(made, f"divides in {type_name(kind)}")
 
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
@@ -80,7 +87,8 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     source="onnxruntime core/mlas/lib/qladd.cpp, contrib_ops/cpu/quantization; numerics, D2 to D4",
 )
 def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The node is computed in float32 steps, each rounded, where the real value is due.
+    """The node is computed in float32 steps, each rounded, where the real value is due. What differs is within the
+    bound on the rounding errors of such steps.
 
     To confirm: --arith ort or --arith onnx-ref gives the same codes without the other runtime.
 
@@ -89,24 +97,30 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     if s.is_op("DequantizeLinear"):
         yield from _rounded_codes(s)
     if s.alone and not s.is_op(*_PRODUCTS):
-        yield from recomputed(s.in_arith("ort"), "onnxruntime's order of float32 steps")
-        yield from recomputed(s.in_arith("onnx-ref"), "onnx.reference's order of float32 steps")
+        for arith, runtime in _RUNTIMES:
+            made = s.in_arith(arith)
+            share = share_of_bound(s, made) if made is not None and s.explained(made) else None
+            if share is not None:
+                start = f"{runtime}'s order of float32 steps"
+                yield Hypothesis(
+                    made, f"{start}; the largest difference is {part(share)} of the bound on their rounding"
+                )
 
 
 @cause("runtime-arithmetic", rank=50, source="numerics: what `--arith ort` and `--arith onnx-ref` compute")
 def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """The node computes something else than the exact arithmetic does, which qrun knows and computes with --arith: that
-    comes within the tolerance, in every element, but has other bits.
+    has the same bits, or comes within the tolerance in every element. The difference is more than float32 steps make,
+    or no bound on these is known.
 
-    To confirm: The same comparison with --arith ort (or onnx-ref) is within the tolerance at this node.
+    To confirm: The same comparison with --arith ort (or onnx-ref) is equal, or within the tolerance, at this node.
 
     To do: Nothing is wrong with the model. qrun explain OPERATOR tells what the other arithmetic does. Where that is
     what the target computes, run with --arith too; else set what the operator's page names, such as accuracy_level 0.
     """
     if not s.alone:
         return
-    ways: tuple[tuple[Arith, str], ...] = (("ort", "onnxruntime"), ("onnx-ref", "onnx.reference"))
-    for arith, runtime in ways:
+    for arith, runtime in _RUNTIMES:
         made = s.in_arith(arith)
         if made is not None:
             told = (
@@ -175,9 +189,8 @@ def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
     To do: Use an even zero point (128, or 0 with int8), or allow --lsb 1.
     """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
-        yield from recomputed(
-            s.coded(np.rint(_snapped(s.exact))), f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
-        )
+        text = f"adds the zero point {_text(s.zero)}, an odd one, before rounding"
+        yield from _other_than_nearest(s, s.coded(np.rint(_snapped(s.exact))), text)
 
 
 @cause("tie-rounding", rank=31, source=_SPEC)
@@ -195,7 +208,31 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
     ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
     for text, whole in ways:
-        yield from recomputed(s.coded(whole, s.zero), f"rounds exact ties {text}")
+        yield from _other_than_nearest(s, s.coded(whole, s.zero), f"rounds exact ties {text}")
+
+
+@cause("cast-rounding", rank=27, source="ONNX operators, Cast-28: silent about fractions; numerics, F10")
+def cast_rounding(s: Suspect) -> Iterator[Hypothesis]:
+    """A Cast to integers rounds fractions, where qrun cuts them off; or saturates, where qrun keeps the low bits. The
+    specification says neither.
+
+    To confirm: Feed whole numbers within the range of the type: the difference is gone.
+
+    To do: Put Round or Floor, and Clip, before the Cast: then every runtime gives the same.
+    """
+    x = s.args[0] if s.is_op("Cast") and s.args else None
+    if x is None or x.dtype.kind not in "fV" or not is_integer(s.mine.dtype):
+        return
+    wide = x.astype(np.float64)
+    away = np.copysign(np.floor(np.abs(wide) + 0.5), wide)
+    ways = {"cuts fractions off": np.trunc(wide), "rounds down": np.floor(wide), "rounds ties to even": np.rint(wide)}
+    low, high = limits(s.mine.dtype)
+    for text, whole in {"rounds to nearest, ties away from zero": away, **ways}.items():
+        inside = np.clip(whole, low, high)
+        beyond = "; beyond the range the low bits stay" if np.any(inside != whole) else ""
+        yield from recomputed(s.evaluate(inputs={"input": whole}), f"{text}{beyond}")
+        if beyond:
+            yield from recomputed(s.evaluate(inputs={"input": inside}), f"{text}; saturates")
 
 
 @cause("truncation", rank=32, source=_SPEC)
@@ -211,6 +248,14 @@ def truncation(s: Suspect) -> Iterator[Hypothesis]:
     real = s.exact - s.zero
     for text, whole in (("drops the fraction", np.trunc(real)), ("rounds down", np.floor(real))):
         yield from recomputed(s.coded(whole, s.zero), text)
+
+
+def _other_than_nearest(s: Suspect, made: Array | None, text: str) -> Iterator[Hypothesis]:
+    """The hypothesis, if it gives other codes than rounding the real value as the specification says."""
+    assert s.exact is not None
+    nearest = s.coded(np.rint(_snapped(s.exact - s.zero)), s.zero)
+    if made is not None and nearest is not None and not same(made, nearest):
+        yield Hypothesis(made, text)
 
 
 def _snapped(values: Array) -> Array:

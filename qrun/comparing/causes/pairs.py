@@ -41,6 +41,8 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
     To do: Quantize the weights to 7 bits (reduce_range=True in onnxruntime.quantization) or to uint8; or run on a CPU
     with VNNI.
     """
+    if any(s.explained(form) for form, _ in s.formed("fused-requantization")):
+        return
     for form, text in s.formed("pair-saturation"):
         yield Hypothesis(form, text)
     for arith, more in _STEPS.items():

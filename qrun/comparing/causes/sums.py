@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part, recomputed
 from qrun.comparing.differences import same
 from qrun.ir import Array
+from qrun.ops.matmulnbits import checked_weights
 
 _UNIT = 2.0**-24
 SUMS = {
@@ -18,6 +20,7 @@ SUMS = {
     "Gemm": (0, 1, 2),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "CumSum"), (0,)),
     "Einsum": (),
+    "MatMulNBits": (0,),
 }
 """Operators that add, and their inputs whose magnitudes bound the terms; none: all."""
 
@@ -74,8 +77,21 @@ def _terms(s: Suspect) -> int:
 
 def _sizes(s: Suspect) -> Array | None:
     """The same sums of the terms' magnitudes."""
+    if s.is_op("MatMulNBits"):
+        return block_sizes(s)
     places = SUMS[s.node.op_type] or range(len(s.args))
     return _made(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
+
+
+def block_sizes(s: Suspect) -> Array:
+    """Of a MatMulNBits the sums of its products' magnitudes."""
+    a, *rest = (*s.args, None, None, None)[:6]
+    assert a is not None
+    given: dict[str, Any] = {"bits": 4, **s.node.attributes}
+    weights = checked_weights(a, rest, [given[name] for name in ("K", "N", "bits", "block_size")], 0)
+    rows = np.abs(a.reshape(-1, given["K"])).astype(np.float64)
+    bias = 0.0 if rest[4] is None else np.abs(rest[4]).astype(np.float64)
+    return np.asarray((rows @ np.abs(weights.values(given["K"])).astype(np.float64).T + bias).reshape(s.mine.shape))
 
 
 def _made(s: Suspect, args: Sequence[Array | None]) -> Array | None:

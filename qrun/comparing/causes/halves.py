@@ -1,0 +1,128 @@
+"""Chains of float16 nodes that a runtime computes in float32, without rounding what one hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.causes._bounds import ErrorBound
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
+from qrun.comparing.causes._formulas import bounded
+from qrun.comparing.differences import same
+from qrun.comparing.matching.operators import moves
+from qrun.comparing.tensors import NARROW
+from qrun.ir import Array, Node
+from qrun.ir.types import NUMBERS, type_name
+from qrun.ops._float import narrow
+
+_DEEPEST = 16
+"""Nodes behind each other that are taken for a chain."""
+
+
+@cause("kept-in-float32", rank=26, source="onnxruntime core/optimizer/insert_cast_transformer.cc")
+def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
+    """The node reads results of float16 nodes that were not rounded to float16: the runtime computes the chain in
+    float32, and rounds only what it hands out.
+
+    To confirm: Run the node alone, with the tensors before it as inputs: the difference is gone.
+
+    To do: Nothing is wrong with the model: allow one unit in the last place of float16 for each node of such a chain.
+    Where the target rounds between the nodes, qrun's results are the target's.
+    """
+    if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
+        return
+    halves = [a.dtype for name in s.unit.read if (a := s.values.get(name)) is not None and a.dtype in NARROW]
+    if not halves:
+        return
+    tried = [s.mine]
+    for through in (False, True):
+        known = 0
+        for depth in range(s.alone, _DEEPEST + 1):
+            kept = list[str]()
+            made = _chain(s, depth, through, kept, _float32)
+            if made is None or len(kept) == known:
+                break
+            known = len(kept)
+            result = made if made.dtype == s.mine.dtype else narrow(made, s.mine.dtype)
+            if any(same(result, other) for other in tried):
+                continue
+            tried.append(result)
+            text = f"keeps {_named(kept)} in float32, not rounded to {type_name(halves[0])}"
+            yield Hypothesis(result, text)
+            if _within(s, depth, through) and not _within(s, 0, through):
+                yield Hypothesis(None, f"{text}; what is left is within the bound on float32 steps of these nodes")
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more tensors" if names[3:] else "")
+
+
+def _chain(
+    s: Suspect, depth: int, through: bool, kept: list[str], compute: Callable[[Node, Sequence[Any]], Any]
+) -> Any:
+    """The unit's tensor if what up to `depth` nodes before it hand on, and the nodes in it to each other, is not
+    rounded; None if it cannot be computed.
+
+    through: do nodes that only move elements keep float32 too? kept: gets the tensors that are not rounded.
+    compute: a node's output from its inputs, where those of narrow floats are wider; None if it cannot.
+    """
+    known: dict[tuple[str, int], Any] = {}
+
+    def read(name: str, left: int) -> Any:
+        if not name:
+            return None
+        if (name, left) not in known:
+            known[name, left] = wide(name, left)
+        return known[name, left]
+
+    def wide(name: str, left: int) -> Any:
+        value = s.values.get(name, s.given_out(name))
+        node = s.model.producers.get(name)
+        if node is not None and name in inside:
+            made = apply(node, left)
+            if name not in kept and (isinstance(made, ErrorBound) or (made is not None and made.dtype == np.float32)):
+                kept.append(name)
+            return made
+        if value is None or value.dtype not in NARROW:
+            return value
+        if not left or node is None or (not through and moves(node)) or len(node.outputs) > 1:
+            return value.astype(np.float32)
+        made = apply(node, left - 1)
+        if made is None:
+            return value.astype(np.float32)
+        if name not in kept:
+            kept.append(name)
+        return made
+
+    def apply(node: Node, left: int) -> Any:
+        args = [read(name, left) for name in node.inputs]
+        missing = any(name and arg is None for name, arg in zip(node.inputs, args, strict=True))
+        return None if missing else compute(_in_float32(node), args)
+
+    inside = set(s.unit.made) - {s.tensor}
+    return apply(s.model.producers[s.tensor], depth)
+
+
+def _in_float32(node: Node) -> Node:
+    """A Cast to a narrow type leaves float32 as it is."""
+    to = node.attributes.get("to")
+    narrow_types = [NUMBERS[dtype] for dtype in NARROW]
+    return replace(node, attributes={**node.attributes, "to": 1}) if to in narrow_types else node
+
+
+def _float32(node: Node, args: Sequence[Any]) -> Array | None:
+    made = computed(node, args)
+    return made[0] if made is not None and len(made) == 1 else None
+
+
+def _bounded(node: Node, args: Sequence[Any]) -> ErrorBound | None:
+    return bounded(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.of(a) for a in args])
+
+
+def _within(s: Suspect, depth: int, through: bool) -> bool:
+    """Can the other side's numbers come of float32 steps of the chain, in any order?"""
+    bound = _chain(s, depth, through, [], _bounded)
+    return s.theirs is not None and s.theirs.dtype in NARROW and bound is not None and bound.rounds_to(s.theirs)
