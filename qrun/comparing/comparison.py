@@ -20,19 +20,45 @@ class Guilt:
 
     pair:   first side's result from the second side's inputs, and the second side's.
     exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
+    inside: of a node with graphs, where these first differ; the reason is then that of the tensor there.
     """
 
     KEYS = {
         **through("pair", TensorPair.KEYS),
         **keys("before_rounding=exact cause=reason.cause text=reason.text explained=reason.explained also=reason.also"),
         **keys(
-            "residual=reason.residual exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"
+            "inside residual=reason.residual exact_ties=reason.ties nearest_tie=reason.nearest farthest_tie=reason.farthest"
         ),
     }
 
     pair: TensorPair
     reason: Reason
     exact: float | None = None
+    inside: Inside | None = None
+
+
+@frozen
+class Inside:
+    """Where a graph of a node first differs.
+
+    graph:  the attribute, such as ``then_branch``. turn: of a loop, from 0, fed what the second side made of the turn
+            before; None of a graph that runs once.
+    tensor: the first one that differs, or where bits that lead to it differ. found: the comparison of the graph.
+    slight: is no difference beyond the tolerance in any turn? Then they add up, and the first other bits are shown.
+    """
+
+    KEYS = keys("graph iteration=turn first=tensor.name tensors=found.tensors slight")
+
+    graph: str
+    turn: int | None
+    tensor: ComparedTensor
+    found: Comparison
+    slight: bool = False
+
+    @property
+    def where(self) -> str:
+        """``body in iteration 3``, counted from 0."""
+        return self.graph if self.turn is None else f"{self.graph} in iteration {self.turn}"
 
 
 @frozen

@@ -10,6 +10,7 @@ from qrun.comparing.causes import Suspect, reason
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
 from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, same
 from qrun.comparing.emulated import NodeGroup
+from qrun.comparing.inside import look_inside
 from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import PeerSide, Results, Side, Unit, Values, refusal
@@ -221,7 +222,13 @@ class _Work:
         suspect = Suspect(self.a.model, unit, name, inputs, mine, theirs, error, again, forms, fused, judge, seen)
         exact, d = suspect.exact, own.difference
         known = exact is not None and d.form is None and d.differing
-        return Guilt(own, reason(suspect), float(exact[d.worst]) if exact is not None and known else None)
+        before = float(exact[d.worst]) if exact is not None and known else None
+        inside = None
+        if suspect.alone and error is None and any(True for _ in unit.node.subgraphs):
+            inside = look_inside(self.a, self.b, unit.node, inputs, self.tolerance, compare_runtimes)
+        if inside is not None and inside.tensor.guilt is not None:
+            return Guilt(own, inside.tensor.guilt.reason, before, inside)
+        return Guilt(own, reason(suspect), before, inside)
 
     def _again(self, unit: Unit, name: str, inputs: Values) -> Callable[[], Array | None]:
         def run() -> Array | None:

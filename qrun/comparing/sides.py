@@ -89,6 +89,10 @@ class Side(Protocol):
         """What it makes of one unit, fed with tensors of the other side. Raises QrunError."""
         ...
 
+    def inside(self, node: Node, graph: str, part: Model) -> Side:
+        """The same side on a graph of a node. graph: the attribute. part: the graph as a model of its own."""
+        ...
+
 
 @frozen(slots=False)
 class QrunSide:
@@ -136,6 +140,9 @@ class QrunSide:
         nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
         part = extract(model, nodes, values)
         return self._tensors(part, {v.name: values[v.name] for v in part.inputs}, made_by(part.nodes))
+
+    def inside(self, node: Node, graph: str, part: Model) -> Side:
+        return replace(self, model=part)
 
     @property
     def limits(self) -> ResourceLimits:
@@ -291,6 +298,10 @@ class PeerSide:
             outputs = self._nodes.alone(node, inputs, self.backend, **self._limits)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
+
+    def inside(self, node: Node, graph: str, part: Model) -> Side:
+        data = self._nodes.inside(node, graph, part)
+        return PeerSide(part, self.backend, data=data, optimize=self._optimize, **self._limits)
 
 
 def _given(array: Array) -> Array | None:

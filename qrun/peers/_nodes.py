@@ -60,6 +60,22 @@ class Nodes:
         peer = Peer(lone, backend, data=data, outputs=names, optimize=False, max_memory=max_memory, max_time=max_time)
         return tuple(peer.execute(feeds).outputs.values())
 
+    def inside(self, node: Node, graph: str, part: Model) -> bytes:
+        """A graph of a node as a file of its own. part: the graph as qrun has it, with all that it stores.
+
+        Raises KeyError for a node that comes from a function, ValueError if the file would be too large.
+        """
+        found = self._nodes[(node.domain, node.op_type, node.inputs, node.outputs)]
+        body = next(a.g for a in found.attribute if a.name == graph)
+        inputs = [onnx.helper.make_tensor_value_info(v.name, NUMBERS[v.dtype], None) for v in part.inputs if v.dtype]
+        outputs = [onnx.ValueInfoProto(name=v.name) for v in part.outputs]
+        stored = [onnx.numpy_helper.from_array(array, name) for name, array in part.constants.items()]
+        made = onnx.helper.make_graph(body.node, graph, inputs, outputs, stored)
+        proto = onnx.helper.make_model(made, opset_imports=self._proto.opset_import)
+        proto.ir_version = self._proto.ir_version
+        proto.functions.extend(self._proto.functions)
+        return proto.SerializeToString()
+
 
 def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
     domain = "" if node.domain == "ai.onnx" else node.domain

@@ -10,6 +10,7 @@ from qrun.comparing.choices import EMULATED
 from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.tensors import TensorPair
 from qrun.declare import grouped
+from qrun.declare.frozen import replace
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import apart, applied, first_facts, largest, limit, odd, refusal, refuses
@@ -35,6 +36,10 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         title = "crash" if found.first.crashed else "refusal" if found.first.refused else "difference"
         title = f"First {title}  node {found.first.node.index} of {nodes}"
         blocks += [Block(title, facts=first_facts(found, found.first)), _differing(found, top)]
+        inside = found.first.guilt and found.first.guilt.inside
+        if inside:
+            title = f"Inside node {found.first.node.index}, {inside.where}: tensors that differ"
+            blocks.append(replace(_differing(inside.found, top), title=title))
     causes = _causes(found)
     if causes:
         blocks.append(Block("Causes (qrun explain CAUSE)", Grid.of(_CAUSE_COLUMNS, causes.items())))
@@ -79,7 +84,12 @@ def _at_outputs(found: Comparison) -> str:
 
 def _why(found: Comparison, first: ComparedTensor) -> str:
     if first.guilt:
-        return f", {first.guilt.reason.cause}"
+        graphs, at = list[str](), first
+        while at.guilt and at.guilt.inside:
+            graphs.append(at.guilt.inside.where)
+            at = at.guilt.inside.tensor
+        where = f" inside its {', '.join(graphs)}, at {at.node.label}" if graphs else ""
+        return f", {first.guilt.reason.cause}{where}"
     if (origin := found.origin) and origin.guilt:
         return f", inherited from {origin.guilt.reason.cause} at node {origin.node.index}"
     return ""

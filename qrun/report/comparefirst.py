@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import isfinite
 
 from qrun.comparing.causes import Reason
-from qrun.comparing.comparison import ComparedTensor, Comparison
+from qrun.comparing.comparison import ComparedTensor, Comparison, Inside
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import TensorPair
 from qrun.ir.types import shape_text
@@ -83,7 +83,18 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
         own = [fact for fact in _measures(found, guilt.pair, guilt.exact)[1:] if fact not in facts]
         told = "it differs too" if own else "it differs by the same numbers"
         facts += [("by itself", f"fed the values of {found.names[1]}, {told}"), *own]
+    if guilt is not None and guilt.inside is not None:
+        return facts + _inside(guilt.inside)
     return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited(found, t))
+
+
+def _inside(inside: Inside) -> list[tuple[str, str]]:
+    """The first difference in a graph of the node: its facts stand for the node's cause."""
+    t, found = inside.tensor, inside.found
+    counted = "" if inside.turn is None else " (the first is 0)"
+    fed = f", fed what {found.names[1]} made of the iteration before" if inside.turn else ""
+    adds = "; each iteration is within the tolerance, the differences add up" if inside.slight else ""
+    return [("inside", f"{inside.where}{counted}{fed}{adds}"), *first_facts(found, t)]
 
 
 def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[tuple[str, str]]:

@@ -27,11 +27,11 @@ def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
     To do: Set accuracy_level to 0 where results matter more than speed. Where the target keeps level 4, run with
     --arith ort too.
     """
-    block = s.node.attributes.get("block_size") if s.is_op("MatMulNBits", "QMoE") else None
+    given: dict[str, Any] = dict(s.node.attributes)
+    block = given.get("block_size") if s.is_op("MatMulNBits", "QMoE") else None
     made = s.in_arith("ort") if block else None
     if made is None or s.theirs is None or s.theirs.shape != made.shape or not np.any(made != s.mine):
         return
-    given: dict[str, Any] = dict(s.node.attributes)
     allowed = f", as accuracy_level {given['accuracy_level']} allows" if given.get("accuracy_level") else ""
     text = f"rounds the activations to int8, each block of {block} with a scale of its own{allowed}"
     yield Hypothesis(made, text)
