@@ -34,11 +34,11 @@ class Guilt:
     pair: TensorPair
     reason: Reason
     exact: float | None = None
-    inside: Inside | None = None
+    inside: GraphDifference | None = None
 
 
 @frozen
-class Inside:
+class GraphDifference:
     """Where a graph of a node first differs.
 
     graph:  the attribute, such as ``then_branch``. turn: of a loop, from 0, fed what the second side made of the turn

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.comparison import Comparison, Inside
+from qrun.comparing.comparison import Comparison, GraphDifference
 from qrun.comparing.differences import EXACT, Tolerance, same
 from qrun.comparing.sides import Results, Side, Values, extract
 from qrun.errors import LimitError, QrunError
@@ -23,7 +23,9 @@ Turns = Generator[Feeds, Sequence[Array], None]
 """Yields what a graph's inputs are in each turn, and is sent what its outputs were."""
 
 
-def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Tolerance, compare: Compare) -> Inside | None:
+def look_inside(
+    a: Side, b: Side, node: Node, values: Values, tolerance: Tolerance, compare: Compare
+) -> GraphDifference | None:
     """Where the sides first differ in the graphs of a node that reads `values`.
     Each turn is fed what `b` made of the one before.
 
@@ -96,7 +98,7 @@ def _first(
     values: Values,
     tolerance: Tolerance,
     compare: Compare,
-) -> Inside | None:
+) -> GraphDifference | None:
     feeds, turn = next(turns), 0
     outer = {n: values[n] for n in graph.captured if n in values}
     part = _part(a.model, graph, {**outer, **feeds})
@@ -142,10 +144,10 @@ def _part(model: Model, graph: Model, values: Values) -> Model:
     return replace(part, inputs=inputs, outputs=outputs, path=None, source=f"a graph of {model.label}")
 
 
-def _found(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> Inside | None:
+def _found(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
     first = found.first
     if first is not None and first.guilt is None and found.origin is not None:
         first = found.origin
     if first is None:
         return None
-    return Inside(name, None if node.op_type == "If" else turn, first, found, slight)
+    return GraphDifference(name, None if node.op_type == "If" else turn, first, found, slight)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import isfinite
 
 from qrun.comparing.causes import Reason
-from qrun.comparing.comparison import ComparedTensor, Comparison, Inside
+from qrun.comparing.comparison import ComparedTensor, Comparison, GraphDifference
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import TensorPair
 from qrun.ir.types import shape_text
@@ -88,7 +88,7 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     return facts + (_reason(found, guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
-def _inside(inside: Inside) -> list[tuple[str, str]]:
+def _inside(inside: GraphDifference) -> list[tuple[str, str]]:
     """The first difference in a graph of the node: its facts stand for the node's cause."""
     t, found = inside.tensor, inside.found
     counted = "" if inside.turn is None else " (the first is 0)"

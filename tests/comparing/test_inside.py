@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.comparing.causes import Reason
-from qrun.comparing.comparison import Comparison, Inside
+from qrun.comparing.comparison import Comparison, GraphDifference
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.io.inputs import Feeds
@@ -62,7 +62,7 @@ def compared(proto: onnx.ModelProto, feeds: Mapping[str, Array], **more: Any) ->
     return compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data), feeds, **more)
 
 
-def inside(found: Comparison) -> tuple[Inside, Reason]:
+def inside(found: Comparison) -> tuple[GraphDifference, Reason]:
     first = found.first
     assert first is not None
     assert first.guilt is not None
