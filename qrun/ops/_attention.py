@@ -41,10 +41,10 @@ def appended(past: Array | None, new: Array, ctx: Context) -> Array:
     return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
 
 
-def check_past(past: Array | None, new: Array, name: str) -> None:
+def check_past(past: Array | None, new: Shape, name: str) -> None:
     """Refuse a cache [B,N,P,H] that does not fit what is new [B,N,L,H]."""
-    if past is not None and (past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]):
-        raise bad_shape(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
+    if past is not None and (past.ndim != 4 or past.shape[:2] != new[:2] or past.shape[3] != new[3]):
+        raise bad_shape(name, f"[{new[0]},{new[1]},past,{new[3]}]", past)
 
 
 def check_bias(bias: Array | None, shape: Shape) -> None:
@@ -170,7 +170,7 @@ class Cache:
         if past is None:
             made = appended(None, new, ctx)
             return made, made, 0
-        check_past(past, new, name)
+        check_past(past, new.shape, name)
         if not self.shared:
             made = appended(past, new, ctx)
             return made, made, past.shape[2]

@@ -157,7 +157,7 @@ def _check_cache(k: Array, v: Array, given: AttentionInputs) -> None:
     past_key, past_value, lengths = given.past_key, given.past_value, given.nonpad_kv_seqlen
     both_or_none(past_key=past_key, past_value=past_value)
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
-        check_past(past, new, name)
+        check_past(past, new.shape, name)
     if lengths is None:
         return
     with_shape(lengths, "nonpad_kv_seqlen", k.shape[:1])

@@ -12,7 +12,7 @@ from qrun.ops._body import node
 from qrun.ops._context import Given
 from qrun.ops._decoder import Places, angles, keep, number, places_of, rotary_width, rotated, seen_places
 from qrun.ops._float import single
-from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, heads_of
+from qrun.ops._groupquery import GroupQueryAttributes, GroupQueryInputs, check_modes, check_pasts, codes_of, heads_of
 from qrun.ops._op import Array, Context, Shape, both_or_none, contrib_op, refuse, with_shape
 from qrun.ops._promises import Whole
 from qrun.ops._signature import FLOATS
@@ -37,8 +37,9 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     types={
         "T": (
             FLOATS,
-            "query key value past_key past_value cos_cache sin_cache attention_bias head_sink q_norm_weight k_norm_weight",
+            "query key value cos_cache sin_cache attention_bias head_sink q_norm_weight k_norm_weight",
         ),
+        "T_CACHE": (f"{FLOATS} uint8 int8 float8e4m3fn", "past_key past_value"),
         "M": ("int32", "seqlens_k total_sequence_length"),
         "I": ("int64", "position_ids"),
         "T_KV_SCALE": ("float", "k_scale v_scale"),
@@ -60,14 +61,20 @@ def group_query_attention(
     [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, counts in the sums of Softmax. q_norm_weight and
     k_norm_weight [H]: RMSNormalization before turning. output_qk [B,N,S,T]: scores before (1) or after (2) Softmax.
 
+    Caches of codes, with k_quant_type and v_quant_type: new keys, after they turn, and values become codes as
+    QuantizeLinear makes them, and all of them are read as DequantizeLinear reads them: int8 or float8e4m3fn for
+    kv_cache_bit_width 8; for 4 two codes of uint8 in a byte, the first in its low half, with zero point 8. k_scale and
+    v_scale: one number (PER_TENSOR) or [1,M,1,H] (PER_CHANNEL).
+
     As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
     Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
-    attributes that do not fit, and for caches of codes.
+    attributes that do not fit.
     """
     q, k, v = heads_of(given, attributes)
     check_modes(attributes)
     total, length = number(given.total_sequence_length), q.shape[2]
-    check_pasts(k, given, attributes.kept)
+    check_pasts(k, given, attributes)
+    codes = codes_of(given, attributes, k, ctx)
     room = 0 if given.past_key is None else given.past_key.shape[2]
     steps = places_of(given.seqlens_k, total, k.shape[0], k.shape[2], room, attributes.kept)
     q, k = _normalized(q, k, given, attributes.qk_norm_epsilon, ctx)
@@ -75,16 +82,20 @@ def group_query_attention(
         q, k = _turned(q, k, given, steps, total, bool(attributes.rotary_interleaved), ctx)
     check_bias(given.attention_bias, (*q.shape[:3], total))
     sink = _sink_of(given, attributes, q.dtype)
-    shape = (*k.shape[:2], room if attributes.kept else max(room, total), k.shape[3])
-    ctx.claim((2, *shape), k.itemsize, "present")
-    presents = np.zeros(shape, k.dtype), np.zeros(shape, k.dtype)
+    cached = [kind.stored(x, ctx) for kind, x in zip(codes, (k, v), strict=True)] if codes else [k, v]
+    rows = room if attributes.kept else max(room, total)
+    shape = (*k.shape[:2], rows, cached[0].shape[3])
+    ctx.claim((2, *shape), cached[0].itemsize, "present")
+    presents = np.zeros(shape, cached[0].dtype), np.zeros(shape, cached[0].dtype)
     ctx.claim((*q.shape[:3], total + q.shape[3]), q.itemsize)
     y, scores = np.zeros(q.shape, q.dtype), np.zeros((*q.shape[:3], total), q.dtype)
     for place, step in enumerate(steps):
         own, rows = slice(place, place + 1), min(length, step.total)
-        used = [_extended(past, new, own, step) for past, new in ((given.past_key, k), (given.past_value, v))]
+        pasts = (given.past_key, given.past_value)
+        used = [_extended(past, new, own, step) for past, new in zip(pasts, cached, strict=True)]
         for present, all_rows in zip(presents, used, strict=True):
             keep(present[place], all_rows[0], step, attributes.kept)
+        used = [kind.read(x, q.dtype, ctx) for kind, x in zip(codes, used, strict=True)] if codes else used
         columns = used[0].shape[2]
         bias = _bias_of(given.attention_bias, place, rows, step, columns)
         seen = seen_places(step, rows, columns, bool(attributes.causal), attributes.local_window_size)
@@ -102,7 +113,9 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given, attributes = site.given(GroupQueryInputs), GroupQueryAttributes.of(site.attributes)
     q, k, _ = heads_of(given, attributes)
     check_modes(attributes)
-    check_pasts(k, given, attributes.kept)
+    check_pasts(k, given, attributes)
+    if attributes.quantized:
+        raise declined("its cache holds codes")
     require_type(q.dtype == np.float32, q.dtype, "attention of {}")
     site.require_constant(_TOTAL)
     total, (batch, heads, length, size) = number(given.total_sequence_length), q.shape

@@ -233,7 +233,6 @@ GQA = {"num_heads": 4, "kv_num_heads": 2}
         ("sliding_window_cache is 1", [Q, KV, KV, None, None, END, ALL], {**GQA, "sliding_window_cache": 1}),
         ("smaller than the window", [Q, KV, KV, PAST, PAST, END, ALL],
          {**GQA, "sliding_window_cache": 1, "local_window_size": 5}),
-        ("k_quant_type is PER_TENSOR", [Q, KV, KV, None, None, END, ALL], {**GQA, "k_quant_type": "PER_TENSOR"}),
     ],
 )  # fmt: skip
 def test_refusals(text: str, inputs: Arrays, attributes: dict[str, Any]) -> None:
