@@ -283,12 +283,13 @@ KINDS = {
     "FLOAT": (float, None),
     "STRING": (str, None),
     "TENSOR": (np.ndarray, None),
+    "SPARSE_TENSOR": (np.ndarray, None),
     "TYPE_PROTO": (TensorType, None),
     "INTS": (tuple, int),
     "FLOATS": (tuple, float),
     "STRINGS": (tuple, str),
 }
-NOT_HELD = ("GRAPH", "GRAPHS", "SPARSE_TENSOR", "SPARSE_TENSORS")
+NOT_HELD = ("GRAPH", "GRAPHS", "SPARSE_TENSORS")
 """Attribute types for which kernels have no parameter: the loader refuses them, or they hold subgraphs."""
 OPERATORS = sorted(op_type for (domain, op_type), found in REGISTRY.items() if not (domain or found[-1].contrib))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from io import FileIO
@@ -57,10 +58,7 @@ class External:
         try:
             return self.files[location].read(start, length, tensor, self._budget)
         except MemoryLimitError as error:
-            if self._own:
-                needed = human(self._budget.live + length)
-                error.fixes = (f"free memory: the model needs {needed} for its weights alone",)
-            raise
+            raise _no_room(error, self._budget.live + length) if self._own else error from None
         except _Short as short:
             start, end, size = short.args
             raise ModelError(
@@ -77,6 +75,17 @@ class External:
                 return self._none(location, length)
             fix = f"copy {location} next to the model"
             raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
+
+    def zeros(self, tensor: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+        """A tensor that the file does not store element by element. Raises MemoryLimitError as `read` does."""
+        what = f"tensor {tensor}"
+        try:
+            self._budget.claim(shape, dtype.itemsize, what)
+        except MemoryLimitError as error:
+            raise _no_room(error, self._budget.live + math.prod(shape) * dtype.itemsize) from None
+        made = np.full(shape, "", object) if dtype.hasobject else np.zeros(shape, dtype)
+        self._budget.hold(made, what)
+        return made
 
     def _none(self, location: str, length: int) -> Bytes:
         """As many zeros, which take no memory until they are written to."""
@@ -108,6 +117,12 @@ class External:
                 why="ONNX IR: external data stays below the folder of the model; no absolute path, no '..', no link out.",
             )
         return path
+
+
+def _no_room(error: MemoryLimitError, needed: int) -> MemoryLimitError:
+    """The error with what helps a model whose weights do not fit in memory."""
+    error.fixes, error.calls = (f"free memory: the model needs {human(needed)} for its weights alone",), ()
+    return error
 
 
 class _Refused(Exception):

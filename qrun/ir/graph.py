@@ -13,6 +13,7 @@ from qrun.ir.context import GraphContext, invalid, label
 from qrun.ir.messages import AttributeProto
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.order import Names, execution_order
+from qrun.ir.sparse import to_dense
 from qrun.ir.tensors import to_array
 from qrun.ir.types import DTYPES, describe
 
@@ -25,19 +26,7 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     reads = [scope.shared(proto.input) for proto in graph.node]
     makes = [scope.shared(proto.output) for proto in graph.node]
     _refuse_undecodable(graph, scope, reads, makes)
-    if len(graph.sparse_initializer):
-        raise UnsupportedError(
-            "QR203",
-            "the model has sparse initializers, which qrun does not read",
-            where=[scope.label, f"tensor {graph.sparse_initializer[0].values.name}"],
-            fixes=["store them as dense tensors"],
-            name="unsupported-type",
-        )
-    constants: dict[str, Array] = {}
-    for tensor in graph.initializer:
-        if tensor.name in constants:
-            raise invalid(scope, f"initializer {tensor.name!r} is defined twice", tensor.name)
-        constants[tensor.name] = to_array(tensor, scope.external)
+    constants = _constants(graph, scope)
     inputs = [value_type(v) for v in graph.input]
     _refuse_duplicates(scope, "graph input", [v.name for v in inputs])
     for value in inputs:
@@ -64,6 +53,18 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     }
 
 
+def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Array]:
+    """Initializers by name; sparse ones as the dense tensors that they stand for."""
+    constants: dict[str, Array] = {}
+    for tensor in chain(graph.initializer, graph.sparse_initializer):
+        sparse = not hasattr(tensor, "name")
+        name = tensor.values.name if sparse else tensor.name
+        if name in constants:
+            raise invalid(scope, f"initializer {name!r} is defined twice", name)
+        constants[name] = to_dense(tensor, scope.external) if sparse else to_array(tensor, scope.external)
+    return constants
+
+
 def _refuse_undecodable(graph: onnx.GraphProto, scope: GraphContext, reads: Names, makes: Names) -> None:
     """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
     if bytes in set(map(type, _names(graph, reads, makes))):
@@ -76,6 +77,7 @@ def _names(graph: onnx.GraphProto, reads: Names, makes: Names) -> Iterator[str]:
     yield graph.name
     yield from (v.name for v in values)
     yield from (t.name for t in graph.initializer)
+    yield from (t.values.name for t in graph.sparse_initializer)
     yield from (d.dim_param for v in values for d in v.type.tensor_type.shape.dim)
     for n in graph.node:
         yield from (n.name, n.op_type, n.domain)
@@ -224,6 +226,8 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
         return to_array(proto.t, scope.external, where)
     if proto.type == AttributeProto.TENSORS:
         return tuple(to_array(t, scope.external, where) for t in proto.tensors)
+    if proto.type == AttributeProto.SPARSE_TENSOR:
+        return to_dense(proto.sparse_tensor, scope.external, where)
     if proto.type == AttributeProto.TYPE_PROTO:
         return _typed("", proto.tp)
     if proto.type == AttributeProto.GRAPH:

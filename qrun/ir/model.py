@@ -242,9 +242,8 @@ class Model(InNotebook):
             return None if name in self.fed else self.constants[name]
         node = self.producers.get(name)
         if node is not None and node.op_type == "Constant" and not node.domain:
-            value = node.attributes.get("value")
-            if isinstance(value, np.ndarray):
-                return value
+            value = node.attributes.get("value", node.attributes.get("sparse_value"))
+            return value if isinstance(value, np.ndarray) else None
         return None
 
 

@@ -25,6 +25,7 @@ def constant_1(*, value: Array) -> Array:
 @op("Constant", since=11)
 def constant(
     *,
+    sparse_value: Array | None = None,
     value: Array | None = None,
     value_float: float | None = None,
     value_floats: tuple[float, ...] | None = None,
@@ -35,9 +36,10 @@ def constant(
 ) -> Array:
     """The one attribute given: a tensor, or a scalar or list of float32, int64 or strings.
 
-    Refuses none and more than one; sparse_value is refused when the model is read.
+    A sparse_value is the dense tensor that it stands for. Refuses none and more than one.
     """
     choices = (
+        ("sparse_value", sparse_value, None),
         ("value", value, None),
         ("value_float", value_float, np.float32),
         ("value_floats", value_floats, np.float32),

@@ -200,7 +200,6 @@ def test_subgraphs_are_nested_models() -> None:
         (lambda m: m.graph.node[0].__setattr__("domain", "com.acme"), "QR105", "com.acme"),
         (lambda m: m.opset_import[0].__setattr__("version", 99), "QR106", "opset 99"),
         (lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 13)), "QR106", "twice"),
-        (lambda m: m.graph.sparse_initializer.add(), "QR203", "sparse"),
         (lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="z")), "QR102", "no type"),
     ],
 )

@@ -243,12 +243,13 @@ _PLAIN: Mapping[str, type] = {
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of a Constant node, or None if it is another node or a string or sparse constant."""
+    """The value of a Constant node, or None if it is another node or a string constant."""
     if node.op_type != "Constant" or node.domain:
         return None
-    value = node.attributes.get("value")
-    if isinstance(value, np.ndarray):
-        return value
+    for name in ("value", "sparse_value"):
+        value = node.attributes.get(name)
+        if isinstance(value, np.ndarray):
+            return value
     for name, dtype in _PLAIN.items():
         plain = node.attributes.get(name)
         if isinstance(plain, int | float | tuple):
