@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.context import GraphContext, invalid, label
+from qrun.ir.foreign import foreign_domain
 from qrun.ir.messages import AttributeProto
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.order import Names, execution_order
@@ -173,6 +174,7 @@ def _node(
 def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -> ModelError:
     known = any(schema.schema("", op_type, opset) for opset in reversed(schema.OPSETS))
     imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
+    foreign = foreign_domain(domain)
     return ModelError(
         "QR105",
         f"node uses domain {domain or 'ai.onnx'!r}, which is not imported",
@@ -182,8 +184,10 @@ def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -
             ("imported", imported),
             ("known here", "ai.onnx 7-28, com.microsoft 1"),
         ],
-        why="every node's domain needs an opset_import entry (ONNX IR).",
-        fixes=[
+        why=f"every node's domain needs an opset_import entry (ONNX IR){f'. {foreign.why(domain)}' if foreign else '.'}",
+        fixes=[foreign.instead]
+        if foreign
+        else [
             *([f"if this is {op_type} of ai.onnx, clear node.domain"] if known else []),
             f"import {domain} with the version that the node was written for; qrun does not run other domains",
         ]

@@ -219,7 +219,10 @@ def _health(found: Evaluation) -> list[Block]:
     for name, model in zip(names, found.models, strict=False):
         if model.health is None:
             continue
-        lines = [f"{f.rule} {f.level}  node {f.index} {f.node}: {f.message}" for f in model.health.findings]
+        lines = [
+            f"{f.rule} {f.level}  {': '.join(part for part in (f.numbered, f.message) if part)}"
+            for f in model.health.findings
+        ]
         rows = sorted(model.health.tensors, key=lambda t: -t.unused / (t.limits[1] - t.limits[0] + 1))[:_TENSORS]
         left = len(model.health.tensors) - len(rows)
         columns = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qrun.declare import grouped
@@ -67,7 +68,7 @@ def _joined(screen: Screen, where: Sequence[str]) -> None:
 def print_finding(screen: Screen, finding: Finding, label: str) -> None:
     """A finding of a rule, in the same form as an error."""
     operator = f" ({finding.op})" if finding.op else ""
-    place = f"node {finding.index} {finding.node}{operator}" if finding.index is not None else ""
+    place = f"{finding.numbered}{operator}" if finding.node else ""
     facts = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got))
     print_message(
         screen,
@@ -96,10 +97,10 @@ def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verb
 
 
 def _place(screen: Screen, finding: Finding) -> str:
-    if finding.index is None:
+    if not finding.node:
         return ""
     name = finding.node if screen.width is None else screen.shorten(finding.node, screen.width // 2)
-    return f"node {finding.index} {name}: "
+    return f"{replace(finding, node=name).numbered}: "
 
 
 TENSOR = re.compile(r"(?P<name>.+?)(\[[\d,]*\])? \((input \d+, (?P<param>\w+)|output\b).*\)", re.DOTALL)

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
-from qrun.ir.schema import ASSUMED, DOMAINS, MS, OPSETS, Formal, schema
+from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
 BACKENDS = ("native", "reference")
@@ -155,6 +155,8 @@ def _refuse_unsupported(model: Model) -> None:
     missing = grouped((node.op, (node, label)) for node, label in unknown)
     if not missing:
         return
+    from qrun.ops._without import why_without
+
     count = len(missing)
     facts = [
         (op or "no op_type", f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0][1]}")
@@ -162,14 +164,14 @@ def _refuse_unsupported(model: Model) -> None:
     ]
     if count > 4:
         facts.append(("and", ", ".join(list(missing)[4:16]) + (f" and {count - 16} more" if count > 16 else "")))
-    foreign = [node for nodes in missing.values() for node, _ in nodes if node.domain not in {*DOMAINS, *ASSUMED}]
+    firsts = [nodes[0][0] for nodes in missing.values()]
     raise UnsupportedError(
         "QR201",
         f"qrun cannot run {count} operator{'s' if count > 1 else ''} of this model",
         where=[model.label, model.opset],
         facts=facts,
-        why=f"domain {foreign[0].domain!r} is not one that qrun knows." if foreign else "",
-        fixes=(fixes := unsupported_fixes(nodes[0][0] for nodes in missing.values())),
+        why=next((why for node in firsts if (why := why_without(node))), ""),
+        fixes=(fixes := unsupported_fixes(firsts)),
         calls=[fix for fix in fixes if not fix.startswith("-")],
     )
 
@@ -177,7 +179,7 @@ def _refuse_unsupported(model: Model) -> None:
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
     """What helps where these operators have no kernel: the right spelling, the opset that has them, a later opset at
     which qrun runs them, or another runtime if that knows them all."""
-    from qrun.ops._without import instead
+    from qrun.ops._without import instead, runs_in_ort
 
     nodes = list(nodes)
     strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]
@@ -189,7 +191,7 @@ def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
         fixes.append("onnx.version_converter.convert_version(model, 21) rewrites most older models")
     advice = [text for node in nodes if (text := instead(node))]
     fixes += advice[:1]
-    if not strange and not advice:
+    if all(map(runs_in_ort, strange)) and (strange or not advice):
         fixes.append("--backend ort runs the model with ONNX Runtime")
     return [*fixes, "qrun ops lists what runs"]
 

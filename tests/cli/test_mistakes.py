@@ -100,7 +100,7 @@ def test_custom_domain(folder: Path) -> None:
             b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 24536891\n",
             "is a Git LFS pointer, not a model",
         ),
-        (b"<!DOCTYPE html><html></html>", "is an HTML or XML page, not a model"),
+        (b"<!DOCTYPE html><html></html>", "is an HTML page, not a model"),
         (b"", "is empty"),
         (b"\x93NUMPY\x01\x00", "is a .npy array, not a model"),
         (None, "ends in the middle of a field"),

@@ -50,8 +50,15 @@ class Finding(InNotebook):
     cause: str = ""
 
     def __repr__(self) -> str:
-        place = f"node {self.index} {self.node}: " if self.index is not None else ""
+        place = f"{self.numbered}: " if self.node else ""
         return f"<qrun.Finding {self.rule} {self.name} ({self.level}) {place}{self.message}>"
+
+    @property
+    def numbered(self) -> str:
+        """``node 3 conv``, or ``node conv`` where the loader refuses it, before nodes have places; "" of no node."""
+        if not self.node:
+            return ""
+        return f"node {self.node}" if self.index is None else f"node {self.index} {self.node}"
 
 
 @frozen

@@ -12,9 +12,10 @@ from qrun.checking.rules._words import several
 from qrun.declare import grouped
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node, once_per_model
-from qrun.ir.schema import ASSUMED, DOMAINS, MS, OPSETS, schema
+from qrun.ir.schema import MS, OPSETS, schema
 from qrun.ops import find, near_operators
 from qrun.ops._quantized import PER_AXIS_SINCE
+from qrun.ops._without import why_without
 from qrun.running.plan import unsupported_fixes
 
 
@@ -54,9 +55,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             **scope.at(node),
             expected="an operator that qrun ops lists",
             got=f"{node.op}-{node.version}, {count}, first {scope.at(node)['node']}",
-            why=f"domain {node.domain!r} is not one that qrun knows."
-            if node.domain not in {*DOMAINS, *ASSUMED}
-            else "it is a known operator; qrun does not implement it yet.",
+            why=why_without(node) or "it is a known operator; qrun does not implement it yet.",
             fix="; ".join(unsupported_fixes([node])),
         )
 
