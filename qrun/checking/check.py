@@ -13,6 +13,7 @@ from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, once, order
+from qrun.checking.targets import Integers, integers
 from qrun.checking.vectorfolders import vector_folders
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay
 from qrun.comparing.differences import Tolerance
@@ -55,10 +56,11 @@ class Checked:
     """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has;
     which rules judged it.
 
-    sha256: of its content; "" if it cannot be read.
+    sha256: of its content; "" if it cannot be read. integers: which of its nodes onnxruntime computes in integers on
+    x86 CPUs; None without quantized activations.
     """
 
-    KEYS = keys("path=name sha256=hash nodes rules time_ms findings vectors")
+    KEYS = keys("path=name sha256=hash nodes rules time_ms integers findings vectors")
 
     path: Path
     findings: tuple[Finding, ...] = ()
@@ -67,6 +69,7 @@ class Checked:
     rules: tuple[str, ...] = ()
     duration_ns: int = 0
     sha256: str = ""
+    integers: Integers | None = None
 
     @property
     def name(self) -> str:
@@ -162,14 +165,14 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     start = perf_counter_ns()
     rules: tuple[str, ...] = ()
     vectors: list[Vector] = []
-    nodes, sha256 = 0, ""
+    nodes, sha256, codes = 0, "", None
     try:
         model = load(path)
     except QrunError as error:
         found = [as_finding(error)]
         vectors = _refused(vector_folders(path, settings.data), error)
     else:
-        nodes, sha256 = len(model.nodes), model.sha256
+        nodes, sha256, codes = len(model.nodes), model.sha256, integers(model)
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replayed(model, path, settings, make)
         found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors)]
@@ -184,7 +187,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     found.sort(key=order)
     for vector in vectors:
         vector.result = vector.feeds = None
-    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256)
+    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256, codes)
 
 
 def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:

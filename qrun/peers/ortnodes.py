@@ -183,6 +183,44 @@ def _named(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int])
     return next(iter([*(i for i in alike if i in claim), *alike, *works, *sorted(claim)]), -1)
 
 
+def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[OptimizedNode]) -> Mapping[int, bool]:
+    """By index, whether onnxruntime computes a node of the model on quantized values, or in float; without nodes that
+    have vanished in others. graph: the optimized one."""
+    narrow = {value.name for value in graph.input if value.type.tensor_type.elem_type in _CODES}
+    narrow |= {tensor.name for tensor in graph.initializer if tensor.data_type in _CODES}
+    found: dict[int, bool] = {}
+    for ran in optimized:
+        node = ran.proto
+        data = [
+            name for place, name in enumerate(node.input) if name and place not in _PARAMETERS.get(node.op_type, ())
+        ]
+        codes = any(name in narrow for name in data) and node.op_type != "MatMulNBits"
+        if _makes_codes(node, codes):
+            narrow.update(node.output)
+        for index in ran.members if node.op_type not in _CONVERSIONS else ():
+            if _alike(model.nodes[index], node):
+                found[index] = codes
+    return found
+
+
+_CODES = frozenset(
+    (onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT16, onnx.TensorProto.UINT16)
+    + (onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.INT2, onnx.TensorProto.UINT2)
+)
+"""Element types of quantized values."""
+_PARAMETERS = {"QLinearConcat": (0, 1)}
+"""Inputs that are no data, of operators whose other inputs may be anything."""
+_REAL_RESULT = ("DequantizeLinear", "MatMulIntegerToFloat", "Cast", "MatMulInteger", "ConvInteger", "ArgMax")
+
+
+def _makes_codes(node: onnx.NodeProto, reads_codes: bool) -> bool:
+    if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+        return True
+    if node.op_type == "QGemm":
+        return len(node.input) > 7 and bool(node.input[7])
+    return reads_codes and node.op_type not in _REAL_RESULT
+
+
 def unmarked(model: Model, name: str) -> str:
     """A tensor's name in the model, if it is a tensor of the model; else onnxruntime's name, with labels for marks."""
     for kept in tensors_of(model, name):

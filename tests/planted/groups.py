@@ -71,6 +71,22 @@ def a_shared_dequantize(n: Network) -> None:
     add.input[1] = "/layer3/1/relu3_out_DequantizeLinear_Output"
 
 
+@planted("QR606", "/layer1/0/conv1", "/layer1/0/", form="qdq")
+def activations_of_int8(n: Network) -> None:
+    """As quantize_static writes them unless asked for others."""
+    for zero in {node.input[2] for node in n.graph.node if node.op_type == "QuantizeLinear"}:
+        n.store(zero, np.int8(int(n.value(zero)) - 128))
+
+
+@planted("QR607", "turned/Transpose", "turned", form="qdq")
+def a_transposition_to_another_zero_point(n: Network) -> None:
+    n.insert(NEXT, "Transpose", [REAL], ["turned"], perm=[0, 1, 3, 2])
+    parameters = [SCALE, n.store("higher", np.uint8(1))]
+    n.insert(NEXT, "QuantizeLinear", ["turned", *parameters], ["turned_codes"])
+    n.insert(NEXT, "DequantizeLinear", ["turned_codes", *parameters], ["turned_real"])
+    n.node(NEXT).input[0] = "turned_real"
+
+
 @planted("QR605", "mean/AveragePool", "mean", form="qdq")
 def averages_that_are_ties(n: Network) -> None:
     n.insert(NEXT, "AveragePool", [REAL], ["mean"], kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1)

@@ -78,13 +78,14 @@ def quantize(folder: Path, form: str, per_channel: bool, activations: str) -> Pa
 )
 def test_quantized_by_onnxruntime(tmp_path: Path, form: str, per_channel: bool, activations: str) -> None:
     path = quantize(tmp_path, form, per_channel, activations)
-    assert {f.rule for f in qrun.check(path) if f.level != "note"} == saturating(activations)
+    true = saturating(activations) | ({"QR606"} if (form, activations) == ("QDQ", "QInt8") else set())
+    assert {f.rule for f in qrun.check(path) if f.level != "note"} == true
     try:
         session = qrun.Session(path)
     except UnsupportedError as error:
         pytest.skip(f"cannot run it yet: {error.facts}")
     result = session.execute(DATA[0])
-    assert {f.rule for f in qrun.check(session.model, result) if f.level != "note"} == saturating(activations)
+    assert {f.rule for f in qrun.check(session.model, result) if f.level != "note"} == true
 
 
 def saturating(activations: str) -> set[str]:

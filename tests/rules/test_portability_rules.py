@@ -131,6 +131,17 @@ def test_shared_dequantize() -> None:
     model.graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
     (f,) = ours(model)
     assert (f.rule, f.level, f.tensor) == ("QR604", "note", "xd, read by conv, LRN_6")
+    assert f.fix.startswith("for such a compiler, give every reader a DequantizeLinear of its own")
+
+
+def test_shared_dequantize_of_int8() -> None:
+    """onnxruntime keeps the readers of an int8 tensor in float on x86, so the fix is uint8 there."""
+    model = elementwise("Add", "int8", "int8")
+    add = onnx.helper.make_node("Mul", ["af", "bf"], ["d"])
+    model.graph.node.extend([add, onnx.helper.make_node("QuantizeLinear", ["d", "s", "az"], ["v"])])
+    model.graph.output.append(helper.make_tensor_value_info("v", TensorProto.INT8, [1, 4]))
+    (f,) = [f for f in ours(model) if f.rule == "QR604"]
+    assert f.fix.startswith("quantize activations to uint8 for onnxruntime on x86 CPUs")
 
 
 def pool(op_type: str, side: int, x_scale: float, y_scale: float) -> onnx.ModelProto:

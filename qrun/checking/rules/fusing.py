@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qrun.checking.rules._forms import misfit
 from qrun.checking.rules._groups import dequantized_inputs, refused
 from qrun.checking.rules._rule import Finding, rule
@@ -32,6 +34,10 @@ _TOLD = (
     "wholly in the padding",
 )
 """Of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that are about what qrun does not know."""
+_UINT8 = (
+    "quantize activations to uint8 for onnxruntime on x86 CPUs; for a compiler that wants one reader, give every reader a "
+    "DequantizeLinear of its own behind the one QuantizeLinear"
+)
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
 
@@ -51,7 +57,8 @@ def group_in_float(model: Model) -> Iterator[Finding]:
     Why is this bad?
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes,
         which may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's
-        reasons, and onnxruntime 1.32.0 has the same, except that it quantizes stored float weights itself.
+        reasons. onnxruntime 1.32.0 has them too, except that it quantizes stored float weights itself. It also keeps
+        groups in float that are whole, such as those of int8 tensors that several nodes read: QR606 reports these.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
@@ -216,15 +223,18 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     "QR604",
     "note",
     spec="ort-quantization",
-    fix="give every reader a DequantizeLinear of its own (DedicatedQDQPair=True in onnxruntime's quantizer)",
+    fix="for such a compiler, give every reader a DequantizeLinear of its own behind the one QuantizeLinear",
     applies=("DequantizeLinear",),
 )
 def shared_dequantize(model: Model) -> Iterator[Finding]:
     """One DequantizeLinear is read by several nodes. One finding per graph.
 
     Why is this bad?
-        qrun and onnxruntime 1.32.0 give each reader its own, so nothing is lost with them. Compilers that look for a
-        group of nodes whose inner tensors have one reader find none here and run the readers in float.
+        Compilers that look for a group of nodes whose inner tensors have one reader find none here and run the readers
+        in float. qrun and onnxruntime 1.32.0 give each reader a DequantizeLinear of its own, so uint8 tensors lose
+        nothing with them. int8 tensors do, on x86 CPUs: onnxruntime keeps the nodes around an int8 tensor that several
+        nodes read in float (QR606), however many DequantizeLinear there are. DedicatedQDQPair=True of onnxruntime's
+        quantizer does not change that, because onnxruntime merges the equal QuantizeLinear that it writes.
 
     Bad
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y, uint8[1,4] v)
@@ -258,10 +268,12 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
         if found:
             first, labels, also = found[0], [node.label for node in found], f"; {len(found)} such nodes"
             names = [node.label for node in readers[first.outputs[0]]]
+            signed = any(scope.dtype(node.inputs[0]) == np.int8 for node in found if node.inputs)
             yield Finding(
                 f"{len(found)} DequantizeLinear with several readers: {listed(labels)}",
                 **scope.at(first, f"{first.outputs[0]}, read by {listed(names)}"),
                 expected="one reader of each DequantizeLinear",
                 got=f"{len(names)} readers of {first.outputs[0]}{also if len(found) > 1 else ''}",
                 why="legal ONNX, but some compilers only fuse a group whose inner tensors have one reader.",
+                fix=_UINT8 if signed else "",
             )

@@ -21,6 +21,7 @@ def full(screen: Screen, report: Report, asked: Asked) -> None:
     shown = visible(report, asked.notes)
     if not asked.quiet:
         _verdict(screen, report)
+        _integers(screen, report)
     for number, (model, finding) in enumerate(shown):
         if number or not asked.quiet:
             screen.line()
@@ -47,6 +48,13 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
 
 def _verdict(screen: Screen, report: Report) -> None:
     screen.wrapped("", "  ", (f"{outcome(report)}:", BAD if report.failed else GOOD), f" {summary(report)}")
+
+
+def _integers(screen: Screen, report: Report) -> None:
+    """Of a single model, how many of its nodes onnxruntime computes in integers."""
+    found = report.models[0].integers if len(report.models) == 1 else None
+    if found is not None:
+        screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
 
 
 def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:

@@ -1,0 +1,121 @@
+"""What is known of the tensors at a node: the facts that a target's rules ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.targets._view import BOTH, DEQUANTIZE, QUANTIZE, Op, TargetView
+
+Facts = dict[str, Any]
+_NAMES = {"x": 0, "w": 1, "b": 2}
+_REAL = ("float", "float16", "bfloat16", "double")
+
+
+def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]:
+    """The facts of one tensor at an operator, or of several; see the package for the names of ports."""
+    if port == "y":
+        return [_output(view, op.outputs[0], retyped)]
+    if port == "outputs":
+        return [_output(view, name, retyped) for name in op.outputs if name]
+    if port in ("inputs", "data"):
+        found = [f for f in (_input(view, op, k, retyped) for k in range(len(op.inputs))) if _is_real(f)]
+        return found if port == "inputs" else [f for f in found if not f["const"]]
+    return [_input(view, op, _NAMES[port] if port in _NAMES else int(port), retyped)]
+
+
+def _is_real(facts: Facts) -> bool:
+    """Whether the tensor stands for real numbers, and is no shape or index."""
+    return bool(facts["given"]) and (facts["quantized"] or facts["type"] in (*_REAL, "int8", "uint8"))
+
+
+def _input(view: TargetView, op: Op, place: int, retyped: bool) -> Facts:
+    name = op.inputs[place] if place < len(op.inputs) else ""
+    if not name:
+        return {"given": False}
+    maker = view.maker.get(name)
+    facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "const": view.constant(name)}
+    facts |= _size(view, name)
+    if maker is not None and maker.op_type == DEQUANTIZE:
+        facts |= {"quantized": True} | _parameters(view, maker)
+        facts |= _types(view, maker.inputs[0], view.maker.get(maker.inputs[0]), retyped)
+    return facts
+
+
+def _output(view: TargetView, name: str, retyped: bool) -> Facts:
+    readers = view.read(name)
+    quantizers = [op for op in readers if op.op_type == QUANTIZE]
+    facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "readers": len(readers)}
+    facts |= {"graph_output": name in view.results, "next": _next(view, name)}
+    facts |= _size(view, name)
+    if quantizers:
+        facts |= {"quantized": True} | _parameters(view, quantizers[0])
+        facts |= _types(view, quantizers[0].outputs[0], quantizers[0], retyped)
+    return facts
+
+
+def _next(view: TargetView, name: str) -> str:
+    """The only reader of a tensor, if it has one reader too; "" if not."""
+    readers = view.read(name)
+    made = readers[0].outputs[0] if len(readers) == 1 else ""
+    return readers[0].op_type if len(view.read(made)) == 1 and made not in view.results else ""
+
+
+def _size(view: TargetView, name: str) -> Facts:
+    shape = view.shape(name)
+    return {} if shape is None else {"rank": len(shape)}
+
+
+def _types(view: TargetView, codes: str, maker: Op | None, retyped: bool) -> Facts:
+    """declared: the type of a quantized tensor in the file; type: the one that the target gives it."""
+    declared = view.type(codes)
+    if not retyped or declared != "int8" or maker is None or maker.op_type != QUANTIZE:
+        return {"declared": declared, "type": declared}
+    return {"declared": declared, "type": "uint8" if _read_once(view, maker) else declared}
+
+
+def _read_once(view: TargetView, quantize: Op) -> bool:
+    """Whether one DequantizeLinear, with one reader, reads the codes, and both have one zero point that is stored."""
+    codes, readers = quantize.outputs[0], view.read(quantize.outputs[0])
+    if (
+        codes in view.results
+        or len(readers) != 1
+        or readers[0].op_type != DEQUANTIZE
+        or view.constant(quantize.inputs[0])
+    ):
+        return False
+    zeros = [view.array(op.inputs[2]) if len(op.inputs) > 2 else None for op in (quantize, readers[0])]
+    if any(zero is None or zero.size != 1 for zero in zeros):
+        return False
+    made = readers[0].outputs[0]
+    return len(view.read(made)) + (made in view.results) <= 1
+
+
+def _parameters(view: TargetView, op: Op) -> Facts:
+    """Scale and zero point of a QuantizeLinear or DequantizeLinear, for one tensor, channel or block."""
+    scale = view.array(op.inputs[1]) if len(op.inputs) > 1 else None
+    given = len(op.inputs) > 2 and bool(op.inputs[2])
+    zero = view.array(op.inputs[2]) if given else None
+    attributes = op.node.attributes if op.node is not None else {}
+    facts: Facts = {"zero_given": given}
+    if scale is None or (given and zero is None):
+        return facts | {"per": "unknown"}
+    facts["scale"] = scale.astype(np.float64).reshape(-1)
+    facts["zero"] = sorted(set(np.asarray(zero).astype(np.int64).reshape(-1).tolist())) if zero is not None else [0]
+    facts["per"] = "block" if attributes.get("block_size") else "tensor" if scale.size == 1 else "channel"
+    shape, axis = view.shape(op.inputs[0]), attributes.get("axis", 1)
+    if facts["per"] != "tensor" and shape and isinstance(axis, int):
+        facts["axis"] = axis % len(shape)
+        facts["axis_back"] = len(shape) - facts["axis"]
+    return facts
+
+
+def is_quantized(view: TargetView, op: Op) -> bool:
+    """Whether an operator reads a dequantized tensor that is not stored, or makes one that is quantized."""
+    if op.op_type in (*BOTH, "Constant", "Shape", "Size"):
+        return False
+    makers = [view.maker[name] for name in op.inputs if name in view.maker]
+    reads = any(m.op_type == DEQUANTIZE and not view.constant(m.inputs[0]) for m in makers)
+    return reads or any(r.op_type == QUANTIZE and not view.constant(n) for n in op.outputs for r in view.read(n))

@@ -1,0 +1,259 @@
+"""A graph as a target has it before it looks for groups: without activations that QuantizeLinear repeats, and with
+scales spread over operators that only move values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._scope import Scope, Shape, known
+from qrun.ir import Array, Node
+from qrun.ir.types import ONNX_NAMES
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+BOTH = (QUANTIZE, DEQUANTIZE)
+_STORES = (*BOTH, "Identity", "Transpose", "Reshape")
+
+
+@dataclass(eq=False)
+class Op:
+    """A node of the view, whose inputs and outputs may be others than in the file. node: None if the target adds it."""
+
+    op_type: str
+    inputs: list[str]
+    outputs: list[str]
+    node: Node | None = None
+
+
+class TargetView:
+    """One graph of a model; see `Preparation`."""
+
+    def __init__(self, scope: Scope, preparation: Preparation) -> None:
+        self.scope = scope
+        self.ops = [Op(node.op_type, list(node.inputs), list(node.outputs), node) for node in scope.model.nodes]
+        self.results = {value.name for value in scope.model.outputs}
+        self.static = all(known(value.shape) is not None for value in scope.model.fed.values())
+        self._same: dict[str, str] = {}
+        self._codes: dict[str, str] = {}
+        self.link()
+        preparation.apply(self)
+
+    def link(self) -> None:
+        """Find makers and readers anew."""
+        self.maker = {name: op for op in self.ops for name in op.outputs if name}
+        self.readers: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in (*op.inputs, *(op.node.captured if op.node is not None else ())):
+                if name:
+                    self.readers.setdefault(name, []).append(op)
+
+    def read(self, name: str) -> Sequence[Op]:
+        """The readers of a tensor, one for each input that reads it."""
+        return self.readers.get(name, ())
+
+    def array(self, name: str) -> Array | None:
+        """The value of a stored tensor that no caller can replace."""
+        home = self.scope.home(name) if name else None
+        return None if home is None or name in home.model.fed else self.scope.value(name)
+
+    def type(self, name: str) -> str:
+        """The element type as ONNX names it; "" if it is not known."""
+        if name in self._codes:
+            return self._codes[name]
+        dtype = self.scope.dtype(self._same.get(name, name))
+        return ONNX_NAMES.get(dtype, "") if dtype is not None else ""
+
+    def shape(self, name: str) -> Shape | None:
+        return self.scope.shape(self._same.get(name, name))
+
+    def constant(self, name: str) -> bool:
+        """Whether the tensor is stored, or made of stored ones only."""
+        while name not in self._same or name in self.maker:
+            if self.array(name) is not None:
+                return True
+            op = self.maker.get(name)
+            if op is None or op.op_type not in _STORES or not op.inputs:
+                return False
+            name = op.inputs[0]
+        return False
+
+    def scalar(self, op: Op) -> bool:
+        """Whether a QuantizeLinear or DequantizeLinear has one stored scale, and one stored zero point or none."""
+        values = [self.array(name) for name in op.inputs[1:] if name]
+        return len(op.inputs) > 1 and all(value is not None and value.size == 1 for value in values)
+
+    def quantize(self, name: str, like: Op, reader: Op | None = None) -> None:
+        """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` behind a tensor. Readers that
+        quantize it, and its maker, are before the pair; of a graph input, all but one reader."""
+        end = f" {len(self.ops)}"
+        before, codes = f"{name}\0before{end}", f"{name}\0codes{end}"
+        maker = self.maker.get(name)
+        self._same[before] = self._same.get(name, name)
+        self._same[codes] = self._same[before]
+        self._codes[codes] = self.type(like.inputs[0] if like.op_type == DEQUANTIZE else like.outputs[0])
+        if maker is not None:
+            maker.outputs[maker.outputs.index(name)] = before
+            for op in self.read(name):
+                if op.op_type == QUANTIZE:
+                    op.inputs[0] = before
+            start, end = before, name
+        else:
+            start, end = name, before
+            if reader is not None:
+                reader.inputs[:] = [end if n == name else n for n in reader.inputs]
+        self.ops.append(Op(QUANTIZE, [start, *like.inputs[1:]], [codes]))
+        self.ops.append(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
+        self.link()
+
+    def without(self, op: Op) -> None:
+        """Remove an operator: who reads its output reads its first input."""
+        for reader in self.read(op.outputs[0]):
+            reader.inputs[:] = [op.inputs[0] if name == op.outputs[0] else name for name in reader.inputs]
+        self.ops.remove(op)
+        self.link()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a target makes of a graph first. Identity goes, and Shape of shapes that are known before a run.
+
+    dropped: operators before a QuantizeLinear that repeats what they do (Relu, Clip), which it removes.
+    moving:  operators that only move values: it gives their results the scale of their input, or their input that of
+             their result, where only one has any.
+    joined:  it makes Gemm of MatMul and Add of a stored vector.
+    retyped: it makes uint8 of int8 tensors between QuantizeLinear and their only reader.
+    """
+
+    dropped: Collection[str] = ()
+    moving: Collection[str] = ()
+    joined: bool = False
+    retyped: bool = False
+
+    def apply(self, view: TargetView) -> None:
+        for op in list(view.ops):
+            if op.op_type == "Identity" and op.outputs[0] not in view.results:
+                view.without(op)
+            elif op.op_type == "Shape" and (view.static or _of_reshape(view, op)):
+                view.ops.remove(op)
+        _merge(view)
+        if self.joined:
+            _join(view)
+        for op in [op for op in view.ops if op.op_type == QUANTIZE and view.scalar(op)]:
+            self._backward(view, op)
+        for op in [op for op in view.ops if op.op_type == DEQUANTIZE and view.scalar(op)]:
+            self._forward(view, op, op.outputs[0])
+        for op in [op for op in view.ops if op.op_type in self.dropped]:
+            if _repeated(view, op):
+                view.without(op)
+        _merge(view)
+
+    def _moves(self, op: Op, name: str) -> bool:
+        return op.op_type in self.moving and op.inputs[:1] == [name]
+
+    def _forward(self, view: TargetView, like: Op, name: str) -> None:
+        for op in [op for op in view.read(name) if self._moves(op, name)]:
+            made = op.outputs[0]
+            if (made in view.results or view.read(made)) and all(r.op_type != QUANTIZE for r in view.read(made)):
+                view.quantize(made, like)
+                self._forward(view, like, made)
+
+    def _backward(self, view: TargetView, like: Op) -> None:
+        name = like.inputs[0]
+        while len(view.read(name)) == 1 and name not in view.results:
+            op = view.maker.get(name)
+            if op is None or op.op_type not in self.moving or view.constant(op.inputs[0]):
+                return
+            name = op.inputs[0]
+            maker = view.maker.get(name)
+            if maker is None:
+                view.quantize(name, like, op)
+                return
+            if maker.op_type == DEQUANTIZE or len(view.read(name)) != 1 or name in view.results:
+                return
+            view.quantize(name, like)
+            name = maker.outputs[0]
+
+
+def _of_reshape(view: TargetView, op: Op) -> bool:
+    """Whether the sizes that Shape tells are those of a tensor that is reshaped, which can take them itself."""
+    return any(reader.op_type == "Reshape" and reader.inputs[0] == op.inputs[0] for reader in view.read(op.inputs[0]))
+
+
+def _merge(view: TargetView) -> None:
+    """Let one QuantizeLinear stand for all that quantize a tensor with the same parameters."""
+    first: dict[tuple[object, ...], Op] = {}
+    for op in [op for op in view.ops if op.op_type == QUANTIZE]:
+        attributes = op.node.attributes.items() if op.node is not None else ()
+        kept = first.setdefault((*op.inputs, str(sorted(attributes))), op)
+        if kept is not op and view.results.isdisjoint(op.outputs):
+            for reader in view.read(op.outputs[0]):
+                reader.inputs[:] = [kept.outputs[0] if name == op.outputs[0] else name for name in reader.inputs]
+            view.ops.remove(op)
+    view.link()
+
+
+def _join(view: TargetView) -> None:
+    """Make Gemm of MatMul of two matrices and Add of a stored vector."""
+    for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
+        readers = view.read(op.outputs[0])
+        shapes = [view.shape(name) for name in op.inputs]
+        if len(readers) == 1 and readers[0].op_type == "Add" and all(s is not None and len(s) == 2 for s in shapes):
+            add = readers[0]
+            bias = next((name for name in add.inputs if name != op.outputs[0]), "")
+            shape = view.shape(bias) if view.array(bias) is not None else None
+            if shape is not None and len(shape) == 1 and shapes[1] is not None and shape[0] == shapes[1][1]:
+                op.op_type, op.outputs = "Gemm", add.outputs
+                op.inputs.append(bias)
+                view.ops.remove(add)
+                view.link()
+
+
+def _repeated(view: TargetView, op: Op) -> bool:
+    """Whether the only reader quantizes to codes that cannot say more than the operator lets through."""
+    readers = view.read(op.outputs[0])
+    if (
+        len(readers) != 1
+        or readers[0].op_type != QUANTIZE
+        or op.outputs[0] in view.results
+        or not view.scalar(readers[0])
+    ):
+        return False
+    bounds = code_bounds(view, readers[0])
+    if bounds is None:
+        return False
+    zero, low, high = bounds
+    if op.op_type == "Relu":
+        return zero == low
+    scale = view.array(readers[0].inputs[1])
+    clip = _clip(view, op)
+    if scale is None or clip is None or not scale.item() > 0:
+        return False
+    ends = [np.rint(np.float64(end) / scale.item()) + zero for end in clip]
+    return bool(ends[0] <= low and ends[1] >= high)
+
+
+def code_bounds(view: TargetView, op: Op) -> tuple[int, int, int] | None:
+    """The zero point of a QuantizeLinear, the least and the greatest of its codes; None if they are not known."""
+    if view.type(op.outputs[0]) not in ("int8", "uint8", "int16", "uint16"):
+        return None
+    info = np.iinfo(view.type(op.outputs[0]))
+    zero = view.array(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else np.zeros(1, np.int64)
+    return None if zero is None else (int(zero.item()), int(info.min), int(info.max))
+
+
+def _clip(view: TargetView, op: Op) -> tuple[float, float] | None:
+    node = op.node
+    least, most = -float("inf"), float("inf")
+    if node is None:
+        return None
+    found: list[Any] = [node.attributes.get("min", least), node.attributes.get("max", most)]
+    for place, name in enumerate(op.inputs[1:3]):
+        if name:
+            value = view.array(name)
+            if value is None or value.size != 1:
+                return None
+            found[place] = float(value.item())
+    return float(found[0]), float(found[1])

@@ -1,0 +1,142 @@
+"""QR606, QR607 and what `qrun check` says of onnxruntime's integers, against the model that onnxruntime runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from helpers.quantized_graphs import random_quantized
+from helpers.small_networks import NETWORKS, Net, image
+
+import qrun
+from qrun.checking.rules import Finding
+from qrun.checking.targets import integers, target
+from qrun.ir import Model, Node
+from qrun.ir.load import load
+from qrun.peers.ortnodes import covers, on_codes, with_marks
+
+ort = pytest.importorskip("onnxruntime")
+SEEDS, CHUNK = 200, 20
+"""Random models; those of a test."""
+REFUSED = "output_dtype INT8 does not match y_zero_point type UINT8"
+"""onnxruntime 1.32.0 does not load some models of opset 21 with int8 tensors, to which it adds QuantizeLinear."""
+
+
+def optimized(model: Model, data: bytes) -> onnx.ModelProto | None:
+    """What onnxruntime makes of the model, with marks; None if it refuses the model."""
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        marked = with_marks(model, onnx.load_from_string(data)).SerializeToString()
+        try:
+            ort.InferenceSession(marked, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            if REFUSED in str(error):
+                return None
+            raise
+        return onnx.load(options.optimized_model_filepath)
+
+
+def judged(proto: onnx.ModelProto) -> Sequence[tuple[Node, bool, bool]] | None:
+    """Each node that onnxruntime keeps: does check say that it runs in integers, and does it?"""
+    data = proto.SerializeToString()
+    model = load(data)
+    made = optimized(model, data)
+    if made is None:
+        return None
+    ran = on_codes(model, made.graph, covers(model, list(made.graph.node)))
+    found = target("onnxruntime-cpu").judge(model)
+    return [(j.node, j.integer, ran[j.node.index]) for j in found if j.node.index in ran]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_random_models(first: int) -> None:
+    """98 of 100 nodes; seeds are shown where they differ. Models that onnxruntime does not load are few."""
+    seeds = range(first, first + CHUNK)
+    made = {seed: judged(random_quantized(seed)) for seed in seeds}
+    told = [(seed, node.label, said, ran) for seed, nodes in made.items() for node, said, ran in nodes or ()]
+    wrong = [entry for entry in told if entry[2] != entry[3]]
+    assert sum(nodes is None for nodes in made.values()) <= CHUNK // 4
+    assert len(told) > 10 * CHUNK
+    assert 0.2 < np.mean([ran for *_, ran in told]) < 0.8
+    assert len(wrong) <= 0.02 * len(told), wrong
+
+
+def silu() -> tuple[Net, str]:
+    n, x, channels = image(), "x", 3
+    for _ in range(3):
+        made = n.conv(x, channels, 8)
+        x, channels = n.add("Mul", made, n.add("Sigmoid", made)), 8
+    return n, x
+
+
+BUILD = {**NETWORKS, "silu": silu}
+
+
+def quantized(name: str, activations: str, folder: Path, **extra: bool) -> onnx.ModelProto:
+    """What quantize_static makes of a network."""
+    from onnxruntime import quantization as q
+
+    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
+        feeds = iter([{"x": BUILD[name]()[0].sample(seed)} for seed in (1, 2)])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.feeds, None)
+
+    net, y = BUILD[name]()
+    kinds = {"activation_type": getattr(q.QuantType, activations), "weight_type": q.QuantType.QInt8}
+    q.quantize_static(net.model(y), folder / "q.onnx", Reader(), **kinds, extra_options=extra)
+    return onnx.load(folder / "q.onnx")
+
+
+@pytest.mark.parametrize("extra", [{}, {"DedicatedQDQPair": True}, {"QuantizeBias": False}], ids=str)
+@pytest.mark.parametrize("activations", ["QUInt8", "QInt8"])
+@pytest.mark.parametrize("name", BUILD)
+def test_quantizer(name: str, activations: str, extra: dict[str, bool], tmp_path: Path) -> None:
+    """Every node of what quantize_static writes."""
+    found = judged(quantized(name, activations, tmp_path, **extra))
+    assert found
+    assert [node.label for node, said, ran in found if said != ran] == []
+
+
+def ours(model: onnx.ModelProto) -> list[Finding]:
+    return [f for f in qrun.check(model) if f.rule in ("QR606", "QR607")]
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_int8_of_several_readers(dedicated: bool, tmp_path: Path) -> None:
+    """The quantizer's default; a pair for each reader changes nothing; uint8, the fix that is printed, does."""
+    (f,) = ours(quantized("silu", "QInt8", tmp_path, DedicatedQDQPair=dedicated))
+    assert (f.rule, f.level, f.node) == ("QR606", "warning", "Conv_0")
+    assert "computes 3 of 3 Conv and 6 other nodes in float on x86 CPUs: int8 tensors that several nodes" in f.message
+    assert f.got == "in integers: 0 of 3 Conv, 0 of 3 Sigmoid, 0 of 3 Mul"
+    assert "activation_type=QuantType.QUInt8" in f.fix
+    other = quantized("silu", "QUInt8", tmp_path, DedicatedQDQPair=dedicated)
+    assert ours(other) == []
+    assert str(integers(load(other.SerializeToString()))) == "3 of 3 Conv, 3 of 3 Sigmoid, 3 of 3 Mul"
+
+
+def test_int8_of_one_reader_is_no_finding(tmp_path: Path) -> None:
+    assert ours(quantized("depthwise", "QInt8", tmp_path)) == []
+
+
+def test_a_float_model_has_no_line(tmp_path: Path) -> None:
+    net, y = silu()
+    assert integers(load(net.model(y).SerializeToString())) is None
+
+
+def test_rules_are_whole() -> None:
+    """Each rule has words, and names operators that some version has; ids are given once."""
+    rules = target("onnxruntime-cpu").rules
+    assert max(Counter(rule.id for rule in rules).values()) == 1
+    for rule in rules:
+        assert rule.cause
+        assert rule.fix
+        assert rule.otherwise == "float"
+        assert all(onnx.defs.has(name) for name in (*rule.operators, *rule.excepted))
