@@ -97,6 +97,7 @@ class ProfileNode(RanNode):
     roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
     roof_ns:    the time that it would take then.
     step:       the model's nodes that ran as one step with this one, whose time is that of all.
+    arithmetic: of a node of onnxruntime, "integer" if it computes on quantized values, else "float"; "" of conversions.
     """
 
     inserted: bool = False
@@ -116,6 +117,7 @@ class ProfileNode(RanNode):
     samples_ms: tuple[float, ...] = ()
     outputs: tuple[TensorForm, ...] = ()
     step: tuple[int, ...] = omitted(())
+    arithmetic: str = omitted("")
     median_ns: float = unwritten(0.0)
     roof_ns: float | None = unwritten(None)
 

@@ -9,7 +9,7 @@ between the marked ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.inliner
@@ -191,10 +191,7 @@ def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[Optimized
     found: dict[int, bool] = {}
     for ran in optimized:
         node = ran.proto
-        data = [
-            name for place, name in enumerate(node.input) if name and place not in _PARAMETERS.get(node.op_type, ())
-        ]
-        codes = any(name in narrow for name in data) and node.op_type != "MatMulNBits"
+        codes = computes_on_codes(node.op_type, [name in narrow for name in node.input])
         if _makes_codes(node, codes):
             narrow.update(node.output)
         for index in ran.members if node.op_type not in _CONVERSIONS else ():
@@ -203,13 +200,16 @@ def on_codes(model: Model, graph: onnx.GraphProto, optimized: Sequence[Optimized
     return found
 
 
+def computes_on_codes(op_type: str, reads: Iterable[bool]) -> bool:
+    """Whether an operator of onnxruntime computes on quantized values. reads: for each input, whether it holds some."""
+    return op_type not in (*_CONVERSIONS, "MatMulNBits") and any(reads)
+
+
 _CODES = frozenset(
     (onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT16, onnx.TensorProto.UINT16)
     + (onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.INT2, onnx.TensorProto.UINT2)
 )
 """Element types of quantized values."""
-_PARAMETERS = {"QLinearConcat": (0, 1)}
-"""Inputs that are no data, of operators whose other inputs may be anything."""
 _REAL_RESULT = ("DequantizeLinear", "MatMulIntegerToFloat", "Cast", "MatMulInteger", "ConvInteger", "ArgMax")
 
 

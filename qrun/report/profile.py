@@ -83,7 +83,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     known = report.machine if any(row.roof_share is not None for row in report.rows) else None
     roof = {"roof": roof_text(known)} if known else {}
     if both and report.by == "op":
-        lines = [HEAVIEST, f"all: {_both(report.ran)}"]
+        lines = [HEAVIEST, f"all: {_both(report.ran)}", *_arithmetic(report)]
         yield Block("By operator, the slower of both first", paired_grid(report), legends=roof, lines=lines)
     elif both:
         yield _groups(report, roof)
@@ -113,13 +113,21 @@ def _groups(report: ProfileReport, roof: Mapping[str, str]) -> Block:
     left = [group for group in ran if group not in shown]
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
-    lines += [f"all: {_both(ran)}"]
+    lines += [f"all: {_both(ran)}", *_arithmetic(report)]
     return Block(title, against_grid(report, shown), legends=roof, lines=lines, folds=True)
 
 
 def _both(groups: Sequence[GroupTimes]) -> str:
     mine, others = sum(spent(g.mine) for g in groups), sum(spent(g.others) for g in groups)
     return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
+
+
+def _arithmetic(report: ProfileReport) -> Iterator[str]:
+    """Which nodes of a QDQ model onnxruntime computed in integers."""
+    found = sorted(report.arithmetics.items(), key=lambda item: -item[1].total())
+    counts = [f"{kinds['integer']} of {kinds.total()} {op}" for op, kinds in found]
+    if counts:
+        yield f"onnxruntime computed in integers: {', '.join(counts)}"
 
 
 def _below(report: ProfileReport) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,8 @@ from qrun.running.extents import Extent, common_extents
 from qrun.running.machine import Kind, Machine, Roof
 from qrun.running.profiling import Profile, Summary, summary
 from qrun.running.session import NodeEvent
+
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 @frozen(slots=False)
@@ -76,6 +78,16 @@ class ProfileReport:
     def other_rows(self) -> list[ProfileNode]:
         """A row per node that the other runtime ran."""
         return node_rows(self.against, self.machine) if self.against else []
+
+    @cached_property
+    def arithmetics(self) -> Mapping[str, Counter[str]]:
+        """By operator of a QDQ model, how many nodes the other runtime computed on quantized values, and in float."""
+        found: dict[str, Counter[str]] = {}
+        if not self.profile.model.op_types.isdisjoint(CONVERSIONS):
+            for row in self.other_rows:
+                if row.arithmetic and not row.inserted:
+                    found.setdefault(row.qualified, Counter())[row.arithmetic] += 1
+        return found
 
     @cached_property
     def groups(self) -> list[GroupTimes]:
@@ -143,9 +155,22 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
         samples_ms=tuple(t / 1e6 for t in samples.tolist()),
         outputs=outputs(event),
         step=event.step,
+        arithmetic=_arithmetic(event),
         median_ns=times.median,
         roof_ns=roof.ns if roof else None,
     )
+
+
+def _arithmetic(event: NodeEvent) -> str:
+    """Of a node of onnxruntime: does it compute on quantized values?"""
+    if event.backend != "ort" or event.node is None or not event.inputs:
+        return ""
+    from qrun.peers.ortnodes import computes_on_codes
+
+    kinds = [tensor.dtype for tensor in event.inputs]
+    if computes_on_codes(event.node.op_type, [kind.kind in "iu" and kind.itemsize <= 2 for kind in kinds]):
+        return "integer"
+    return "float" if any(kind.kind == "f" for kind in kinds) and event.node.op_type not in CONVERSIONS else ""
 
 
 def bytes_moved(event: NodeEvent) -> int:

@@ -147,8 +147,15 @@ def _both(report: ProfileReport, ran_by: Column) -> list[Column | None]:
         Column("ort", right=True, cell=lambda row: _time(row.others)),
         Column("ort/qrun", right=True, cell=lambda row: "-" if row.ratio is None else ratio_text(row.ratio)),
         *(roofs if report.machine else []),
+        Column("ort in", optional=4, cell=_arithmetic) if report.arithmetics else None,
         replace(ran_by, header="in onnxruntime", shrink=1, optional=2),
     ]
+
+
+def _arithmetic(row: GroupTimes | PairedTimes) -> str:
+    """``integer``, ``float``, or how many nodes of each."""
+    kinds = Counter(node.arithmetic for node in row.others if node.arithmetic)
+    return _counted(kinds, len(kinds) > 1) or "-"
 
 
 def _time(rows: Sequence[ProfileNode]) -> str:

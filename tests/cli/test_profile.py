@@ -14,10 +14,12 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 from helpers.cli import Ended, call, deep_model, npy, save
 from helpers.profile import residual
 
+from qrun.checking.rules import RULES
 from qrun.native.emit.isa import available
 from qrun.running.cpus import usable_cpus
 
@@ -199,6 +201,23 @@ def test_onnxruntime_on_the_nodes_of_the_model() -> None:
     out = profiled("-b", "ort").out
     assert "are without its profiler" in out
     assert "/net/conv_" in out
+
+
+@needs_ort
+@pytest.mark.parametrize(("section", "kind"), [("Bad", "float"), ("Good", "integer")])
+def test_what_onnxruntime_computes_in(folder: Path, section: str, kind: str) -> None:
+    """SiLU of int8 tensors runs in float, of uint8 ones in integers: per node, per group, and summed up."""
+    save(onnx.parser.parse_model(RULES["QR606"].sections[section]), folder / "silu.onnx")
+    options = ("profile", "silu.onnx", "--random", "-n", "3", "--against", "ort")
+    nodes = call(*options, "--json").json["against"]["nodes"]
+    found = {n["op"]: n.get("arithmetic") for n in nodes if not n["inserted"]}
+    assert {op: found.pop(op) for op in ("Conv", "Sigmoid", "Mul")} == dict.fromkeys(("Conv", "Sigmoid", "Mul"), kind)
+    assert set(found.values()) == {None}
+    count = 1 if kind == "integer" else 0
+    line = f"onnxruntime computed in integers: {count} of 1 Conv, {count} of 1 Sigmoid, {count} of 1 Mul"
+    shown = " ".join(call(*options, "--by", "op").out.split())
+    assert line in shown
+    assert "ort in" in shown
 
 
 @needs_ort
