@@ -145,7 +145,7 @@ def test_the_shortest_of_some_runs_says_what_a_call_costs() -> None:
         ticks = np.zeros((2, 3, 2), np.int64)
         ticks[0] = [[5000, 5100], [5100, 5100 + leader], [5100 + leader, 0]]
         ticks[1] = [[5050, 5050], [5200, 5200 + helped], [0, 0]] if helped else [[10, 400], [400, 900], [900, 0]]
-        alone.measure([Stamp(Segment(0, 2), 70000, 70000 + (100 + leader) // 2, ticks)])
+        alone.measure([Stamp(Segment(0, 2), 70000, 70000 + (100 + leader) // 2, ticks, 0.5)])
         runs += 1
     assert alone.work.tolist() == [50, 850]
     assert alone.runs == runs

@@ -228,7 +228,7 @@ def functions(written: Mapping[str, Callable[..., Value | None]]) -> str:
         w = Flow()
         w.label("entry")
         parameters = head.partition("(")[2].rstrip(")").split(", ")
-        made = write(w, *(w.value(*parameter.split()) for parameter in parameters))
+        made = write(w, *(w.value(*parameter.split()) for parameter in parameters if parameter))
         w.do(f"ret {made.kind} {made}" if made else "ret void")
         declared |= w.declared
         lines += [f"define {head} {{", *w.lines, "}", ""]

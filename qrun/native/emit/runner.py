@@ -7,6 +7,8 @@
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
     repeat   lead, many times: what a turn makes is copied to where the next one reads it
     direct   lead, on arrays that Python names only
+    ticks    the processor's clock
+    empty    a kernel that does nothing, with which the cost of a step is measured (machine/meter.py)
 
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
 which is the same if it found none; then when it came to the end.
@@ -266,8 +268,7 @@ def _repeat(clock: str, w: Flow, state: Value, first: Value, end: Value, scratch
 
 
 def runner_text(architecture: str) -> str:
-    """LLVM IR of `lead`, `follow`, `repeat` and `direct`. The unit of the time stamps is the processor's;
-    whoever reads them finds it."""
+    """LLVM IR of all functions. The unit of the time stamps is the processor's; machine/meter.py finds it."""
     clock, segment = (
         _CLOCK[architecture],
         "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield",
@@ -282,4 +283,6 @@ def runner_text(architecture: str) -> str:
         "i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch)": _follow,
         "i64 @repeat(ptr %state, i64 %first, i64 %end, ptr %scratch, ptr %turns)": partial(_repeat, clock),
         "i64 @direct(ptr %told)": _direct,
+        "i64 @ticks()": lambda w: w.call("i64", clock),
+        "i64 @empty(ptr %args, ptr %next, ptr %scratch)": lambda w, *_: w.value("i64", 1),
     })  # fmt: skip

@@ -22,12 +22,14 @@ from qrun.native.machine import blob, codegen
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import CompiledKernel, KernelCall
 from qrun.native.machine.memory import Array
+from qrun.native.machine.meter import Meter
 from qrun.native.machine.threads import Awaited, Builder
 
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 5)
 _DIRECT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_TICKS = ctypes.CFUNCTYPE(ctypes.c_int64)
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
 
@@ -43,6 +45,7 @@ class Runner:
     direct: Any
     moved: int
     """The address of a function that only machine code calls, as it does `repeat`, too."""
+    meter: Meter
 
     @property
     def repeated(self) -> int:
@@ -162,7 +165,9 @@ class Kernels:
         with self._lock:
             if self._runner is None:
                 kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT, "moved": int}
-                self._runner = Runner(*(kind(code.get_function_address(name)) for name, kind in kinds.items()))
+                found = [kind(code.get_function_address(name)) for name, kind in kinds.items()]
+                ticks, empty = (code.get_function_address(name) for name in ("ticks", "empty"))
+                self._runner = Runner(*found, Meter.of(found[0], _TICKS(ticks), empty))
             return self._runner
 
     def _walking(self, isa: Isa) -> Awaited[Any]:

@@ -181,7 +181,8 @@ class Instance:
             self._measure(stamps, unmet)
         lent = not values.keys().isdisjoint(self.lendable)
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
-        inside = self.told(stamps[-1].tick) if timed and self.held else {}
+        ticks = [stamp.tick for stamp in stamps if stamp.segment.item < 0]
+        inside = self.told(ticks[-1]) if timed and self.held else {}
         return StampedResult(wanted, tuple(stamps), lent, unmet=unmet, inside=inside)
 
     def _is_view(self, array: Array) -> bool:
@@ -226,7 +227,9 @@ class Instance:
     def _stamp(self, piece: Segment, begin: int, end: int) -> Stamp:
         """What these calls, which have just run, noted."""
         ticks = self.times[:, piece.first : piece.end + 1].copy()
-        return Stamp(Segment(piece.first, piece.end), begin, end, ticks)
+        meter = self.listing.engine.runner.meter
+        tick = meter.tick(begin, end, int(ticks[0, 0, 0]), int(ticks[0, -1, 0]))
+        return Stamp(Segment(piece.first, piece.end), begin, end, ticks, tick, meter.step * tick)
 
     def value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: that array, a view of the arena, or of another array."""

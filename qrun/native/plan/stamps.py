@@ -60,17 +60,15 @@ class Stamp:
 
     ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it;
            then when it came to the end. Those of a thread that was not there are older than the leader's.
+    tick:  the nanoseconds of a tick. step: those that an empty call takes, which are not counted as a call's.
     """
 
     segment: Segment
     begin: int
     end: int
     ticks: Ints
-
-    @property
-    def tick(self) -> float:
-        """The nanoseconds of a tick."""
-        return (self.end - self.begin) / max(int(self.ticks[0, -1, 0] - self.ticks[0, 0, 0]), 1)
+    tick: float = 1.0
+    step: float = 0.0
 
     @property
     def nanoseconds(self) -> Ints:
@@ -78,9 +76,7 @@ class Stamp:
         ticks = self.ticks - self.ticks[0, 0, 0]
         # Processors whose clocks differ let a leader that moves to another one end before it began.
         span = max(int(ticks[0, -1, 0]), 1)
-        found: Ints = self.begin + (np.clip(ticks, -2 * span, 2 * span) / span * (self.end - self.begin)).astype(
-            np.int64
-        )
+        found: Ints = self.begin + (np.clip(ticks, -2 * span, 2 * span) * self.tick).astype(np.int64)
         return found
 
 
@@ -102,7 +98,8 @@ def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[
     """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what nobody had to run: that
     starts when the item before it ends.
 
-    item_of: each call's item. The time of a call is the leader's, with its wait for the helpers.
+    item_of: each call's item. The time of a call is the leader's, with its wait for the helpers, less what an empty one
+    takes.
     """
     starts, spans = [0] * items, [0] * items
     for stamp in stamps:
@@ -113,7 +110,7 @@ def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[
         ns = stamp.nanoseconds[0, :, 0].tolist()
         for item, start, end in zip(item_of[segment.first : segment.end], ns[:-1], ns[1:], strict=True):
             starts[item] = starts[item] or start
-            spans[item] += end - start
+            spans[item] += max(end - start - round(stamp.step), 0)
     now = stamps[0].begin if stamps else 0
     for item in range(items):
         starts[item] = starts[item] or now
