@@ -52,16 +52,20 @@ def load(
         return _given(model, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source, spared)
     if isinstance(model, bytes):
         return _given(parse(model, source or "the model"), model, source, spared)
-    if not isinstance(model, (str, os.PathLike)):
-        facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(model).__name__)]
-        raise CallError("QR005", "this is no model", facts=facts)
-    path = Path(model)
+    path = _path(model)
     lifted = lifted or lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
         return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content, spared)
     data = read_file(path)
     digest = "" if path.is_file() else _digest(data)
     return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data), spared=spared)
+
+
+def _path(given: object) -> Path:
+    if isinstance(given, (str, os.PathLike)):
+        return Path(given)
+    facts = [("expected", "a path, bytes, or an onnx.ModelProto"), ("got", type(given).__name__)]
+    raise CallError("QR005", "this is no model", facts=facts)
 
 
 def _given(proto: onnx.ModelProto, data: bytes, source: str, spared: bool) -> Model:

@@ -301,11 +301,15 @@ class _Closed:
     """Stands where a closed session had what it ran with."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        fixes = ["run it before close(), or inside its with block", "make another Session"]
-        raise CallError("QR005", "this session is closed", fixes=fixes)
+        raise _closed()
 
     def __call__(self, *given: object) -> NoReturn:
-        self.runs  # noqa: B018  # raises
+        raise _closed()
+
+
+def _closed() -> CallError:
+    fixes = ["run it before close(), or inside its with block", "make another Session"]
+    return CallError("QR005", "this session is closed", fixes=fixes)
 
 
 def _runs_of(engine: Engine | None, arith: Arith, fuse: bool, limits: RunLimits, model: Model) -> Runs:
