@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qrun.ir import Node
+from qrun.ops.lowering.pointwise import JOINED
 from qrun.passes._draft import Draft, Refused
 from qrun.passes._qdq_output import IntegerOperator, one_type, read_output
 from qrun.passes._shapes import windows_reach_input
@@ -23,6 +24,8 @@ def binary(draft: Draft, node: Node) -> IntegerOperator:
 
 def concat(draft: Draft, node: Node) -> IntegerOperator:
     """Concat of tensors of any 8-bit types."""
+    if len(node.inputs) > JOINED:
+        raise Refused(f"joins of more than {JOINED} quantized tensors have no native kernel")
     parts = [per_tensor(draft, node, place) for place in range(max(1, len(node.inputs)))]
     out = read_output(draft, node)
     inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))

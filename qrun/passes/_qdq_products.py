@@ -42,6 +42,8 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
     weights = _weights(draft, w, "W", 0)
     if weights.ndim < 3:
         raise Refused("W has no spatial axes")
+    if weights.ndim > 4:
+        raise Refused(f"integer convolutions over {weights.ndim - 2} axes have no native kernel")
     bias = _bias(draft, node, x, w, (len(weights),))
     rows = weights.reshape(len(weights), math.prod(weights.shape[1:]))
     added = _fitting(draft, x, w, rows, bias, out)

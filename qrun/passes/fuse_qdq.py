@@ -35,7 +35,9 @@ onnx.reference for QLinearConv and QLinearMatMul.
 Refused, with the reason: a result that is read in float, or asked for; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that
 might not fit int32; and what the integer operators do not take: different types in Add, Mul, Softmax and pools, dilated
-average pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and QuantizeLinear stays in float.
+average pools, alpha and beta of Gemm; and what has a native kernel in float only, which is faster than the reference
+kernel of an integer operator: Conv over three axes, Concat of very many tensors. Every other operator between
+DequantizeLinear and QuantizeLinear stays in float.
 """
 
 from __future__ import annotations

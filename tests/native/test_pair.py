@@ -181,8 +181,7 @@ def test_shapes_to_which_operands_are_repeated() -> None:
     ):
         assert row_shapes(first, second) == want
     native, dtype = engine(ISAS[0]), np.dtype(np.uint8)
-    with pytest.raises(Declined, match="a number"):
-        repeated(native, (), dtype, (3,))
+    assert native.run(repeated(native, (), dtype, (3,)), [np.array(7, dtype)]).tolist() == [7, 7, 7]
     for shape in ((2,), (3, 1), (1, 1)):
         with pytest.raises(ValueError, match="does not broadcast"):
             repeated(native, shape, dtype, (3,))

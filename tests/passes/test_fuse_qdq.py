@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.native import OBJECTS
 from helpers.passes import Graph, codes, ops, reasons, rewritten, run, zero
 from oracle import ms, qdq
+
+import qrun
 
 F = np.float32
 U8, S8 = np.uint8, np.int8
@@ -22,7 +25,8 @@ def scale_of(rng: np.random.Generator, exactly: bool) -> Any:
     return rng.choice(POWERS) if exactly else F(rng.choice(ODD) * rng.choice([1, 1, rng.uniform(0.5, 2)]))
 
 
-def check(graph: Graph, fused: str, message: str, exactly: bool, units: dict[str, Any] | None = None) -> None:
+def check(graph: Graph, fused: str, message: str, exactly: bool, units: dict[str, Any] | None = None,
+          native: bool = True) -> None:  # fmt: skip
     """One integer operator instead of the group, with the codes of the real graph; the literal run is near it."""
     done = rewritten(graph)
     left = [op for op in ops(done) if op != "Table"]
@@ -32,8 +36,17 @@ def check(graph: Graph, fused: str, message: str, exactly: bool, units: dict[str
     want = qdq.evaluate(graph.proto(), graph.feeds, units)[name]
     np.testing.assert_array_equal(got, want, message)
     assert got.dtype == literal.dtype == want.dtype, message
+    if native:
+        runs_natively(graph, fused, message)
     step = np.abs(got.astype(int) - literal.astype(int)).max(initial=0)
     assert step <= (0 if exactly else 1), f"{message}: {step} from the literal graph"
+
+
+def runs_natively(graph: Graph, fused: str, message: str) -> None:
+    """A group is only made one operator if that has a native kernel: the float operators would be faster."""
+    session = qrun.Session(graph.proto(), backend="native", cache=OBJECTS)
+    found = [event for event in session.execute(graph.feeds).events if event.node and event.node.op_type == fused]
+    assert [event.backend for event in found] == ["native"] * len(found), f"{message}: {found[0].why}"
 
 
 def seeds(count: int) -> Any:
@@ -174,7 +187,7 @@ def test_matmul_whose_depth_the_run_tells(k: int, kinds: tuple[Any, Any]) -> Non
     for array in g.feeds.values():
         array[tuple(rng.integers(0, n) for n in array.shape)] = 3
     g.output(g.q(g.node("MatMul", a, b), F(k * 100.3), U8(7)))
-    check(g, "QLinearMatMul", f"K = {k}", False)
+    check(g, "QLinearMatMul", f"K = {k}", False, native=k < 33026)
 
 
 @seeds(20)
@@ -242,6 +255,7 @@ def test_softmax(seed: int) -> None:
     done = rewritten(g)
     assert ops(done) == ["QLinearSoftmax"], reasons(done)
     (got,), (literal,) = run(done.model, g), run(g.model(), g)
+    runs_natively(g, "QLinearSoftmax", f"seed {seed}")
     want = ms.qlinear_softmax(x, np.array(F(xs)), xz, np.array(ys), yz, opset=opset, axis=axis)
     np.testing.assert_array_equal(got, want, f"seed {seed}")
     assert np.abs(got.astype(int) - literal.astype(int)).max(initial=0) <= 1, f"seed {seed}"

@@ -163,6 +163,14 @@ OTHERS: dict[str, tuple[Callable[[Graph], Any], str]] = {
         lambda g: g.output(g.q(g.node("Mul", dequantized(g), dequantized(g), label="n"), 0.1, S8(0))),
         "A is uint8, but the result is int8",
     ),
+    "three axes": (
+        lambda g: conv(g, x=dequantized(g, (1, 2, 4, 4, 4)), w=g.dq(g.const(codes(RNG, S8, (3, 2, 2, 2, 2))), 0.1, S8(0))),
+        "integer convolutions over 3 axes have no native kernel",
+    ),
+    "many joined": (
+        lambda g: finish(g, g.node("Concat", *[dequantized(g)] * 257, axis=0, label="n")),
+        "joins of more than 256 quantized tensors have no native kernel",
+    ),
     "float operand": (lambda g: finish(g, g.node("Add", dequantized(g), g.feed(np.ones((2, 3), F)), label="n")), "B is not dequantized"),
     "dilated pool": (lambda g: pool(g, kernel_shape=[2], dilations=[2]), "it has dilations"),
     "pool of padding": (lambda g: pool(g, kernel_shape=[2], pads=[1, 1]), "a window may lie wholly in the padding"),

@@ -192,8 +192,6 @@ def repeated(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], whole: 
     missing = len(y.shape) - len(x.shape)
     if missing < 0 or any(n not in (1, own) for n, own in zip(x.shape, y.shape[missing:], strict=True)):
         raise ValueError(f"{list(shape)} does not broadcast to {list(whole)}")
-    if not x.shape:
-        raise Declined("a number that is repeated")
     own = (1,) * missing + x.shape
     moves = [Move(n, max(axis - missing, 0), int(own[axis] != 1), axis, 1) for axis, n in enumerate(y.shape)]
     return Copy(engine, (x, y), ("plain", "plain"), moves)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
-_JOINED = 256
+JOINED = 256
 """The most inputs of a native concatenation: each of its kernel calls carries data about all inputs."""
 _PARAMETERS = (1, 2, 4, 5, 6, 7)
 
@@ -204,8 +204,8 @@ def concat_kernel(
     from qrun.native.kernels.rearrange import Concat
 
     tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
-    if len(tensors) > _JOINED:
-        raise declined(f"more than {_JOINED} inputs")
+    if len(tensors) > JOINED:
+        raise declined(f"more than {JOINED} inputs")
     types = [x.dtype for x in tensors]
     y_type = types[0] if tables[0] is None else tables[0].dtype
     operation = Concat(site.engine, [x.shape for x in tensors], axis, tables, x_types=types, y_type=y_type)
