@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._float import axis_in, narrow, widen
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 from qrun.ops._reduce import sum_over
+from qrun.ops._rounding import DoubleDouble, odd, two_sum
 from qrun.ops.lowering.float32 import shares_kernel
 from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel
 from qrun.ops.lowering.turned import between_turns
@@ -25,11 +27,27 @@ def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
     with np.errstate(all="ignore"):
         made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
         if logarithms:
-            made -= np.log(np.exp(made).sum(axis=-1, keepdims=True))
+            made = _single(_logarithms(made, -1), x.dtype)
         else:
             np.exp(made, out=made)
             made /= made.sum(axis=-1, keepdims=True)
-    return np.ascontiguousarray(np.moveaxis(narrow(made, x.dtype), -1, axis))
+            made = narrow(made, x.dtype)
+    return np.ascontiguousarray(np.moveaxis(made, -1, axis))
+
+
+def _logarithms(apart: Array, axis: int) -> DoubleDouble:
+    """x - log(sum(exp(x))) of float64 whose greatest element along the axis is 0. The share of that, 1, is left out of
+    the sum, as it would take the digits of small shares; what the difference loses decides where x is a tie."""
+    if not apart.size:
+        return DoubleDouble(apart, apart)
+    shares, first = np.exp(apart), np.expand_dims(apart.argmax(axis=axis), axis)
+    np.put_along_axis(shares, first, np.take_along_axis(shares, first, axis) - 1, axis)
+    return two_sum(apart, -np.log1p(shares.sum(axis=axis, keepdims=True)))
+
+
+def _single(logarithms: DoubleDouble, dtype: np.dtype[Any]) -> Array:
+    """Rounded once to the type."""
+    return logarithms.hi if dtype == np.float64 else narrow(odd(logarithms), dtype)
 
 
 def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
@@ -133,9 +151,9 @@ def softmax_cross_entropy_loss(
     with np.errstate(all="ignore"):
         wide = widen(scores)
         apart = wide - wide.max(axis=1, keepdims=True, initial=-np.inf) if wide.size else wide
-        logs = apart - np.log(np.exp(apart).sum(axis=1, keepdims=True))
-    loss = _loss(logs, labels, weights, ignore_index, reduction)
-    return narrow(loss, scores.dtype), narrow(logs, scores.dtype)
+        logs = _logarithms(apart, 1)
+    loss = _loss(logs.hi, labels, weights, ignore_index, reduction)
+    return narrow(loss, scores.dtype), _single(logs, scores.dtype)
 
 
 def _loss(logs: Array, labels: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:

@@ -96,6 +96,34 @@ def test_logarithms_of_shares_are_the_correctly_rounded_real_values(isa: str) ->
             assert np.isneginf(results[~finite]).all()
 
 
+@every_width
+def test_logarithms_of_confident_rows_are_the_correctly_rounded_real_values(isa: str) -> None:
+    """The greatest share is so near to 1 that a sum with it would lose the digits of the others."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(0, 2, (60, 11)).astype(F)
+    x[np.arange(60), rng.integers(0, 11, 60)] += np.linspace(4, 90, 60).astype(F)
+    got = engine(isa).run(LogSoftmaxF32(engine(isa), x.shape, 11, log_row), [x])
+    with localcontext() as context:
+        context.prec = 120
+        for line, results in zip(x, got, strict=True):
+            numbers = [Decimal(float(value)) for value in line]
+            total = sum((number.exp() for number in numbers), Decimal(0)).ln()
+            assert_equal(results, np.array([nearest32(Fraction(number - total)) for number in numbers], F))
+
+
+@every_width
+def test_zeros_of_rows_of_zeros_have_the_sign_of_the_reference(isa: str) -> None:
+    rng, zeros = np.random.default_rng(8), np.array([0.0, -0.0], F)
+    for n in (1, 4, 7, 33):
+        x, scale, bias = rng.choice(zeros, (5, n)), rng.choice([*zeros, F(1)], n).astype(F), rng.choice(zeros, n)
+        x[0] = -0.0
+        for inputs in ([x, scale], [x, scale, bias], [x, np.zeros(n, F)]):
+            model, feeds = node_model("LayerNormalization", inputs, opset=17, constants=[*range(1, len(inputs))])
+            want = qrun.Session(model, backend="reference").run(feeds)["y0"]
+            got = qrun.Session(model, backend="native", isa=isa, cache=OBJECTS).run(feeds)["y0"]
+            assert_equal(got, want, f"{n} elements, {len(inputs)} inputs")
+
+
 @pytest.mark.parametrize("at_end", [True, False])
 @every_width
 def test_layer_normalization(isa: str, at_end: bool) -> None:

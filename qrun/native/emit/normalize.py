@@ -121,8 +121,9 @@ class LayerNormEmitter(RowwiseEmitter):
             top, lost = two_sum(quotient, bias)
             top, low = two_sum(top, lost + quotient_low)
             far = (abs(scale) * of_scale.splat(n) + abs(quotient) + abs(bias)) * reach.splat(n)
-            nothing = scale.test("oeq", 0.0)  # what is lost there would take the sign of -0
-            single = nothing.select(product + bias, rounded_to_odd(top, low)).single()
+            nothing = scale.test("oeq", 0.0)  # what is lost, here and in a pair, would take the sign of -0
+            plain = self._apart(x, mean, n, index) * scale + bias
+            single = nothing.select(plain, rounded_to_odd(top, low)).single()
             (y + index * 4).store(single, 4)
             unsure = far.test("ugt", abs(top) * _SURE)
             return unsure | rounds_apart(*(rounded_to_odd(top, end) for end in (low - far, low + far)))
