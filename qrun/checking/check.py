@@ -13,6 +13,8 @@ from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import LEVELS, RULES, Finding, Rule, inferring, once, order
+from qrun.checking.rules._foretold import foretold
+from qrun.checking.rules._scope import Shape
 from qrun.checking.targets import Integers, integers
 from qrun.checking.vectorfolders import vector_folders
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay
@@ -175,7 +177,9 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         nodes, sha256, codes = len(model.nodes), model.sha256, integers(model)
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replayed(model, path, settings, make)
-        found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors)]
+        inferred = inferring(model, model)
+        found = [f for id in rules for f in _with_inputs(model, RULES[id], vectors, inferred)]
+        found += foretold(model, found, inferred)
         found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
         if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].needs_run)
@@ -209,11 +213,13 @@ def _refused(folders: Sequence[Path], error: QrunError) -> list[Vector]:
     return vectors
 
 
-def _with_inputs(model: Model, rule: Rule, vectors: Sequence[Vector]) -> list[Finding]:
+def _with_inputs(
+    model: Model, rule: Rule, vectors: Sequence[Vector], inferred: Callable[[], Mapping[str, Shape]] | None
+) -> list[Finding]:
     """What a rule finds in the model, and with the inputs of the first vector, or of every vector."""
     ran = [v for v in vectors if v.feeds is not None] if rule.fed else []
     if not ran:
-        return list(rule.find(model, None, inferred=inferring(model, model)))
+        return list(rule.find(model, None, inferred=inferred))
     found = list(rule.find(model, ran[0].result, ran[0].feeds))
     for vector in ran[1:] if rule.every else ():
         again = {(f.node, f.tensor) for f in rule.find(model, vector.result, vector.feeds)} if found else set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from qrun.checking.rules import Finding
+from qrun.checking.rules._rule import Finding
 from qrun.errors import QrunError
 
 _NODE = re.compile(r"node (?:(\d+) (?=.* \(.+-\d+\)$))?(.*) \(([^()]+)\)", re.DOTALL)

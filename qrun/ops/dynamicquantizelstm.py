@@ -99,11 +99,10 @@ def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Con
     w, r = given.W, given.R
     weights = [("W", w, (-3, -2)), ("R", r, (-1, -2)), ("B", given.B, (-4,)), ("P", given.P, (-5,))]
     states = [("initial_h", given.initial_h), ("initial_c", given.initial_c)]
-    sequences = checked(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
     for of, tensor in (("W", w), ("R", r)):
-        for name in (f"{of}_scale", f"{of}_zero_point"):
+        for name in (f"{of}_scale", f"{of}_zero_point") if tensor.ndim == 3 else ():  # `checked` refuses other ranks
             _check_parameter(name, getattr(given, name), tensor, of, ctx)
-    return sequences
+    return checked(given.X, weights, given.sequence_lens, states, 4, attributes, 0, ctx)
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:

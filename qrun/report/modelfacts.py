@@ -9,21 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules import Finding
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.inspection import OperatorFacts
 from qrun.errors import QrunError, some
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import ASSUMED, DOMAINS
+from qrun.ir.schema import ASSUMED, DOMAINS, FORMER, QONNX
 from qrun.ir.types import type_name
 from qrun.ops import Quantizer, find, quantizers
 from qrun.ops._op import no_cost
-from qrun.running.plan import plan
 
 DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 INTEGER = ("MatMulInteger", "ConvInteger", "MatMulIntegerToFloat")
-_CODED = {"MatMulNBits": (1,), "QMoE": (2, 5, 8)}
+QUANTIZED = ("QLinear", "QGemm", "QAttention", "QOrdered", "QEmbedLayerNormalization")
+"""How the names of operators on quantized tensors begin."""
+_CODED = {"MatMulNBits": (1,), "QMoE": (2, 5, 8), "GatherBlockQuantized": (0,), "MatMulBnb4": (1,)}
 """Operators whose attributes say how wide the codes of their weights are, and the places of those."""
 FORMS = {
     "tensor": "per tensor",
@@ -96,10 +98,12 @@ class ModelFacts:
         found: dict[str, None] = {}
         ops = {node.op_type for _, node in nodes(self.model)}
         dynamic = ops.intersection(DYNAMIC)
-        if any(op.startswith("QLinear") or op == "QGemm" for op in ops):
+        if any(op.startswith(QUANTIZED) for op in ops):
             found["QOperator"] = None
         if dynamic or (ops.intersection(INTEGER) and "QOperator" not in found):
             found["dynamic" if dynamic else "integer"] = None
+        if any(_qonnx(node) for _, node in nodes(self.model)):
+            found["QONNX"] = None
         if ops.intersection(_CODED):
             found["weight only"] = None
         if "DequantizeLinear" in ops and any(self._weights_of("DequantizeLinear")):
@@ -119,9 +123,10 @@ class ModelFacts:
                 value = None if q.is_output else scope.value(q.tensor.tensor)
                 if value is not None and value.dtype != np.int32 and value.dtype.kind != "f":
                     sizes[type_name(value.dtype)] += value.size
-            for place in _CODED.get(node.op_type, ()):
+            coded = _CODED.get(node.op_type, (0,) if _qonnx(node) else ())
+            for place in coded:
                 stored = scope.value(node.inputs[place]) if len(node.inputs) > place else None
-                sizes[_bits(node)] += stored.size if stored is not None else 0
+                sizes[_bits(scope, node)] += stored.size if stored is not None else 0
         return " ".join([self.form, *(name for name, _ in sizes.most_common(1))])
 
     def _weights_of(self, op_type: str) -> Iterator[str]:
@@ -147,7 +152,16 @@ class ModelFacts:
                 activations["uint8 per tensor"] += 1
             if node.op_type in _CODED:
                 block = node.attributes.get("block_size")
-                weights[f"{_bits(node)} in blocks of {block!r}" if block else f"{_bits(node)} per channel"] += 1
+                bits = _bits(scope, node)
+                weights[f"{bits} in blocks of {block!r}" if block else f"{bits} per channel"] += 1
+            if _qonnx(node) and node.inputs:
+                stored = scope.value(node.inputs[0]) is not None
+                (weights if stored else activations)[f"{_bits(scope, node)} {_spread(scope, node, 1)}".strip()] += 1
+            if node.op_type == "QAttention" and len(node.inputs) > 4:
+                for counts, tensor, scale in ((activations, 0, 3), (weights, 1, 4)):
+                    dtype = scope.dtype(node.inputs[tensor])
+                    if dtype is not None:
+                        counts[f"{type_name(dtype)} {_spread(scope, node, scale)}".strip()] += 1
         return _ranked(activations), _ranked(weights)
 
     @cached_property
@@ -164,21 +178,40 @@ class ModelFacts:
         missing = [f.op for f in self.operators if not f.supported]
         if missing:
             return f"{len(missing)} operator{'s' if len(missing) > 1 else ''} missing: {', '.join(missing)}"
-        odd = next((v for v in self.model.inputs if v.kind != "tensor"), None)
+        from qrun.checking.rules._foretold import (
+            obstacle,
+        )  # what else is asked of a model takes neither kernels nor rules
+
+        odd = next((v for v in self.model.inputs if v.kind == "sparse_tensor"), None)
         if odd is not None:
             return f"input {odd.name} is a {odd.kind}"
-        try:
-            plan(self.model)
-        except QrunError as error:
-            place = f", {error.where[1]}" if len(error.where) > 1 else ""
-            return f"{error.message} ({error.code}{place})"
-        return ""
+        found = obstacle(self.model)
+        if found is None:
+            return ""
+        if isinstance(found, Finding):
+            return f"{found.message} ({found.rule}, node {found.index} {found.node} ({found.op}))"
+        place = f", {found.where[1]}" if len(found.where) > 1 else ""
+        return f"{found.message} ({found.code}{place})"
 
 
-def _bits(node: Node) -> str:
-    """``4-bit``: the weights of a MatMulNBits or a QMoE."""
+def _bits(scope: Scope, node: Node) -> str:
+    """``4-bit``: the codes of a node whose attributes, or one of whose inputs, say how wide they are."""
+    if _qonnx(node):
+        width = scope.value(node.inputs[3]) if len(node.inputs) > 3 else np.ones(1)
+        return f"{float(width.reshape(-1)[0]):g}-bit" if width is not None and width.size else "?-bit"
     given = node.attributes.get("expert_weight_bits" if node.op_type == "QMoE" else "bits")
     return f"{given or 4!r}-bit"
+
+
+def _qonnx(node: Node) -> bool:
+    """Whether the node quantizes, and keeps floats, as QONNX has it."""
+    return FORMER.get(node.domain, node.domain) == QONNX and node.op_type in ("Quant", "IntQuant", "BipolarQuant")
+
+
+def _spread(scope: Scope, node: Node, place: int) -> str:
+    """``per tensor`` or ``per channel``, by the shape of the scale that is input number `place`; "" if unknown."""
+    shape = scope.shape(node.inputs[place]) if len(node.inputs) > place else None
+    return "" if shape is None else "per channel" if any(size != 1 for size in shape) else "per tensor"
 
 
 def _ranked(found: Counter[str]) -> tuple[str, ...]:

@@ -116,6 +116,52 @@ def test_forms_of_quantization() -> None:
     assert facts(dynamic.replace("(q, s, z)", "(q, qs, qz)")).form.startswith("dynamic")
 
 
+def node(op: str, inputs: str, stored: str, attributes: str = "", domain: str = "com.microsoft") -> str:
+    return f"""
+<ir_version: 8, opset_import: ["" : 13, "{domain}" : 1]>
+main ({inputs}) => (float[N,M] y)
+<{stored}>
+{{
+    y = {domain}.{op} {attributes}
+}}
+"""
+
+
+ATTENTION = node(
+    "QAttention",
+    "uint8[1,2,1] x",
+    "int8[1,3] w = {1, 2, 3}, float[3] b = {0.0, 0.0, 0.0}, float s = {0.5}, uint8 z = {128}, int8 wz = {0}",
+    "<num_heads = 1> (x, w, b, s, s, , z, wz)",
+)
+GATHER = node(
+    "GatherBlockQuantized", "int64[n] i", f"uint8[1,16] w = {{{', '.join('0' * 16)}}}, float[1,1] s = {{0.5}}",
+    "<block_size = 32, quantize_axis = 1, gather_axis = 0> (w, i, s)",
+)  # fmt: skip
+QONNX_NODES = node(
+    "Quant",
+    "float[4] x",
+    "float s = {0.5}, float z = {0.0}, float b = {4.0}",
+    '<signed = 1, narrow = 0, rounding_mode = "ROUND"> (x, s, z, b)',
+    "qonnx.custom_op.general",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "quantized"),
+    [
+        (ATTENTION, "QOperator", (("uint8 per tensor",), ("int8 per tensor",))),
+        (GATHER, "weight only", ((), ("4-bit in blocks of 32",))),
+        (QONNX_NODES, "QONNX", (("4-bit per tensor",), ())),
+        (QONNX_NODES.replace("qonnx.custom_op.general", "onnx.brevitas"), "QONNX", (("4-bit per tensor",), ())),
+    ],
+    ids=["QAttention", "GatherBlockQuantized", "QONNX", "QONNX by its former name"],
+)
+def test_forms_beside_those_of_ai_onnx(text: str, form: str, quantized: tuple[tuple[str, ...], ...]) -> None:
+    found = facts(text)
+    assert (found.form, found.quantized) == (form, quantized)
+    assert found.brief.startswith(form)
+
+
 def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = run(capsys, save(tmp_path, STRANGE))
     assert "  runs here  no: 2 operators missing: ImageDecoder, com.acme::Frobnicate" in text

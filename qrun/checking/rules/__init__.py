@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,11 @@ def check(
 
         model = load(model)
     if keeper is None:
+        from qrun.checking.rules._foretold import foretold
+
         makes = inferring(model, source)
         found = [finding for rule in RULES.values() for finding in rule.find(model, result, feeds, makes)]
+        found += foretold(model, found, makes)
     else:
         found = list(_found(model, result, feeds, keeper))
     return sorted(once(found, model), key=order)
@@ -65,6 +69,7 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
     if given is None:
         return None
 
+    @cache
     def inferred() -> Mapping[str, Shape]:
         from qrun.child import Crash, Failed, Slow, running
         from qrun.ir.load import read_file

@@ -41,7 +41,7 @@ def _weights(scope: Scope, node: Node, name: str) -> Iterator[Weight]:
     slot = Slot(name, names.index(name), node.inputs[names.index(name)])
     matrices = codes if rank == 3 else codes[None]
     zeros = np.zeros(1, np.int8) if zero is None else zero
-    parts = zeros if rank == 3 and len(zeros) == len(matrices) else [zeros] * len(matrices)
+    parts = zeros if rank == 3 and zeros.ndim and len(zeros) == len(matrices) else [zeros] * len(matrices)
     for matrix, own in zip(matrices, parts, strict=True):
         x = _met(scope, node, name)
         flat = np.asarray(own).reshape(-1)

@@ -69,6 +69,7 @@ _BLOCKED = ("QuantizeLinear", "DequantizeLinear")
     spec="QuantizeLinear",
     fix="write block_size and axis so that the scale has one value per block, or drop block_size",
     applies=_BLOCKED,
+    stops=True,
 )
 def block_size(model: Model) -> Iterator[Finding]:
     """block_size is negative, or blocks run along an axis that the tensor does not have.

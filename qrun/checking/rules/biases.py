@@ -122,6 +122,7 @@ def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: Quanti
         "com.microsoft::DynamicQuantizeMatMul",
         "Conv",
     ),
+    stops=True,
 )
 def bias_shape(model: Model) -> Iterator[Finding]:
     """A bias does not have one value per output channel, or a quantized one is not int32.

@@ -20,6 +20,7 @@ from qrun.ops._quantized import PER_AXIS_SINCE
     spec="QLinearConv",
     fix="export one scale per channel of the quantized axis, or a single scale",
     applies=operators(),
+    stops=True,
 )
 def scale_shape(model: Model) -> Iterator[Finding]:
     """A scale has a shape that its operator does not allow.
@@ -81,6 +82,7 @@ def _scale_fix(node: Node, form: Form) -> str:
     spec="DequantizeLinear",
     fix="export the zero point in the shape of its scale",
     applies=operators(),
+    stops=True,
 )
 def zero_point_shape(model: Model) -> Iterator[Finding]:
     """A zero point has a shape that its operator does not allow.

@@ -60,7 +60,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule("QR204", "error", spec="operators", fix="qrun explain OPERATOR prints the attributes")
+@rule("QR204", "error", spec="operators", fix="qrun explain OPERATOR prints the attributes", stops=True)
 def bad_attribute(model: Model) -> Iterator[Finding]:
     """A node has an attribute that its operator does not define at this opset, or one of the wrong type,
     or lacks one that is required.
@@ -87,7 +87,7 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
     yield from refusals(model, "QR204")
 
 
-@rule("QR205", "error", spec="operators", fix="qrun explain OPERATOR prints the inputs")
+@rule("QR205", "error", spec="operators", fix="qrun explain OPERATOR prints the inputs", stops=True)
 def input_count(model: Model) -> Iterator[Finding]:
     """A node has too many inputs, or leaves out one that is not optional.
 

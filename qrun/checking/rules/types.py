@@ -81,7 +81,7 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule("QR203", "error", spec="operators", fix="cast the tensor, or import the opset that allows this type")
+@rule("QR203", "error", spec="operators", fix="cast the tensor, or import the opset that allows this type", stops=True)
 def type_not_allowed(model: Model) -> Iterator[Finding]:
     """An input has an element type that its operator does not take at this opset.
 
@@ -241,6 +241,7 @@ def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
     spec="QLinearConv",
     fix="store the zero point with the element type of its tensor",
     applies=operators(),
+    stops=True,
 )
 def zero_point_type(model: Model) -> Iterator[Finding]:
     """A zero point has another element type than the tensor it belongs to.

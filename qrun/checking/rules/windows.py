@@ -143,7 +143,7 @@ def _size_text(size: int | str | None) -> str:
     return "C" if size is None else str(size)
 
 
-@rule("QR214", "error", spec="QLinearConv", fix="remove kernel_shape: w gives it", applies=CONV_NAMES)
+@rule("QR214", "error", spec="QLinearConv", fix="remove kernel_shape: w gives it", applies=CONV_NAMES, stops=True)
 def kernel_shape(model: Model) -> Iterator[Finding]:
     """The attribute kernel_shape of a convolution differs from the spatial axes of its weight.
 
@@ -229,6 +229,7 @@ _LEAST = {"pads": 0, "strides": 1, "dilations": 1, "kernel_shape": 1}
     spec="Conv",
     fix="use Slice to crop; pads, strides and dilations only enlarge or thin out",
     applies=OPERATORS,
+    stops=True,
 )
 def window_attribute(model: Model) -> Iterator[Finding]:
     """An attribute of a convolution or pool has a value or a length that no window has.

@@ -1,0 +1,109 @@
+"""What a run would refuse, as far as stored tensors and stated shapes tell: the reference kernels' own checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.refusals import as_finding
+from qrun.checking.rules._rule import RULES, Finding
+from qrun.checking.rules._scope import Scope, Shape
+from qrun.errors import OperatorError, QrunError
+from qrun.ir import Array, Model, Node
+from qrun.ir.schema import FORMER, MS, QONNX
+from qrun.memory import Budget
+from qrun.ops import Context, find
+from qrun.running.derived import blank
+from qrun.running.plan import located, plan, step_of
+from qrun.running.steps import REFUSALS
+from qrun.running.typecheck import check_types
+
+LITTLE = 1 << 14
+"""Elements of inputs, and bytes, up to which a kernel may go on behind its checks; else it ends at its first claim of
+memory."""
+_OF_SHAPES = ("QR202", "QR204", "QR206", "QR207", "QR208", "QR216", "QR301", "QR302", "QR303", "QR310")
+"""What kernels refuse for types, shapes and attributes, whatever the values are."""
+_OF_SCALES = ("QR301", "QR302", "QR303", "QR310")
+"""What they refuse for stored parameters, whatever the free sizes of other inputs are."""
+_JUDGED = frozenset(
+    {
+        *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "AveragePool", "MaxPool", "LSTM", "GRU", "RNN"),
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "BatchNormalization", "InstanceNormalization"),
+        "Transpose",
+    }
+)
+"""Operators of ai.onnx that refuse nothing for the values of their inputs."""
+
+
+_LOOKING_UP = ("GatherBlockQuantized", "EmbedLayerNormalization", "QEmbedLayerNormalization")
+"""Operators whose whole numbers are places, of which 0 is one."""
+_COUNTS = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def obstacle(model: Model) -> QrunError | Finding | None:
+    """What keeps a model from running, if it is known before it is run: what plans, rules or kernels refuse."""
+    try:
+        plan(model)
+    except QrunError as error:
+        return error
+    found = (f for rule in RULES.values() if rule.stops for f in rule.find(model, None))
+    return next(found, None) or next(refused(model), None)
+
+
+def foretold(
+    model: Model, known: Sequence[Finding], inferred: Callable[[], Mapping[str, Shape]] | None
+) -> list[Finding]:
+    """What a run would refuse, at nodes of which no rule says that it is wrong. known: what rules found."""
+    wrong = {f.index for f in known if f.rule in RULES and RULES[f.rule].stops}
+    shapes = inferred() if inferred else {}
+    return [f for f in refused(model, shapes) if f.index not in wrong]
+
+
+def refused(model: Model, shapes: Mapping[str, Shape] = MappingProxyType({})) -> Iterator[Finding]:
+    """Nodes of the main graph that a run would refuse for stored tensors, attributes and shapes.
+
+    shapes: of tensors, which are believed more than what the file states. Judged are operators of com.microsoft and
+    QONNX, and those of ai.onnx that refuse no values. Of sizes that callers choose, one is taken: then only what is
+    wrong with stored parameters counts.
+    """
+    scope = Scope(model)
+    for node in model.nodes:
+        if node.op_type in _JUDGED if not node.domain else FORMER.get(node.domain, node.domain) in (MS, QONNX):
+            error = _refusal(model, scope, node, shapes)
+            if error is not None:
+                yield as_finding(error)
+
+
+def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]) -> OperatorError | None:
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None or any(node.subgraphs):
+        return None
+    args, free = [], False
+    for name in node.inputs:
+        value, shape, dtype = scope.value(name), shapes.get(name, scope.shape(name)), scope.dtype(name)
+        if name and value is None and (shape is None or dtype is None):
+            return None
+        if name and value is None and dtype in _COUNTS and node.op_type not in _LOOKING_UP:
+            return None  # it may be a length, which zero is not
+        free |= bool(name) and value is None and not all(isinstance(size, int) for size in shape or ())
+        args.append(value if value is not None or not name else _blank(shape or (), dtype))
+    try:
+        step = step_of(model, node)
+        check_types(step, args)
+        size = sum(array.size for array in args if array is not None)
+        budget = Budget(LITTLE if size <= LITTLE else 0)
+        ctx = Context("exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, budget)
+        with np.errstate(all="ignore"):
+            step.definition.compute(args, step.kwargs, ctx)
+    except OperatorError as error:
+        return located(error, model, node, definition) if error.code in (_OF_SCALES if free else _OF_SHAPES) else None
+    except (QrunError, *REFUSALS):  # of memory: the checks are behind it
+        return None
+    return None
+
+
+def _blank(shape: tuple[int | str | None, ...], dtype: Any) -> Array:
+    return blank(tuple([size if isinstance(size, int) else 1 for size in shape]), dtype)
