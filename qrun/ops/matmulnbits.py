@@ -61,6 +61,7 @@ def matmul_n_bits(
     be 0: other layouts are those of one device. Raises OperatorError for shapes, types and attributes that do not fit.
     """
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
+    ctx.claim((*A.shape[:-1], N), 8)
     note_scale(ctx, scales, "scales", signed=True)  # negative ones are what quantizers write, so that -8 is used too
     return dequantized_product(A.reshape(-1, K), weights, bias, accuracy_level, ctx).reshape(*A.shape[:-1], N)
 

@@ -140,3 +140,7 @@ def test_stored_zero_points_of_an_lstm_that_are_single_numbers_do_not_fail() -> 
     stored = next(t for t in model.graph.initializer if t.name == "i9")
     stored.CopyFrom(onnx.numpy_helper.from_array(np.zeros((), I8), "i9"))
     assert "QR302" in [f.rule for f in qrun.check(model)]
+
+
+def test_sizes_that_no_array_has_are_not_judged() -> None:
+    assert not [f for f in qrun.check(lstm([2**40, 2**40, 4], 12)) if f.level == "error"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -24,19 +24,19 @@ from qrun.running.typecheck import check_types
 LITTLE = 1 << 14
 """Elements of inputs, and bytes, up to which a kernel may go on behind its checks; else it ends at its first claim of
 memory."""
+LARGE = 1 << 22
+"""Elements of an input from which a node is not judged, as a kernel may compute before it claims memory."""
 _OF_SHAPES = ("QR202", "QR204", "QR206", "QR207", "QR208", "QR216", "QR301", "QR302", "QR303", "QR310")
 """What kernels refuse for types, shapes and attributes, whatever the values are."""
 _OF_SCALES = ("QR301", "QR302", "QR303", "QR310")
 """What they refuse for stored parameters, whatever the free sizes of other inputs are."""
 _JUDGED = frozenset(
     {
-        *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "AveragePool", "MaxPool", "LSTM", "GRU", "RNN"),
-        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "BatchNormalization", "InstanceNormalization"),
-        "Transpose",
+        *("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "MaxPool", "LSTM", "GRU", "RNN"),
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Transpose"),
     }
 )
-"""Operators of ai.onnx that refuse nothing for the values of their inputs."""
-
+"""Operators of ai.onnx that refuse no values of their inputs and claim memory before they compute."""
 
 _LOOKING_UP = ("GatherBlockQuantized", "EmbedLayerNormalization", "QEmbedLayerNormalization")
 """Operators whose whole numbers are places, of which 0 is one."""
@@ -81,16 +81,22 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
     definition = find(node.domain, node.op_type, node.version)
     if definition is None or any(node.subgraphs):
         return None
-    args, free = [], False
+    free = False
+    wanted: list[Array | tuple[tuple[int, ...], np.dtype[np.generic]] | None] = []
     for name in node.inputs:
         value, shape, dtype = scope.value(name), shapes.get(name, scope.shape(name)), scope.dtype(name)
-        if name and value is None and (shape is None or dtype is None):
+        if value is not None or not name:
+            wanted.append(value)
+            continue
+        if shape is None or dtype is None or (dtype in _COUNTS and node.op_type not in _LOOKING_UP):
+            return None  # unknown; or perhaps a length, which zero is not
+        free |= not all(isinstance(size, int) for size in shape)
+        sizes = tuple([size if isinstance(size, int) else 1 for size in shape])
+        if prod(sizes) > LARGE:
             return None
-        if name and value is None and dtype in _COUNTS and node.op_type not in _LOOKING_UP:
-            return None  # it may be a length, which zero is not
-        free |= bool(name) and value is None and not all(isinstance(size, int) for size in shape or ())
-        args.append(value if value is not None or not name else _blank(shape or (), dtype))
+        wanted.append((sizes, dtype))
     try:
+        args = [blank(*each) if isinstance(each, tuple) else each for each in wanted]
         step = step_of(model, node)
         check_types(step, args)
         size = sum(array.size for array in args if array is not None)
@@ -103,7 +109,3 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
     except (QrunError, *REFUSALS):  # of memory: the checks are behind it
         return None
     return None
-
-
-def _blank(shape: tuple[int | str | None, ...], dtype: Any) -> Array:
-    return blank(tuple([size if isinstance(size, int) else 1 for size in shape]), dtype)
