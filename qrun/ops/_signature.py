@@ -226,6 +226,8 @@ def attributes_given(
 def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
     from difflib import get_close_matches
 
+    from qrun.ops._advice import attribute_fix
+
     near = get_close_matches(name, names, 1)
     return refuse(
         f"{node.op_type} has no attribute {name!r}",
@@ -233,6 +235,6 @@ def _unknown(node: Node, name: str, names: Sequence[str]) -> OperatorError:
         f"one of: {', '.join(names)}" if names else "no attributes",
         name,
         why=f"{node.op}-{node.version} does not define it.",
-        fix=f"did you mean {near[0]}?" if near else f"remove {name}, or import an opset that has it",
+        fix=f"did you mean {near[0]}?" if near else attribute_fix(node, name),
         code="QR204",
     )

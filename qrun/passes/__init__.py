@@ -278,7 +278,23 @@ def _reads_dequantized(model: Model, node: Node) -> bool:
 def _reason(model: Model, node: Node) -> str:
     """Why a node stays in float, where no pass has given a reason."""
     definition = find(node.domain, node.op_type, node.version)
-    if definition is not None and definition.form and _reads_dequantized(model, node):
+    if definition is None or not (definition.form or node.op_type == "MaxPool"):
+        return f"{node.op_type} has no integer form"
+    if not _reads_dequantized(model, node):
+        source = next((model.producers[name] for name in node.inputs if name in model.producers), None)
+        return (
+            "its input is not dequantized"
+            if source is None
+            else f"its input comes from {source.op_type}, not from DequantizeLinear"
+        )
+    if not any(is_quantize(reader) for name in node.outputs for reader in model.consumers.get(name, ())):
         return "its result is not quantized"
-    able = definition is not None and (definition.form or node.op_type == "MaxPool")
-    return "its input is not dequantized" if able else f"{node.op_type} has no integer form"
+    other = next((name for name in node.inputs if name and not _settled(model, name)), None)
+    if other is not None:
+        return f"its input {other} is neither stored nor dequantized"
+    return f"{node.op_type} of several tensors has no integer form"
+
+
+def _settled(model: Model, name: str) -> bool:
+    """Whether a tensor is stored, or made by DequantizeLinear."""
+    return model.constant(name) is not None or (name in model.producers and is_dequantize(model.producers[name]))

@@ -54,8 +54,10 @@ def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype]
     name = node.inputs[place] if place < len(node.inputs) else ""
     what = param(node, place)
     source = draft.producer(name)
-    if source is None or not is_dequantize(source):
+    if source is None:
         raise Refused(f"{what} is not dequantized")
+    if not is_dequantize(source):
+        raise Refused(f"{what} comes from {source.op_type}, not from DequantizeLinear")
     return dequantize_side(draft, source, what, dtypes)
 
 

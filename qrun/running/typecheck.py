@@ -10,6 +10,7 @@ import numpy as np
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._advice import type_fix
 from qrun.running.plan import Step
 
 
@@ -33,6 +34,7 @@ def check_types(step: Step, args: Sequence[Array | None]) -> None:
                 param=name,
                 expected=", ".join(sorted(type_name(t) for t in formal.types or ())) or "a tensor",
                 got=type_name(dtype),
+                fix="" if dtype.names else type_fix(step.node, place, dtype),
                 code="QR203",
             )
         if formal.types is None or not formal.homogeneous:

@@ -79,7 +79,7 @@ CONVS: dict[str, tuple[Callable[[Graph], Any], str]] = {
             g,
             x=g.node("Cast", g.node("DequantizeLinear", g.feed(codes(RNG, U8, (1, 2, 4, 4))), g.const(np.float16(0.1)), g.const(Z8)), to=1),
         ),
-        "X is not dequantized",
+        "X comes from Cast, not from DequantizeLinear",
     ),
     "other bias scale": (
         lambda g: conv(g, more=[bias(g, F(0.1) * F(0.02) * F(1.0001))]),

@@ -143,8 +143,6 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         graph = scope.model
         if node.op_type in FORMS or not dequantized_inputs(graph, node) or not is_quantized(graph, node):
             continue
-        if reason.startswith("its result is not quantized"):
-            reason = f"{node.op_type} of several tensors has no integer form"
         yield Finding(
             f"{node.op_type} runs in float between its quantized tensors",
             **scope.at(node, f"{node.outputs[0]} (output 0)"),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from qrun.checking.rules._forms import UNITS, expected_shape, older, quantized, reason, same_form, shaped
 from qrun.checking.rules._rule import Finding, operators, rule
-from qrun.checking.rules._scope import Scope, known
+from qrun.checking.rules._scope import Scope, Shape, known, number
 from qrun.ir import Model, Node
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import shape_text
 from qrun.ops import Granularity as Form
 from qrun.ops import Quantizer, Slot
+from qrun.ops._advice import axis_fix, zero_point_fix
 from qrun.ops._quantized import PER_AXIS_SINCE
 
 
@@ -61,18 +62,20 @@ def scale_shape(model: Model) -> Iterator[Finding]:
             expected=expected,
             got=shape_text(shape),
             why=reason(node, q.form, q.scale.name, k_long),
-            fix=_scale_fix(node, q.form),
+            fix=_scale_fix(node, q.form, shape, owner),
             cause=PER_AXIS_SINCE if q.form == "axis" and older(node) else "",
         )
 
 
-def _scale_fix(node: Node, form: Form) -> str:
+def _scale_fix(node: Node, form: Form, scale: Shape | None, owner: Shape | None) -> str:
     """What to export, as the error of a run says it."""
     if form == "axis" and older(node):
         return PER_AXIS_SINCE
     if form == "axis":
-        blocks = node.attributes.get("block_size")
-        return "export one scale per block of the axis, or without block_size" if blocks else ""
+        if node.attributes.get("block_size"):
+            return "export one scale per block of the axis, or without block_size"
+        count = scale[0] if scale is not None and len(scale) == 1 else None
+        return axis_fix(owner, count, number(node, "axis", 1)) if isinstance(count, int) and owner is not None else ""
     return f"export one scale per {UNITS[form]}, or a single scale" if form in UNITS else "export a single scale"
 
 
@@ -127,7 +130,7 @@ def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Ite
             expected=f"{shape_text(scale)}, the shape of {q.scale.name} {q.scale.tensor}",
             got=shape_text(got),
             why=f"{node.op}-{node.version}: {zero.name} must match {q.scale.name} in shape.",
-            fix=_zero_point_fix(scope, zero, scale),
+            fix=zero_point_fix(scope.value(zero.tensor), scope.dtype(zero.tensor), scale),
         )
         return
     expected = expected_shape(scope, node, q, zero)
@@ -139,14 +142,6 @@ def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Ite
             got=shape_text(got),
             why=reason(node, q.form, zero.name),
         )
-
-
-def _zero_point_fix(scope: Scope, zero: Slot, scale: tuple[int, ...]) -> str:
-    dtype = scope.dtype(zero.tensor)
-    if not scale:
-        return "store one zero point, as there is one scale"
-    size = str(scale[0]) if len(scale) == 1 else f"({','.join(map(str, scale))})"
-    return f"np.full({size}, zp, dtype={type_name(dtype)}); or drop the zero point if it is 0"
 
 
 @rule(

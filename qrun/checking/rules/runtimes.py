@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from qrun.checking.rules._forms import expected_shape
+from qrun.checking.rules._forms import expected_shape, mistyped
 from qrun.checking.rules._kernels import there_are, without_kernel
 from qrun.checking.rules._ort import runtime
 from qrun.checking.rules._rule import Finding, rule
@@ -113,6 +113,8 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model, _JUDGES):
+        if mistyped(scope, node):
+            continue  # the specification forbids it, which QR203 reports
         judges = _JUDGES.get((node.domain, node.op_type), ())
         judged = ((judge, judge(scope, node)) for judge in judges)
         judge, found = next(((judge, f) for judge, f in judged if f is not None), (None, None))

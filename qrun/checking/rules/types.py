@@ -12,9 +12,10 @@ from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope, made_type, nodes, number, scopes
 from qrun.ir import Model, Node
-from qrun.ir.schema import OPSETS, Formal, schema
+from qrun.ir.schema import Formal
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
 from qrun.ops import Slot, quantizers
+from qrun.ops._advice import type_fix
 
 _BROUGHT_BY_IR = {
     4: "bfloat16",
@@ -81,7 +82,7 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule("QR203", "error", spec="operators", fix="cast the tensor, or import the opset that allows this type", stops=True)
+@rule("QR203", "error", spec="operators", fix="cast the tensor to a type that the operator takes", stops=True)
 def type_not_allowed(model: Model) -> Iterator[Finding]:
     """An input has an element type that its operator does not take at this opset.
 
@@ -130,7 +131,7 @@ def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
         got=type_name(dtype),
         expected=", ".join(sorted(type_name(t) for t in formal.types or ())),
         why=f"{op} lists the types of {name}.",
-        fix=_exchange(node, wrong, given) or _later_opset(node, place, dtype),
+        fix=_exchange(node, wrong, given) or type_fix(node, place, dtype),
     )
 
 
@@ -160,18 +161,6 @@ def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dty
         if dtype in (given[other][1].types or ()) and given[other][0] in (formal.types or ()):
             names = formals(node)[1]
             return f"exchange inputs {first} and {other}: {names[first]} and {names[other]} fit each other's place"
-    return ""
-
-
-def _later_opset(node: Node, place: int, dtype: np.dtype[Any]) -> str:
-    """The first later version of an ai.onnx operator that takes the type."""
-    for opset in range(node.version + 1, OPSETS[-1] + 1):
-        known = schema(node.domain, node.op_type, opset)
-        if known is None or place >= len(known.inputs):
-            break
-        types = known.inputs[place].types
-        if types is not None and dtype in types:
-            return f"opset {known.version} allows {type_name(dtype)}: onnx.version_converter.convert_version"
     return ""
 
 

@@ -1,0 +1,73 @@
+"""What to do about a node that its operator refuses: the words that an error of a run and a finding of check share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array, Node
+from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
+from qrun.ir.types import is_extension, shape_text, type_name
+
+PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
+
+
+def type_fix(node: Node, place: int, dtype: np.dtype[Any]) -> str:
+    """For an input whose element type the operator does not take."""
+    for opset in range(node.version + 1, OPSETS[-1] + 1) if node.domain in DOMAINS else ():
+        known = schema(node.domain, node.op_type, opset)
+        if known is None or place >= len(known.inputs):
+            break
+        types = known.inputs[place].types
+        if types is not None and dtype in types:
+            version = known.version
+            return (
+                f"opset {version} allows {type_name(dtype)}: onnx.version_converter.convert_version(model, {version})"
+            )
+    if node.op_type == "QuantizeLinear" and place == 0:
+        return f"dequantize {node.inputs[0]} before this node, or leave the node out where it is quantized already"
+    return "cast the tensor to a type that the operator takes"
+
+
+def axis_fix(shape: Sequence[int | str | None], count: int, axis: int) -> str:
+    """For `count` scales along an axis of another length."""
+    fitting = [str(place) for place, size in enumerate(shape) if size == count]
+    if not fitting:
+        return PER_AXIS
+    note = " (axis is 1 unless the node sets it)" if axis == 1 else ""
+    return f"set axis={' or axis='.join(fitting)}, along which there are {count} slices{note}"
+
+
+def zero_point_fix(zero: Array | None, dtype: np.dtype[Any] | None, scale: Sequence[int]) -> str:
+    """For a zero point in another shape than its scale. zero: its value, if it is stored; dtype: its type."""
+    if zero is not None and zero.size and (zero == zero.reshape(-1)[0]).all():
+        home = "ml_dtypes" if is_extension(zero.dtype) else "np"
+        value = zero.reshape(-1)[0]
+        return f"store it as np.full({tuple(scale)}, {value}, {home}.{zero.dtype.name})"
+    if zero is not None and zero.size:
+        return f"store one scale for each of the {zero.size} zero points"
+    kind = "" if dtype is None else f"{type_name(dtype)} "
+    return (
+        f"store it as {kind}{shape_text(tuple(scale))}, one zero point for each scale"
+        if scale
+        else "store one zero point"
+    )
+
+
+def attribute_fix(node: Node, name: str) -> str:
+    """For an attribute that this version of the operator does not have."""
+    versions = [] if node.domain else list(OPSETS)
+    having = [v for v in versions if (known := schema("", node.op_type, v)) and name in known.attributes]
+    now = schema(node.domain, node.op_type, node.version)
+    places = [] if now is None else [formal.name for formal in now.inputs]
+    if name in places:
+        return f"{name} is an input of {node.op_type}-{node.version}: store it as a tensor, and name it as input {places.index(name)}"
+    later = next((v for v in having if v > node.version), None)
+    if later is not None:
+        return f"import opset {later} or later, which has {name}"
+    if having:
+        return f"import opset {having[-1]} or earlier, which has {name}"
+    who = "the operator" if node.domain in ("", MS) else f"{node.op_type} of {node.domain}"
+    return f"no version of {who} has {name}: export without it, if the model means the same then"

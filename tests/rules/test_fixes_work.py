@@ -1,0 +1,125 @@
+"""What a finding, or the error of a run, says to do about a node mends the node."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.version_converter
+import pytest
+from helpers.support import run_qrun
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+
+F, I8, U8 = np.float32, np.int8, np.uint8
+
+
+def dequantize(shape: tuple[int, ...], scale: Any, zero: Any = None, **attributes: Any) -> onnx.ModelProto:
+    """DequantizeLinear of int8 codes, the scale and the zero point stored."""
+    parameters = {"s": np.asarray(scale, F), **({} if zero is None else {"z": np.asarray(zero)})}
+    node = helper.make_node("DequantizeLinear", ["x", *parameters], ["y"], "dq", **attributes)
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.INT8, shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    stored = [numpy_helper.from_array(array, name) for name, array in parameters.items()]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def found(model: onnx.ModelProto, rule: str) -> str:
+    """The fix of the one finding, which is that of the run's error too."""
+    (finding,) = [f for f in qrun.check(model) if f.level != "note"]
+    assert finding.rule == rule, finding
+    value = model.graph.input[0].type.tensor_type
+    shape = [d.dim_value for d in value.shape.dim]
+    with pytest.raises(qrun.QrunError) as caught:
+        run_qrun(model, {"x": np.ones(shape, helper.tensor_dtype_to_np_dtype(value.elem_type))})
+    assert caught.value.code == rule
+    assert finding.fix in caught.value.fixes
+    return finding.fix
+
+
+def sound(model: onnx.ModelProto) -> None:
+    assert [f for f in qrun.check(model) if f.level != "note"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "given"), [((5, 3), [0], {}), ((5, 3, 5), [0, 2], {}), ((3, 2, 5), [2], {"axis": 0})]
+)
+def test_the_axis_that_scales_fit(shape: tuple[int, ...], axes: list[int], given: dict[str, int]) -> None:
+    """Per-channel weights whose exporter left out axis, or set another one."""
+    model = dequantize(shape, np.full(5, 0.5), **given)
+    fix = found(model, "QR301")
+    assert [int(axis) for axis in re.findall(r"axis=(\d)", fix)] == axes
+    assert ("axis is 1 unless" in fix) == (not given)
+    for axis in axes:
+        sound(dequantize(shape, np.full(5, 0.5), axis=axis))
+
+
+def test_scales_that_fit_no_axis() -> None:
+    assert found(dequantize((5, 3), np.full(4, 0.5)), "QR301").startswith("export one scale per channel")
+
+
+@pytest.mark.parametrize("zero", [I8(3), np.full(1, 3, I8), np.full(2, 3, I8)])
+def test_the_zero_point_that_fits_its_scales(zero: np.ndarray) -> None:
+    fix = found(dequantize((4, 2), np.full(4, 0.5), zero, axis=0), "QR302")
+    stored = eval(fix.removeprefix("store it as "), {"np": np, "ml_dtypes": ml_dtypes})
+    assert (stored == 3).all()
+    sound(dequantize((4, 2), np.full(4, 0.5), stored, axis=0))
+
+
+def test_one_scale_and_several_zero_points() -> None:
+    fix = found(dequantize((4, 2), 0.5, np.int8([1, 2, 3, 4]), axis=0), "QR302")
+    assert fix == "store one scale for each of the 4 zero points"
+    sound(dequantize((4, 2), np.full(4, 0.5), np.int8([1, 2, 3, 4]), axis=0))
+
+
+def test_quantizing_what_is_quantized() -> None:
+    """One finding: no opset allows uint8 there, and so it is none of onnxruntime's refusals."""
+    model = dequantize((4,), 0.05, U8(0))
+    model.graph.node[0].op_type = "QuantizeLinear"
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.UINT8
+    fix = found(model, "QR203")
+    assert fix == "dequantize x before this node, or leave the node out where it is quantized already"
+
+
+def test_the_opset_that_allows_a_type() -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["q"]),
+        helper.make_node("Clip", ["q", "lo", "hi"], ["y"], "clip"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT8, [4]) for name in ("x", "y")]
+    stored = [numpy_helper.from_array(np.int8(value), name) for name, value in (("lo", -8), ("hi", 7))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    fix = found(model, "QR203")
+    converted = eval(fix.partition(": ")[2], {"onnx": onnx, "model": model})
+    sound(converted)
+    assert run_qrun(converted, {"x": np.int8([-9, 1, 8, 7])})[0].tolist() == [-8, 1, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "attributes", "fix"),
+    [
+        ("Squeeze", 13, {"axes": [0]}, "axes is an input of Squeeze-13: store it as a tensor, and name it as input 1"),
+        ("AveragePool", 13, {"kernel_shape": [1], "dilations": [1]}, "import opset 19 or later, which has dilations"),
+        ("Softmax", 13, {"beta": 1}, "no version of the operator has beta: export without it, if the model means the same then"),
+        ("Split", 13, {"split": [1]}, "split is an input of Split-13: store it as a tensor, and name it as input 1"),
+        ("Elu", 13, {"consumed_inputs": [0]}, "import opset 5 or earlier, which has consumed_inputs"),
+    ],
+)  # fmt: skip
+def test_an_attribute_that_the_version_does_not_have(
+    op_type: str, opset: int, attributes: dict[str, Any], fix: str
+) -> None:
+    """To remove it would change what the model computes."""
+    node = helper.make_node(op_type, ["x"], ["y"], "n", **attributes)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, 3]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    assert fix in {f.fix for f in qrun.check(model) if f.rule == "QR204"}
