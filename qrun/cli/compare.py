@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,7 @@ def command(out: Out, **options: Any) -> int:
 def kind_of(options: Mapping[str, Any]) -> str:
     """What A and B are. Raises CallError where they do not go together."""
     a, b = options["a"], options["b"]
+    _refuse_inputs([a, *options["others"]], options["inputs"])
     if options["others"][1:]:
         refuse(options, ("against", "arith", "emulate", "isolate", "record"))
         return "candidates"
@@ -156,6 +157,16 @@ def kind_of(options: Mapping[str, Any]) -> str:
         raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b], fixes=fixes)
     refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"
+
+
+def _refuse_inputs(paths: Sequence[str], inputs: Sequence[str]) -> None:
+    """Refuse arrays beside models: they are inputs, which stand behind -i."""
+    models = [path for path in paths if _suffix(path) not in (".npy", ".npz", ".json")]
+    arrays = [path for path in paths if _suffix(path) in (".npy", ".npz")]
+    if models and arrays:
+        given = [word for path in (*inputs, *arrays) for word in ("-i", path)]
+        fix = shlex.join(["qrun", "compare", *models, *given])
+        raise unfit(f"{arrays[0]} holds arrays, and {models[0]} is a model", "models", " and ".join(paths), fix)
 
 
 def _suffix(path: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,11 +42,13 @@ def check_feeds(
     *,
     sizes: Sizes = FREE,
     partial: bool = False,
+    written: Collection[str] = (),
 ) -> dict[str, Array]:
     """The feeds, after checking names, element types and shapes against the graph's inputs.
 
     sources: where each array came from, for messages.
     partial: inputs may be missing.
+    written: inputs whose values stand on the command line.
     Raises CallError: QR001 missing-input, QR002 unknown-input, QR003 input-mismatch.
     """
     sources = sources or {}
@@ -68,18 +70,21 @@ def check_feeds(
         problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
         if problem is not None:
             got = _told(array, given)
-            raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem, got)
+            source = sources.get(name, "the array")
+            raise _input_mismatch(model, known[name], array, source, problem, got, name in written)
         checked[name] = array
     return checked
 
 
 def unknown_input(model: Model, name: str, source: str) -> CallError:
     from difflib import get_close_matches
+    from shlex import quote
 
     names = [v.name for v in model.inputs]
     near = get_close_matches(str(name), names, 1, 0.6)
     listing = "qrun inspect MODEL lists the inputs" if names else "qrun MODEL runs it without"
-    fixes = [f"did you mean -i {near[0]}={source or 'FILE'}?"] if near else [model.filled(listing)]
+    spec = quote(f"{near[0]}={source or 'FILE'}") if near else ""
+    fixes = [f"did you mean -i {spec}?"] if near else [model.filled(listing)]
     return CallError(
         "QR002",
         f"the model has no input {name!r}" if name or names else "the model has no inputs",
@@ -164,11 +169,13 @@ def _masked(model: Model, value: TensorType, source: str, array: Any) -> CallErr
 
 
 def _input_mismatch(
-    model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch, got: str
+    model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch, got: str, written: bool
 ) -> CallError:
     fixes = []
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
+    elif problem.want is not None and written:
+        fixes.append(fitting.written_fix(value.name, array, problem.want))
     elif problem.want is not None and (fix := fitting.axes_fix(array.shape, problem.want)):
         fixes.append(fix)
     if value.dtype is not None and (array.dtype != value.dtype or odd_objects(array)):

@@ -3,7 +3,9 @@ as numpy of an array x."""
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +16,8 @@ from qrun.io.sizes import Dims, fits
 from qrun.ir import Array
 from qrun.ir.types import is_extension, odd_objects, type_name
 
+MOST_WRITTEN = 12
+"""The most values that a fix writes out."""
 NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
 LAYOUTS = (*NAMED, (0, 2, 1), (0, 4, 1, 2, 3), (1, 0))
 """Orders of axes in which images and matrices often come, as np.transpose takes them to the other one."""
@@ -24,7 +28,24 @@ def axes_fix(shape: Sequence[int], want: Dims) -> str:
     if fits(shape, want):
         return ""
     found = next((f"{why}: {text} fits" for why, text, made in _arranged(shape, len(want)) if fits(made, want)), "")
-    return found or _reshaped(shape, want) or _wrong_sizes(shape, want)
+    return found or _reshaped(shape, want) or _wrong_sizes(shape, want, "x")
+
+
+def written_fix(name: str, array: Array, want: Dims) -> str:
+    """As `axes_fix`, for an input whose values stand on the command line: what to write instead."""
+    if fits(array.shape, want):
+        return ""
+    for why, _, made in _arranged(array.shape, len(want)):
+        in_order = [n for n in made if n != 1] == [n for n in array.shape if n != 1]
+        if fits(made, want) and in_order and array.size <= MOST_WRITTEN:
+            return f"{why}: {written(name, array.reshape(made).tolist())} fits"
+    return _wrong_sizes(array.shape, want, name)
+
+
+def written(name: str, values: object) -> str:
+    """The option that gives an input these values."""
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    return f"-i {shlex.quote(f'{name}={text}')}"
 
 
 def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Sequence[int]]]:
@@ -62,12 +83,13 @@ def _reshaped(shape: Sequence[int], want: Dims) -> str:
     return f"x is flattened: x.reshape({', '.join('-1' if n is None else str(n) for n in want)}) fits"
 
 
-def _wrong_sizes(shape: Sequence[int], want: Dims) -> str:
+def _wrong_sizes(shape: Sequence[int], want: Dims, name: str) -> str:
     if len(shape) != len(want):
-        return f"x must have {len(want)} axes, not {len(shape)}"
+        axes = "1 axis" if len(want) == 1 else f"{len(want)} axes"
+        return f"{name} must have {axes}, not {len(shape)}"
     wrong = [(place, w, n) for place, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
     axes, wanted, got = (" and ".join(map(str, column)) for column in zip(*wrong, strict=True))
-    return f"{'axes' if len(wrong) > 1 else 'axis'} {axes} of x must have size {wanted}, not {got}"
+    return f"{'axes' if len(wrong) > 1 else 'axis'} {axes} of {name} must have size {wanted}, not {got}"
 
 
 # Element types

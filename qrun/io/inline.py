@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.io import fitting
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.compound import absent, sequence, wrapped
 from qrun.ir.types import integer_range, type_name
@@ -116,6 +117,12 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
             raise _Unfit("a list with rows of different lengths", "every row needs the same number of elements")
         if len(shape) > MOST_AXES:
             raise _Unfit(f"a list nested {len(shape)} deep", f"an array has at most {MOST_AXES} axes")
+        if value.dtype == bool and set(flat) <= {0, 1} and {type(item) for item in flat} - {bool}:
+            truths = np.array(flat, bool).reshape(shape).tolist()
+            raise _Unfit(
+                "0 and 1, not true and false",
+                fitting.written(value.name, truths) if len(flat) <= fitting.MOST_WRITTEN else "write true and false",
+            )
         return _flat_array(value.dtype, flat).reshape(shape)
     except RecursionError:
         return to_array(model, value, _too_deep(), text)

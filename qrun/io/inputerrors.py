@@ -12,6 +12,9 @@ from qrun.errors import CallError
 from qrun.io.arrays import ARRAYS
 from qrun.io.feeds import unknown_input
 from qrun.ir import Array, Model, TensorType
+from qrun.ir.types import is_extension
+
+Shape = tuple[int | str | None, ...]
 
 
 def twice(model: Model, name: str, first: str, second: str) -> CallError:
@@ -35,19 +38,19 @@ def no_file(model: Model, name: str, spec: str) -> CallError:
 def no_name(model: Model, spec: str, value: TensorType | None) -> CallError:
     """Of values in place of a file, and of ``=FILE``: the next input in graph order may be meant."""
     shown = spec if len(spec) <= 60 else f"{spec[:57]}..."
-    fixes = (
-        [f"did you mean -i '{value.name}={shown.removeprefix('=')}'?"]
-        if value
-        else ["qrun inspect MODEL lists the inputs"]
-    )
-    return CallError("QR005", f"-i {shown} does not say which input it is for", where=[model.label], fixes=fixes)
+    fix = "qrun inspect MODEL lists the inputs"
+    if value:
+        named = f"{value.name}={shown.removeprefix('=')}"
+        fix = f"did you mean -i {shlex.quote(named)}?"
+    return CallError("QR005", f"-i {shown} does not say which input it is for", where=[model.label], fixes=[fix])
 
 
 def several(model: Model, name: str, rest: str, others: Sequence[str]) -> CallError:
     """Of ``a=a.npy,b=b.npy``."""
     for other in others:
-        rest = rest.replace(f",{other}=", f" -i {other}=")
-    fixes = [f"did you mean -i {name}={rest}?"]
+        rest = rest.replace(f",{other}=", f"\n{other}=")
+    given = " ".join(f"-i {shlex.quote(spec)}" for spec in f"{name}={rest}".split("\n"))
+    fixes = [f"did you mean {given}?"]
     return CallError("QR005", "-i takes one input; give it once for each", where=[model.label], fixes=fixes)
 
 
@@ -92,25 +95,40 @@ def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str)
 
 
 def image(spec: str, value: TensorType | None) -> CallError:
-    shape = value.shape if value is not None else None
-    channels_first = shape is not None and len(shape) == 4 and shape[1] in (1, 3, 4, "C", None)
-    height, width = (
-        (shape[2:4] if channels_first else shape[1:3]) if shape is not None and len(shape) == 4 else ("H", "W")
-    )
-    size = f"({width if isinstance(width, int) else 224}, {height if isinstance(height, int) else 224})"
     dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
-    layout = ".transpose(2, 0, 1)[None]" if channels_first or shape is None else "[None]"
-    scale = " / 255" if "float" in dtype else ""
+    mode, size, layout = _picture(value.shape if value is not None else None)
+    scaled = "(x / 255)" if "float" in dtype else "(x.astype(np.int16) - 128)" if dtype == "int8" else "x"
+    module = "ml_dtypes" if value is not None and value.dtype is not None and is_extension(value.dtype) else "np"
     return CallError(
         "QR007",
         f"{spec} is an image, and qrun does not guess its layout, size, mean and scale",
         where=[spec],
         facts=[
             ("expected", f"{value.name} {value}" if value is not None else "an array"),
-            ("recipe", "import numpy as np; from PIL import Image"),
-            ("", f"x = np.asarray(Image.open({spec!r}).convert('RGB').resize({size}))"),
-            ("", f"x = (x{scale}).astype(np.{dtype}){layout}  # then mean and std, as in training"),
+            ("recipe", f"import numpy as np{', ml_dtypes' * (module != 'np')}; from PIL import Image"),
+            ("", f"x = np.asarray(Image.open({spec!r}).convert({mode!r}).resize({size}))"),
+            ("", f"x = {scaled}.astype({module}.{dtype}){layout}  # then mean and std, as in training"),
             ("", "np.save('x.npy', x)"),
         ],
         fixes=["run the recipe in Python, then qrun MODEL -i x.npy"],
     )
+
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""What Pillow calls images of so many channels."""
+
+
+def _picture(shape: Shape | None) -> tuple[str, tuple[int, int], str]:
+    """For an input of this shape: Pillow's mode, width and height, and how [H,W] or [H,W,C] gets the other axes."""
+    if shape is None or not 2 <= len(shape) <= 4:
+        return "RGB", (224, 224), ".transpose(2, 0, 1)[None]"
+    batch, inner = (1, shape[1:]) if len(shape) == 4 else (0, shape)
+    first = len(inner) == 3 and (inner[0] in _MODES or inner[2] not in _MODES)
+    channels = 1 if len(inner) == 2 else inner[0 if first else 2]
+    mode = _MODES.get(channels, "RGB") if isinstance(channels, int) else "RGB"
+    height, width = (n if isinstance(n, int) else 224 for n in (inner[1:] if first else inner[:2]))
+    if mode != "L":
+        turned = ".transpose(2, 0, 1)" if first else ""
+        return mode, (width, height), turned + "[None]" * batch
+    added = ["None"] * (batch + first) + ([] if first or len(inner) == 2 else ["...", "None"])
+    return mode, (width, height), f"[{', '.join(added)}]" if added else ""

@@ -46,6 +46,7 @@ class Feeds:
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
     symbols: sizes of dimensions that were given or assumed. assumed: those that qrun chose, as nothing says how large
     they are. fits: False where the model refuses all sizes that were tried for them.
+    written: inputs whose values stand on the command line.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Feeds:
     symbols: dict[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     fits: bool = True
+    written: set[str] = field(default_factory=set)
 
 
 @changeable
@@ -102,13 +104,19 @@ class _Reader:
     def named(self, name: str, rest: str) -> None:
         from qrun.io import inline
 
-        value = inline.parse(rest, self.known[name].kind != "tensor")
+        others = [other for other in self.known if f",{other}=" in rest]
+        try:
+            value = inline.parse(rest, self.known[name].kind != "tensor")
+        except CallError:
+            if others:
+                raise inputerrors.several(self.model, name, rest, others) from None
+            raise
         if value is not inline.NOTHING:
             array = inline.to_value(self.model, self.known[name], value, rest)
             self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
             self.give(name, array, inline.cut(rest))
+            self.feeds.written.add(name)
             return
-        others = [other for other in self.known if f",{other}=" in rest]
         if others and not os.path.exists(rest):
             raise inputerrors.several(self.model, name, rest, others)
         try:
@@ -254,7 +262,9 @@ def read_inputs(
     sizes = fixed_sizes(model, shapes)
     feeds = gather(model, specs, budget, stream)
     feeds.symbols = dict(sizes.symbols)
-    checked = check_feeds(model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs)
+    checked = check_feeds(
+        model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs, written=feeds.written
+    )
     feeds.arrays = checked
     missing = [v for v in model.inputs if v.name not in checked]
     if missing:

@@ -71,16 +71,16 @@ def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols
         else:
             fits &= want == got
     if not fits:
-        raise _bad_shape(model, spec, f"{value.name} {value}", shape_text(shape))
+        raise _bad_shape(model, spec, value, shape)
 
 
-def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
+def _bad_shape(model: Model, spec: str, value: TensorType, shape: tuple[int, ...]) -> CallError:
     return CallError(
         "QR003",
         f"--shape {spec} does not fit the model",
         where=[model.label],
-        facts=[("expected", expected), ("got", got)],
-        fixes=[_forms(model)],
+        facts=[("expected", f"{value.name} {value}"), ("got", shape_text(shape))],
+        fixes=[_forms(model, value, shape)],
     )
 
 
@@ -108,22 +108,35 @@ def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapp
     )
 
 
-def _forms(model: Model) -> str:
-    """What can be given for this model's first input whose sizes are not all fixed."""
+def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] = ()) -> str:
+    """What can be given for this model's first input whose sizes are not all fixed, or for the one whose sizes are
+    wrong, with those of the given sizes that fit it."""
     free = [
         v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]
     if not free:
         return "leave out --shape: every size of the inputs is fixed"
-    symbol = next((d for v in free for d in v.shape or () if isinstance(d, str)), "")
-    return f"{_whole(free[0])} for one input{f', or --shape {symbol}=1 for a named dimension' if symbol else ''}"
+    value = wrong if wrong in free else free[0]
+    sizes = _sizes(value, given if value is wrong else ())
+    symbol = next((d for d in value.shape or () if isinstance(d, str)), "")
+    named = f", or --shape {symbol}={sizes[(value.shape or ()).index(symbol)]} for a named dimension" if symbol else ""
+    return f"--shape {value.name}:{'x'.join(map(str, sizes))} for one input{named}"
+
+
+def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
+    """Sizes that the input takes: the fixed ones, else those that are given, counted from the last, else 1."""
+    if value.shape is None:
+        return list(given) or [1, 3, 224, 224]
+    last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []
+    bound: dict[str, int] = {}
+    return [
+        d if isinstance(d, int) else bound.setdefault(d or f"[{place}]", n)
+        for place, (d, n) in enumerate(zip(value.shape, last, strict=True))
+    ]
 
 
 def _whole(value: TensorType) -> str:
-    sizes = (
-        "1x3x224x224" if value.shape is None else "x".join(str(d) if isinstance(d, int) else "1" for d in value.shape)
-    )
-    return f"--shape {value.name}:{sizes}"
+    return f"--shape {value.name}:{'x'.join(map(str, _sizes(value, ())))}"
 
 
 def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:

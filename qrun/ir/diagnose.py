@@ -44,11 +44,12 @@ def not_a_model(data: bytes, label: str) -> ModelError:
 
 
 _AS_TEXT = "an ONNX model as text"
+_ARRAY = "give it to a model: qrun MODEL -i FILE"
 _EXPORT = "export the network to ONNX, for a PyTorch module with torch.onnx.export"
 _TEXT = "onnx.save(onnx.load('FILE', format='{}'), 'model.onnx') in Python makes a model of it"
 _TENSORFLOW = "python -m tf2onnx.convert --{} --output model.onnx"
 _KINDS = (
-    (0, b"\x93NUMPY", "a .npy array", "inputs go with a model: qrun MODEL --inputs FILE"),
+    (0, b"\x93NUMPY", "a .npy array", _ARRAY),
     (0, b"\x1f\x8b", "gzip data", "unpack it first: gunzip"),
     (0, b"BZh", "bzip2 data", "unpack it first: bunzip2"),
     (0, b"\xfd7zXZ\0", "xz data", "unpack it first: unxz"),
@@ -106,7 +107,7 @@ def _archive(data: bytes) -> tuple[str, str]:
     if b"/data.pkl" in data[:400] or b"/data.pkl" in data[-(1 << 16) :]:
         return "a PyTorch file", _EXPORT
     if b".npy" in data[:400]:
-        return "an .npz archive of arrays", "inputs go with a model: qrun MODEL --inputs FILE"
+        return "an .npz archive of arrays", _ARRAY
     if b"config.json" in data[:400] and b"metadata.json" in data[:400]:
         return "a Keras model", "convert it with tf2onnx.convert.from_keras"
     return "a zip archive", "unpack it first: unzip FILE"

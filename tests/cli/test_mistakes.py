@@ -117,7 +117,7 @@ def test_an_array_in_place_of_a_model(folder: Path, command: str) -> None:
     """What is to be typed next is a command that has --inputs, also where this one has none."""
     ended = call(command, "x.npy")
     assert ended.code == 3
-    assert "qrun MODEL --inputs x.npy" in ended.err
+    assert "qrun MODEL -i x.npy" in ended.err
 
 
 def test_short_external_data(folder: Path) -> None:
@@ -227,7 +227,7 @@ def test_memory_limit(folder: Path) -> None:
         (["-i", "image=", "x.npy"], "QR000", "did you mean -i image=x.npy?"),
         (["-i", "image", "=x.npy"], "QR000", "did you mean -i image=x.npy?"),
         (["x.npy", "y.npy"], "QR000", "did you mean -i x.npy -i y.npy?"),
-        (["-i", "=x.npy"], "QR005", "did you mean -i 'image=x.npy'?"),
+        (["-i", "=x.npy"], "QR005", "did you mean -i image=x.npy?"),
         (["-i", "image=[a,b]"], "QR005", "text is quoted"),
         (["-i", "image=m.onnx"], "QR007", "qrun compare A B"),
         (["-i", "image=t.csv"], "QR007", "np.loadtxt"),
