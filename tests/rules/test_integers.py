@@ -122,6 +122,15 @@ def test_int8_of_several_readers(dedicated: bool, tmp_path: Path) -> None:
     assert str(integers(load(other.SerializeToString()))) == "3 of 3 Conv, 3 of 3 Sigmoid, 3 of 3 Mul"
 
 
+def test_a_stored_operand_of_int8(tmp_path: Path) -> None:
+    """Of few nodes that are no products it is a note; the fix that is printed helps."""
+    (f,) = ours(quantized("mlp", "QInt8", tmp_path))
+    assert (f.rule, f.level, f.node) == ("QR607", "note", "Add_1")
+    assert "computes 3 of 3 Add in float on x86 CPUs: its stored operand stays int8" in f.message
+    assert "activation_type=QuantType.QUInt8" in f.fix
+    assert ours(quantized("mlp", "QUInt8", tmp_path)) == []
+
+
 def test_int8_of_one_reader_is_no_finding(tmp_path: Path) -> None:
     assert ours(quantized("depthwise", "QInt8", tmp_path)) == []
 
