@@ -13,6 +13,7 @@ from qrun.comparing.ranking.rank import Cost
 from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
+from qrun.report.comparemodels import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
@@ -40,7 +41,9 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
         advice = [Block("Keep in float", lines=kept(found))]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
     told, style = verdict(found) + chance(sources), GOOD if reached else BAD
-    return Sheet([*_tables(found, top), *advice], told, style, models, about, notes(found))
+    stored = in_the_files(found.reference, found.quantized)
+    files = [] if stored is None else [files_block(stored, top)]
+    return Sheet([*files, *_tables(found, top), *advice], told, style, models, about, notes(found))
 
 
 def _tables(found: Accuracy, top: int | None) -> list[Block]:

@@ -17,6 +17,7 @@ from qrun.errors import some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.comparefirst import limits
+from qrun.report.comparemodels import in_the_files
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
 from qrun.report.text import decibel, plural
@@ -29,6 +30,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "quantized": model_fields(found.quantized),
         "inputs": input_fields(Feeds(dict(found.feeds), dict(sources))),
         "runs": found.runs,
+        "stored": in_the_files(found.reference, found.quantized),
         "tolerance": {name: getattr(found.tolerance, name) for name in ("rtol", "atol", "lsb", "eps")},
         "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
