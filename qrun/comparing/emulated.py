@@ -97,7 +97,7 @@ def _is_depthwise(node: Node, values: Values) -> bool:
     return w.shape[1] == 1 and w.shape[0] == group and bool(np.ndim(w) >= 3)
 
 
-@frozen
+@frozen(slots=False)
 class NodeGroup:
     """One tensor of a group of nodes. inputs: what the group reads, by name."""
 
@@ -136,11 +136,25 @@ class NodeGroup:
 
     def before_rounding(self) -> Array | None:
         """What the one integer operator that the group can become would round; None if it becomes none, or more."""
+        part = self._fused
+        if part is None:
+            return None
+        values = {**part.constants, **self.inputs}
+        return before_rounding(part.nodes[0], [values.get(name) for name in part.nodes[0].inputs])
+
+    def fused_node(self, theirs: Array | None) -> Suspect | None:
+        """That operator as a suspect; theirs: what the other side gave."""
+        part = self._fused if len(self.unit.group) > 1 else None
+        mine = None if part is None else self._run(True, "exact", False)
+        if part is None or mine is None:
+            return None
+        node = part.nodes[0]
+        return Suspect(part, Unit(node, (node,)), self.tensor, {**part.constants, **self.inputs}, mine, theirs)
+
+    @cached_property
+    def _fused(self) -> Model | None:
         try:
             part = self._part("exact")
         except (QrunError, KeyError):
             return None
-        if len(part.nodes) != 1:
-            return None
-        values = {**part.constants, **self.inputs}
-        return before_rounding(part.nodes[0], [values.get(name) for name in part.nodes[0].inputs])
+        return part if len(part.nodes) == 1 else None

@@ -219,7 +219,21 @@ class _Work:
         forms, fused = group.forms(), group.before_rounding
         judge = partial(self._pair, name, theirs=theirs)
         seen = {**self.feeds, **(self.theirs or {})}
-        suspect = Suspect(self.a.model, unit, name, inputs, mine, theirs, error, again, forms, fused, judge, seen)
+        suspect = Suspect(
+            self.a.model,
+            unit,
+            name,
+            inputs,
+            mine,
+            theirs,
+            error,
+            again,
+            forms,
+            fused,
+            judge,
+            seen,
+            partial(group.fused_node, theirs),
+        )
         exact, d = suspect.exact, own.difference
         known = exact is not None and d.form is None and d.differing
         before = float(exact[d.worst]) if exact is not None and known else None

@@ -112,6 +112,27 @@ def test_onnxruntime_divides_by_the_whole_kernel_where_a_window_reaches_past_the
     assert "all 9 elements of the kernel" in found.text
 
 
+def test_another_divisor_of_a_fused_pool_is_no_requantization() -> None:
+    """onnxruntime makes one operator of DequantizeLinear, AveragePool and QuantizeLinear: off by many steps."""
+    pytest.importorskip("onnxruntime")
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [3, 3], "ceil_mode": 1, "count_include_pad": 1}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("AveragePool", ["d"], ["p"], **window),
+        helper.make_node("QuantizeLinear", ["p", "t", "v"], ["y"]),
+    ]
+    stored = {"s": f32(0.1), "z": u8(3), "t": f32(0.04), "v": u8(100)}
+    codes = RNG.integers(0, 60, (1, 2, 7, 7)).astype(u8)
+    proto = make_model(nodes, {"q": typed(u8, codes.shape)}, {"y": typed(u8, [1, 2, 3, 3])}, stored, opset=19)
+    data = proto.SerializeToString()
+    model = qrun.load(data)
+    first = compare_runtimes(QrunSide(model), PeerSide(model, "ort", data=data, optimize=True), {"q": codes}).first
+    assert first is not None
+    assert first.pair.difference.largest > 5
+    found = reason_of(first)
+    assert (found.cause, found.also) == ("pool-divisor", ())
+
+
 def blocks(dtype: Any, level: int, depth: int = 256) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A MatMulNBits of 4 bits in blocks of 32."""
     rng, columns, count = np.random.default_rng(3), 64, depth // 32

@@ -47,6 +47,8 @@ class Suspect:
     fused:  gives what the one integer operator that a group can become would round.
     judge:  compares an array with the other side's within the tolerance of the comparison.
     seen:   by name, all tensors that the other side gave out.
+    fusing: of a group, gives the one integer operator that it can become as a suspect of its own; None if it becomes
+            none, or more.
     """
 
     model: Model
@@ -61,6 +63,12 @@ class Suspect:
     fused: Callable[[], Array | None] | None = None
     judge: Callable[[Array], TensorPair] | None = None
     seen: Results | None = None
+    fusing: Callable[[], Suspect | None] | None = None
+
+    @cached_property
+    def fused_node(self) -> Suspect | None:
+        """The one integer operator that a group can become."""
+        return self.fusing() if self.fusing else None
 
     @property
     def node(self) -> Node:

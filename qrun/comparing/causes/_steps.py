@@ -32,6 +32,20 @@ def share_of_bound(s: Suspect, made: Array) -> float | None:
     return float(np.max(np.divide(apart, limit, out=np.zeros_like(apart), where=finite & (limit > 0)), initial=0.0))
 
 
+_BESIDE_TIE = 0.25
+"""Steps within which a float32 product of a code's size lies, many times over."""
+
+
+def rounds_alike(s: Suspect, made: Array) -> bool:
+    """Whether `made` are codes to which the real value of this node rounds, in whatever float32 steps; true where
+    nothing is known of that value."""
+    if s.exact is None or made.shape != s.exact.shape or not is_integer(made.dtype):
+        return True
+    apart, limit = _apart(s, made), _reach(s)
+    beside = np.maximum(_BESIDE_TIE, 0.0 if limit is None else limit)
+    return bool((apart[np.isfinite(apart)] <= np.broadcast_to(beside, apart.shape)[np.isfinite(apart)]).all())
+
+
 def _apart(s: Suspect, made: Array) -> Array:
     """Distances in steps of integers and neighbouring codes of float8, else absolute; those of integers are from the
     real value where it is known, less the half step that rounding takes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, part, recomputed
-from qrun.comparing.causes._steps import share_of_bound
+from qrun.comparing.causes._steps import rounds_alike, share_of_bound
 from qrun.comparing.differences import same
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
@@ -118,9 +118,10 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     To do: Nothing is wrong with the model. qrun explain OPERATOR tells what the other arithmetic does. Where that is
     what the target computes, run with --arith too; else set what the operator's page names, such as accuracy_level 0.
     """
-    if not s.alone:
-        return
-    for arith, runtime in _RUNTIMES:
+    for form, text in s.formed("fused-requantization"):
+        if s.explained(form):
+            yield Hypothesis(form, f"{text}, which is more than another rounding of the same real value", tolerant=True)
+    for arith, runtime in _RUNTIMES if s.alone else ():
         made = s.in_arith(arith)
         if made is not None:
             told = (
@@ -174,7 +175,8 @@ def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
     --isolate allows for that; without --isolate it does where nothing adds up.
     """
     for made, text in s.formed("fused-requantization"):
-        yield Hypothesis(made, text)
+        if s.fused_node is None or rounds_alike(s.fused_node, made):
+            yield Hypothesis(made, text)
 
 
 _SPEC = "ONNX operators, QuantizeLinear: rounding to nearest ties to even, of x / y_scale"

@@ -52,6 +52,8 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
             tried.append(result)
             text = f"keeps {_named(kept)} in float32, not rounded to {type_name(halves[0])}"
             yield Hypothesis(result, text)
+            if s.explained(result):
+                return
             if _within(s, depth, through) and not _within(s, 0, through):
                 yield Hypothesis(None, f"{text}; what is left is within the bound on float32 steps of these nodes")
 

@@ -26,6 +26,8 @@ def pool_divisor(s: Suspect) -> Iterator[Hypothesis]:
 
     To do: Put a Pad node before the pool, and give the pool neither pads nor ceil_mode: then every window is whole.
     """
+    if s.fused_node is not None and s.fused_node.is_op("QLinearAveragePool"):
+        yield from pool_divisor.function(s.fused_node)
     if not s.is_op("AveragePool", "QLinearAveragePool") or s.theirs is None or not s.args or s.args[0] is None:
         return
     for node, x, text in _divided(s, s.args[0]):

@@ -138,9 +138,21 @@ def _begins(found: Item) -> list[Markup]:
         ("differ", f"{count_cell('differing')(first)} of {count_cell('elements')(first)} elements"),
         ("where", position + "   ".join(sides) + before if sides else ""),
         ("inputs", read),
+        *_inside(own),
         ("cause", f"{own['cause'].text}: {text_cell('text')(own)}" if own and own.find("cause") else "inherited"),
+        *(("also fits", rival.text) for rival in (own.find("also") if own else None) or ()),
     ]
     return [tag("h3", "First difference"), facts(rows)]
+
+
+def _inside(own: Item | None) -> list[tuple[str, str]]:
+    """Where in a graph of the node the difference begins."""
+    inside = own.find("inside") if own else None
+    if inside is None:
+        return []
+    turn = inside.find("iteration")
+    where = "" if turn is None else f" in iteration {turn.size}"
+    return [("inside", f"{inside['graph'].text}{where}, tensor {inside['first'].text}")]
 
 
 def accuracies(found: Item) -> dict[int, float]:
