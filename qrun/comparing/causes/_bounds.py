@@ -36,6 +36,12 @@ class ErrorBound:
         return cls(value, np.zeros(value.shape))
 
     @classmethod
+    def nearly(cls, array: Any) -> ErrorBound:
+        """What is known exactly, where functions of it are not recomputed, but bounded."""
+        value = np.asarray(array, np.float64)
+        return cls(value, np.full(value.shape, _TINY if np.asarray(array).dtype.kind not in "iu" else 0.0))
+
+    @classmethod
     def rounded(cls, value: Array, error: Array, units: float = 1) -> ErrorBound:
         return cls(np.asarray(value), np.asarray(error + units * UNIT * (np.abs(value) + error) + _TINY))
 

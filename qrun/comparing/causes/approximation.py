@@ -36,7 +36,7 @@ def approximation(s: Suspect) -> Iterator[Hypothesis]:
             if found is not None:
                 made.append((found[0], f"computes {found[1]}, {said}"))
                 yield Hypothesis(*made[-1])
-    if made and s.alone:
+    if made and s.alone and not any(s.explained(array) for array, _ in made):
         mixed, text = made[0]
         for array, _ in made[1:]:
             mixed = np.where(differing(mixed, s.theirs), array, mixed)
@@ -83,8 +83,9 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         return
     if s.mine.dtype != np.float32 and (s.mine.dtype not in NARROW or not s.alone):
         return
+    start = ErrorBound.nearly if s.mine.dtype in NARROW else ErrorBound.of
     values = {
-        name: ErrorBound.of(array)
+        name: start(array)
         for name, array in {**s.model.constants, **s.values}.items()
         if array.dtype.kind in "fiu" or array.dtype in NARROW
     }

@@ -121,7 +121,7 @@ def _float32(node: Node, args: Sequence[Any]) -> Array | None:
 
 
 def _bounded(node: Node, args: Sequence[Any]) -> ErrorBound | None:
-    return bounded(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.of(a) for a in args])
+    return bounded(node, [a if a is None or isinstance(a, ErrorBound) else ErrorBound.nearly(a) for a in args])
 
 
 def _within(s: Suspect, depth: int, through: bool) -> bool:
