@@ -132,6 +132,14 @@ class Reals:
         """The operators that read stored codes themselves, so that nothing shows what their rounding alone does."""
         return tuple(self.nodes[p] for p in self.operators if any(map(self._is_coded, self.fixed(p))))
 
+    @cached_property
+    def scales(self) -> Mapping[str, Array]:
+        """The scales of stored codes that are constants of the model, by name."""
+        names = dict.fromkeys(
+            node.inputs[1] for node in self.nodes if is_dequantize(node) and node.inputs[0] not in self.sources
+        )
+        return {name: self.model.constants[name] for name in names if name in self.model.constants}
+
     def _is_coded(self, name: str) -> bool:
         value = self.model.constants.get(name)
         return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)
@@ -211,6 +219,10 @@ class Reals:
         except MemoryLimitError as error:
             error.where = (self.model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
             raise
+
+    def apply(self, node: Node, args: Sequence[Array | None]) -> tuple[Array, ...]:
+        """The outputs of a node that need not stand in the model, without graphs inside. Raises OperatorError."""
+        return _call(node, args, self.budget)
 
     def pass_through(self, array: Array, path: Iterable[int]) -> Array:
         """What becomes of values when the quantizers of `path` round them, one after the other; as real numbers."""

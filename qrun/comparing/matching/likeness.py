@@ -12,6 +12,12 @@ ALIKE = 0.9
 _KINDS = {"Gemm": "MatMul", "Flatten": "Reshape", "Squeeze": "Reshape", "Unsqueeze": "Reshape"}
 _ABSORBED = ("Relu", "Clip", "BatchNormalization", "Add", "Sub", "Mul", "Div", "Reshape", "Pad")
 COMMUTATIVE = ("Add", "Mul")
+_ACTIVATIONS = {
+    "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu", "Sigmoid",
+    "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
+}  # fmt: skip
+_ENOUGH = 16
+"""Weights of which a quantizer keeps the number."""
 _FEW = 4
 """Numbers per channel below which their direction says nothing."""
 
@@ -47,6 +53,17 @@ def likeness(a: Reals, first: int, b: Reals, second: int) -> float | None:
         cosines = np.abs((one * other).sum(1)) / size
     known = cosines[np.isfinite(cosines)]
     return float(known.mean()) if known.size else 0.0
+
+
+def are_activations(one: Node, other: Node) -> bool:
+    """Are both functions of one tensor's elements, so that one may stand where the other did by mistake?"""
+    return not (one.domain or other.domain) and {one.op_type, other.op_type} <= _ACTIVATIONS
+
+
+def can_be(a: Reals, first: int, b: Reals, second: int) -> bool:
+    """Have both operators as many weights, if both have some?"""
+    one, other = _weights(a, first), _weights(b, second)
+    return one is None or other is None or one.size == other.size or min(one.size, other.size) < _ENOUGH
 
 
 def agreement(a: Reals, first: int, b: Reals, second: int) -> float:

@@ -9,11 +9,20 @@ as quantization keeps them; where inputs lead nowhere, weights and the graph's o
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from qrun.comparing.matching.graph import Reals, region
-from qrun.comparing.matching.likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
+from qrun.comparing.matching.likeness import (
+    ALIKE,
+    COMMUTATIVE,
+    agreement,
+    are_activations,
+    can_be,
+    is_absorbed,
+    kind,
+    likeness,
+)
 from qrun.declare.frozen import frozen, keys
 
 _FAR = 6
@@ -65,10 +74,14 @@ class Left:
 
 @frozen
 class Matching:
-    """All matches in the second model's order, and what is left of both models: of the first one first."""
+    """All matches in the second model's order, and what is left of both models: of the first one first.
+
+    pairs: operators of the second model and those of the first that do the same, by place.
+    """
 
     matches: tuple[Match, ...]
     left: tuple[Left, ...]
+    pairs: Mapping[int, int]
 
 
 def match(first: Reals, second: Reals) -> Matching:
@@ -109,6 +122,8 @@ class _Matcher:
             found = self._best(place, inputs)
             if found is not None:
                 self._pair(place, found[0], "weights" if found[1] >= ALIKE else "operator")
+            elif (other := self._replaced(place, inputs)) is not None:
+                self._pair(place, other, "operator")
             elif is_absorbed(self.b, place):
                 self.skipped.add(place)
                 self._start(self.b.nodes[place].outputs[0], self.starts[inputs[0]], self.how[inputs[0]])
@@ -148,6 +163,8 @@ class _Matcher:
         for other in reads:
             if other < 0 or other in self.taken or kind(self.a.nodes[other]) != kind(self.b.nodes[place]):
                 continue
+            if not can_be(self.a, other, self.b, place):
+                continue
             depth = self._depth(other, able, swap)
             if depth is None:
                 continue
@@ -161,6 +178,15 @@ class _Matcher:
             return None
         _, other, alike = max(ranked)
         return -other, alike
+
+    def _replaced(self, place: int, inputs: Sequence[str]) -> int | None:
+        """The one activation that alone reads the same value where this one does, if it is another one."""
+        reads = [self.b.readers[inputs[0]], self.a.readers.get(self.starts[inputs[0]], [])]
+        if len(inputs) != 1 or any(len(found) != 1 for found in reads):
+            return None
+        other = reads[1][0].operator
+        free = other >= 0 and other not in self.taken
+        return other if free and are_activations(self.a.nodes[other], self.b.nodes[place]) else None
 
     def _depth(self, other: int, able: Sequence[dict[str, int]], swap: bool) -> int | None:
         """How many operators must be missing for these inputs to be those of `other`; None if they cannot be."""
@@ -199,7 +225,22 @@ class _Matcher:
         mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, place), (self.a, other)))
         if len(mine) == len(theirs):
             for value, counterpart in zip(mine, theirs, strict=True):
+                self._take_back(value, counterpart)
                 self._start(value, counterpart, "reader")
+
+    def _take_back(self, value: str, counterpart: str) -> None:
+        """An operator that seemed to be missing in the first model is the one that makes `counterpart` there."""
+        place, other = self.b.made.get(value), self.a.made.get(counterpart)
+        if (
+            place in self.skipped
+            and other is not None
+            and other not in self.taken
+            and self.starts[value] != counterpart
+        ):
+            if kind(self.b.nodes[place]) == kind(self.a.nodes[other]):
+                self.skipped.remove(place)
+                del self.starts[value]
+                self._pair(place, other, "reader")
 
     def _backward(self) -> None:
         """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then
@@ -247,7 +288,8 @@ class _Matcher:
             if other not in found or how != "reader":
                 found[other] = Match(value, other, how)
         matches = tuple(sorted(found.values(), key=lambda m: self.b.made.get(m.value, -1)))
-        return Matching(matches, (*self._left(matches, "reference"), *self._left(matches, "quantized")))
+        left = (*self._left(matches, "reference"), *self._left(matches, "quantized"))
+        return Matching(matches, left, self.pairs)
 
     def _chosen(self, value: str, outputs: dict[str, str]) -> str:
         able = self._may_be(value)

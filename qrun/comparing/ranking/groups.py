@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
 
 from qrun.comparing.matching.graph import Path, Reals, Region, region
-from qrun.comparing.matching.likeness import is_absorbed
+from qrun.comparing.matching.likeness import is_absorbed, kind
 from qrun.comparing.matching.match import Matching
 from qrun.comparing.matching.operators import moves
 from qrun.comparing.sides import Values
@@ -41,8 +41,10 @@ class RoundingGroup:
     inputs:  for each value that it reads, the tensor of the first model.
     rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).
     weights: the places of the DequantizeLinear nodes of constants.
-    floats:  the first model's nodes that do the same; inside: do they read quantized weights or inputs of their own?
+    there:   the first model's operators that do the same; floats: their nodes; inside: do they read quantized weights
+             or inputs of their own?
     whole:   can it be computed from its inputs? Else only the rounding of its result is known.
+    pairs:   operators of both models that do the same, by place: the second model's, then the first one's.
     """
 
     value: str
@@ -55,15 +57,23 @@ class RoundingGroup:
     rounds: Path
     own: Mapping[tuple[int, int], Path]
     weights: tuple[int, ...]
+    there: Region
     floats: tuple[Node, ...]
     inside: bool
     whole: bool
+    pairs: Mapping[int, int]
+
+    @property
+    def quantizes(self) -> bool:
+        """Does anything here round?"""
+        return bool(self.rounds or self.own or self.weights)
 
 
 def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
-    """The groups of `b` that quantize something, in order."""
+    """The groups of `b` that quantize something, or may compute something else than `a` does, in order."""
     names = {m.value: m.other for m in matching.matches}
     theirs = {m.other for m in matching.matches}
+    opaque = {place for place in b.operators if b.nodes[place] in b.opaque}
     found = []
     for value, other in names.items():
         inner = region(b, value, set(names))
@@ -71,9 +81,10 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
         own, weights = dict(_own(b, inner)), _weights(b, inner)
         if not weights and not own and _repeats(b, inner, rounds):
             rounds = ()
-        if not (rounds or own or weights):
-            continue
         there = region(a, other, theirs)
+        shown = inner.operators and inner.whole and there.whole and opaque.isdisjoint(inner.operators)
+        if not (rounds or own or weights or shown):
+            continue
         floats = tuple(a.nodes[place] for place in there.operators)
         inside = bool(_weights(a, there)) or any(_own(a, there))
         found.append(
@@ -88,12 +99,27 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
                 rounds,
                 own,
                 weights,
+                there,
                 floats,
                 inside,
                 inner.whole,
+                _pairs(a, b, inner, there, matching.pairs),
             )
         )
     return found
+
+
+def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int, int]) -> dict[int, int]:
+    """The pairs of operators in both regions; of those that are left, the ones of one kind in order."""
+    pairs = {p: found[p] for p in inner.operators if found.get(p) in there.operators}
+    free = [q for q in there.operators if q not in pairs.values()]
+    for place in inner.operators:
+        if place not in pairs:
+            other = next((q for q in free if kind(a.nodes[q]) == kind(b.nodes[place])), None)
+            if other is not None:
+                pairs[place] = other
+                free.remove(other)
+    return pairs
 
 
 def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
@@ -131,26 +157,44 @@ def _named(b: Reals, inner: Region, rounds: Path) -> Node:
     return next((n for n in b.model.nodes if n.index == node.index), node)
 
 
-def simulate(b: Reals, group: RoundingGroup, values: Values, *, own: bool = True) -> Array:
+Operation = Callable[[list["Array | None"]], tuple[Array, ...]]
+"""What takes the place of an operator: its results, made of its inputs."""
+NO_PATHS: Mapping[tuple[int, int], Path] = {}
+
+
+def simulate(
+    b: Reals, group: RoundingGroup, values: Values, *, own: bool = True, instead: Mapping[int, Operation] = {}
+) -> Array:
     """What the group makes of the first model's values (by tensor), before its result is rounded.
 
-    own: with the quantizers in front of its operators.
+    own: with the quantizers in front of its operators. instead: what takes the place of operators.
     """
     if not group.region.operators:
         return values[group.target]
     held = {value: values[name] for value, name in group.inputs.items()}
-    for place in group.region.operators:
+    return operate(b, group.region, held, group.own if own else NO_PATHS, instead)[group.value]
+
+
+def operate(
+    reals: Reals,
+    inner: Region,
+    held: dict[str, Array],
+    paths: Mapping[tuple[int, int], Path],
+    instead: Mapping[int, Operation] = {},
+) -> dict[str, Array]:
+    """`held`, the values that a region reads, with all that its operators make of them.
+
+    paths: the quantizers in front of an operator's inputs, by (operator, input).
+    """
+    for place in inner.operators:
         args: list[Array | None] = []
-        for at, name in enumerate(b.nodes[place].inputs):
-            source = b.sources.get(name)
-            if source is None:
-                args.append(b.constant(name))
-                continue
-            path = group.own.get((place, at), ()) if own else ()
-            args.append(b.pass_through(held[source.value], path))
-        made = b.compute(place, args)
-        held.update((n, array) for n, array in zip(b.nodes[place].outputs, made, strict=False) if n)
-    return held[group.value]
+        for at, name in enumerate(reals.nodes[place].inputs):
+            source = reals.sources.get(name)
+            path = paths.get((place, at), ())
+            args.append(reals.constant(name) if source is None else reals.pass_through(held[source.value], path))
+        made = instead[place](args) if place in instead else reals.compute(place, args)
+        held.update((n, array) for n, array in zip(reals.nodes[place].outputs, made, strict=False) if n)
+    return held
 
 
 def limits(b: Reals, rounds: Path) -> Limits | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from qrun.comparing.differences import ErrorSums, Noise, differing, magnitude
 from qrun.comparing.matching.graph import Reals
-from qrun.comparing.ranking.groups import Limits, RoundingGroup, limits, simulate
+from qrun.comparing.ranking.constants import Constants
+from qrun.comparing.ranking.faults import Fault, Verdict, judge
+from qrun.comparing.ranking.groups import Limits, Operation, RoundingGroup, limits, simulate
+from qrun.comparing.ranking.structure import judge_structure
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import OperatorError
@@ -21,23 +26,29 @@ _SAMPLE = 1 << 16
 _GAP = 3.0
 """Octaves without values that part magnitudes in two."""
 BULK = 0.999
+_APART = 1e-6
+"""Noise to signal ratio from which operators are said to compute something else."""
 
 
 @frozen
 class Local:
     """A group fed with the true values: the noise of its result, and the parts of its energy.
 
-    weights:  from quantized weights, and from whatever else its operators do differently; input: from quantizers in
-              front of its operators; rounding: from rounding the result inside the range; clipped: from values beyond
-              the range; before: from what the first model itself rounds there. All are energies relative to that of the
-              true values; the first four are measured against the true values before the first model rounds them.
-              Their sum is nearly noise.ratio, unless both models round alike.
+    weights:  from weights and other constants, without biases; bias: from these; structure: from what its operators do
+              otherwise with the first model's constants (all three together, where that rounds constants itself, or its
+              operators are not known); input: from quantizers in front of its operators; rounding: from rounding the
+              result inside the range; clipped: from values beyond the range; before: from what the first model itself
+              rounds there. All are energies relative to that of the true values, measured against the true values
+              before the first model rounds them. Their sum is nearly noise.ratio, unless both models round alike, or
+              much is wrong.
     """
 
-    KEYS = {**through("noise", Noise.KEYS), **keys("weights input rounding clipped before")}
+    KEYS = {**through("noise", Noise.KEYS), **keys("weights bias structure input rounding clipped before")}
 
     noise: Noise
     weights: float
+    bias: float
+    structure: float
     input: float
     rounding: float
     clipped: float
@@ -78,15 +89,24 @@ class Spread:
 class Watch:
     """Sums of one group over all runs.
 
-    moved: how many elements of the result differ from the first model's; apart: the largest difference before either
-           model rounds them.
+    moved:    how many elements of the result differ from the first model's; apart: the largest difference before either
+              model rounds them.
+    constants: beside the first model's; None where that quantizes too, or the group cannot be computed. verdicts: about
+              them; noise of each is its part of the energy.
+    structure: how far the operators are apart with the first model's constants, in dB, and the fault that explains it;
+              None where that is not looked for.
     """
 
-    def __init__(self, b: Reals, group: RoundingGroup) -> None:
-        self.b, self.group = b, group
+    def __init__(self, a: Reals, b: Reals, group: RoundingGroup) -> None:
+        self.a, self.b, self.group = a, b, group
         self.range = limits(b, group.rounds)
         self.sums = ErrorSums()
-        self.energy = dict.fromkeys(("weights", "input", "rounding", "clipped", "before"), 0.0)
+        parts = ("weights", "bias", "structure", "input", "rounding", "clipped", "before")
+        self.energy = dict.fromkeys(parts, 0.0)
+        known = group.whole and group.there.whole and group.region.operators and not a.quantizes
+        self.constants = Constants(a, b, group) if known else None
+        self.of_constants = [0.0] * len(self.constants.found if self.constants else ())
+        self.structure: tuple[float, Fault | None] | None = None
         self.moved, self.apart = 0, 0.0
         self.values = _Values(self.range)
         self.inputs = {key: _Values(limits(b, path)) for key, path in group.own.items()}
@@ -127,17 +147,45 @@ class Watch:
         except (OperatorError, ValueError, IndexError):
             self.group = replace(group, whole=False)
             return want
-        self.energy["weights"] += self._inside(plain, raw)
+        self._divide(clean, plain, raw)
         with np.errstate(all="ignore"):
             self.apart = max(self.apart, magnitude(made.astype(np.float64) - raw))
         self.energy["input"] += self._inside(made, plain) if group.own else 0.0
         return made
 
+    def _divide(self, clean: Values, plain: Array, raw: Array) -> None:
+        """Count what the group's constants and its operators, each alone, change of the true values."""
+        constants = self.constants
+        if constants is None:
+            self.energy["weights"] += self._inside(plain, raw)
+            return
+        fair = self._with(constants.instead(), clean, raw) if constants.found else plain
+        apart = self._inside(fair, raw)
+        self.energy["structure"] += apart
+        for at, constant in enumerate(constants.found):
+            noise = self._inside(self._with(constants.instead([constant]), clean, raw), fair)
+            self.of_constants[at] += noise
+            self.energy["bias" if constant.role == "bias" else "weights"] += noise
+        if self.structure is None and apart > _APART * _energy(raw, np.zeros_like(raw)):
+            label = self.a.model.label
+            self.structure = judge_structure(self.a, self.b, self.group, constants, clean, self._clip, label)
+
+    def _with(self, instead: Mapping[int, Operation], clean: Values, like: Array) -> Array:
+        return simulate(self.b, self.group, clean, own=False, instead=instead).reshape(like.shape)
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        constants = self.constants
+        if constants is None:
+            return ()
+        return tuple(judge(self.b, constant, constants, self.a.model.label) for constant in constants.found)
+
+    def _clip(self, array: Array) -> Array:
+        return array if self.range is None else np.clip(array, self.range.low, self.range.high)
+
     def _inside(self, got: Array, want: Array) -> float:
         """The energy of a difference inside the range."""
-        if self.range is not None:
-            got, want = (np.clip(x, self.range.low, self.range.high) for x in (got, want))
-        return _energy(got, want)
+        return _energy(self._clip(got), self._clip(want))
 
     def local(self) -> Local:
         signal = self.sums.signal

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.effects import Effects
+from qrun.comparing.ranking.faults import FINE, Fault
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.declare.frozen import frozen, keys
@@ -17,6 +18,8 @@ from qrun.running.profiling import Progress
 
 NOTHING = 1e-12
 """Noise to signal ratio (120 dB) up to which a difference is that of float32 arithmetic."""
+_FLOAT = 1e-9
+"""The same where float32 results of other operators are expected to differ (90 dB)."""
 
 
 @frozen
@@ -27,10 +30,11 @@ class Cost:
     ratio:    noise to signal at the outputs when only this node is quantized (mean over the outputs). Not `measured`:
               its part, by the noise of its own result, of what it does together with nodes next to it.
     sqnr:     the same in dB. share: of the sum over all nodes.
-    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
-              ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``;
-              why: in words, with the numbers seen.
+    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``, ``bias``,
+              ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the kind of
+              the first of the faults; why: in words, with the numbers seen.
     fit:      the scale that the values need, where the one they have is far off.
+    faults:   what is wrong here, the costliest first.
     """
 
     KEYS = keys(
@@ -50,6 +54,7 @@ class Cost:
     reason: str
     why: str
     fit: Fit | None
+    faults: tuple[Fault, ...] = ()
 
     @property
     def sqnr(self) -> float:
@@ -67,15 +72,20 @@ class Ranking:
         self, a: Reals, b: Reals, groups: Sequence[RoundingGroup], runs: int, seconds: float, progress: Progress | None
     ):
         self.mixed = Mixed(a, b)
-        self.watches = [Watch(b, group) for group in groups]
+        self.watches = [Watch(a, b, group) for group in groups]
+        self.runs = 0
         self.effects = Effects(self.mixed, self.watches, runs, seconds, progress)
 
     def add(self, clean: Mapping[str, Array]) -> None:
         """One run of the first model, with all tensors."""
-        self.effects.add(clean, [watch.add(clean) for watch in self.watches])
+        made = {watch: watch.add(clean) for watch in self.watches}
+        if not self.runs:  # groups that neither round nor compute something else have no effects
+            self.watches[:] = [w for w in self.watches if w.group.quantizes or w.sums.ratio > _FLOAT]
+        self.runs += 1
+        self.effects.add(clean, [made[watch] for watch in self.watches])
 
     def costs(self) -> list[Cost]:
-        """The nodes that cost something, the dearest first."""
+        """The nodes that cost something: those first where something is wrong, then the dearest."""
         ratios = self.effects.ratios()
         whole = math.fsum(ratio for ratio, _ in ratios if math.isfinite(ratio))
         found = []
@@ -85,8 +95,10 @@ class Ranking:
             share = ratio / whole if math.isfinite(ratio) else 1.0
             group, local, spread = watch.group, watch.local(), watch.values.spread()
             made = group.node, group.value, group.target, group.floats
-            found.append(Cost(*made, ratio, share, measured, local, spread, *explain(watch, local, spread)))
-        return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))
+            faults = faults_of(watch, local)
+            told = explain(watch, local, spread, faults)
+            found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
+        return sorted(found, key=lambda c: (not c.faults, -c.ratio, -c.local.noise.ratio))
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
@@ -97,6 +109,9 @@ _SEEN = 0.01
 """Steps that small values must reach to count: rounding smaller ones away is no loss."""
 _OFF = 4.0
 """How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
+
+_PART = 0.01
+"""A fault that makes less than this part of a group's noise is none of its reasons."""
 
 _BOUNDED = ("Softmax", "Sigmoid", "HardSigmoid", "Tanh")
 """Operators whose codes stand for all that they can make, by convention, whatever the values are."""
@@ -117,14 +132,26 @@ class Fit:
     inside: bool
 
 
-def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str, Fit | None]:
-    """The reason for a group's noise: its largest part, and what the values and the range say about that.
+def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
+    """What is wrong in a group and makes a notable part of its noise, the costliest first."""
+    least = _PART * local.noise.ratio * watch.sums.signal
+    found = [(energy, one.fault) for energy, one in zip(watch.of_constants, watch.verdicts, strict=True)]
+    found.append((watch.energy["structure"], watch.structure[1] if watch.structure else None))
+    wrong = [(energy, fault) for energy, fault in found if fault is not None and energy >= least]
+    return tuple(fault for _, fault in sorted(wrong, key=lambda each: -each[0]))
+
+
+def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] = ()) -> tuple[str, str, Fit | None]:
+    """The reason for a group's noise: what is wrong, or its largest part, and what the values and the range say about
+    that.
 
     The third is the scale that the values need, where that is the reason.
     """
+    if faults:
+        return faults[0].kind, _told(watch, faults), None
     inputs = watch.input_spread()
     reason, why = _reason(watch, local, spread, inputs)
-    inside = max(local.clipped, local.rounding, local.weights) < local.input
+    inside = max(local.clipped, local.rounding, local.weights, local.bias, local.structure) < local.input
     seen = inputs if inside and inputs is not None else spread
     bounded = not inside and any(node.op_type in _BOUNDED for node in watch.group.floats)
     lossy = reason == "clipped" and seen.beyond > _LOST * seen.count
@@ -141,7 +168,8 @@ def _fit(spread: Spread, inside: bool) -> Fit | None:
 
 
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
-    parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
+    names = ("clipped", "rounding", "weights", "bias", "structure", "input")
+    parts = {name: getattr(local, name) for name in names}
     largest = max(parts, key=lambda part: parts[part])
     if local.before > parts[largest] and not watch.group.rounds:
         steps = f", in steps of {before.step:.3g}" if (before := watch.group.before) is not None else ""
@@ -152,13 +180,10 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
         return "clipped", _clipped(spread)
     if largest == "weights" and watch.group.inside:
         return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
-    if largest == "weights" and not watch.group.weights:
-        return "operator", f"computes something else, {_apart(local)} before the result is rounded"
-    if largest == "weights":
-        ratio = watch.channel_ratio()
-        if ratio >= _CHANNELS:
-            return "weights-per-tensor", f"one scale for weights whose channels differ {ratio:.3g}-fold in size"
-        return "weights", f"rounded weights, {decibels(local.weights):.1f} dB"
+    if largest == "structure" or (largest == "weights" and watch.constants is None):
+        return "operator", _unlike(watch, local)
+    if largest in ("weights", "bias"):
+        return _rounded_constants(watch, local, largest)
     if largest == "input" and inputs is not None:
         reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
         return "input" if reason == "rounding" else reason, f"its input: {why}"
@@ -167,6 +192,38 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
 
 def _apart(local: Local) -> str:
     return f"{decibels(local.weights):.1f} dB apart"
+
+
+def _told(watch: Watch, faults: Sequence[Fault]) -> str:
+    """What is wrong, in words; and that the weights are not, where they may be thought of."""
+    weights = [v.sqnr for v in watch.verdicts if v.constant.role == "weights" and v.fault is None]
+    fine = f" (weights {weights[0]:.1f} dB, fine)" if weights and weights[0] >= FINE else ""
+    return "; ".join(dict.fromkeys(fault.text for fault in faults)) + fine
+
+
+def _unlike(watch: Watch, local: Local) -> str:
+    """That operators compute something else, and no more is known."""
+    if watch.constants is None or not watch.constants.found:
+        apart = decibels(local.structure or local.weights)
+        return f"computes something else, {apart:.1f} dB apart before the result is rounded"
+    label = watch.a.model.label
+    return f"computes something else than {label} with the constants of that: {decibels(local.structure):.1f} dB apart"
+
+
+def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, str]:
+    """The words for noise that comes of rounding weights or biases."""
+    roles = ("bias",) if largest == "bias" else ("weights", "constant")
+    verdict = min((v for v in watch.verdicts if v.constant.role in roles), key=lambda v: v.sqnr)
+    ratio = watch.channel_ratio() if largest == "weights" else 1.0
+    if ratio >= _CHANNELS:
+        return "weights-per-tensor", f"one scale for weights whose channels differ {ratio:.3g}-fold in size"
+    if verdict.sqnr >= FINE:
+        rounding = local.rounding + local.clipped + local.input
+        others = f", rounding {decibels(rounding):.1f} dB" if rounding else ""
+        return "precision", f"nothing is wrong: {verdict.what} {verdict.sqnr:.1f} dB{others}"
+    bits = watch.group.node.attributes.get("bits")
+    kind = f"{bits} bits" if isinstance(bits, int) else verdict.rounded
+    return largest, f"{verdict.what} rounded to {kind}, {verdict.sqnr:.1f} dB"
 
 
 def _shared(watch: Watch, local: Local, largest: str) -> bool:

@@ -1,0 +1,240 @@
+"""The constants of a group beside those of the first model: products with what is folded into them undone, and all
+others by their place; and the group computed with the first model's constants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+import numpy as np
+
+from qrun.comparing.matching.graph import Reals, Region
+from qrun.comparing.ranking.groups import Operation, RoundingGroup
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Node
+
+_SAME = 1e-6
+"""Up to this part of the largest magnitude two constants are the same."""
+
+
+@frozen(eq=False)
+class FoldedProduct:
+    """A product with constant weights: the values behind its `chain` are matrix * x + bias, per output channel.
+
+    weights: the name of the weights; axis: where their output channels lie.
+    matrix:  the weights with the output channels first, times alpha and what the chain multiplies, as float64.
+    bias:    by channel, with what the chain adds; biases: the constants that it is made of.
+    factor:  by channel, what the stored weights are multiplied by; alpha: what of it the operator itself
+             multiplies. behind: axes behind the output channels in the result.
+    chain:   the operators behind it that only multiply and add constants per channel: (place, input that is read).
+    """
+
+    place: int
+    weights: str
+    axis: int
+    matrix: Array
+    bias: Array
+    biases: tuple[str, ...]
+    factor: Array
+    alpha: float
+    behind: int
+    chain: tuple[tuple[int, int], ...]
+
+    def stored(self, matrix: Array, like: Array) -> Array:
+        """A matrix as the operator's weights, which look like these."""
+        rows = np.moveaxis(like, self.axis, 0).shape
+        return np.ascontiguousarray(np.moveaxis(matrix.reshape(rows) / self.alpha, 0, self.axis), like.dtype)
+
+
+def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
+    """The product that an operator of a region is, with the operators behind it; None if it is none."""
+    node, weights = reals.nodes[place], reals.constant(reals.nodes[place].inputs[1]) if _has_two(reals, place) else None
+    if weights is None or weights.ndim < 2 or weights.dtype.kind != "f":
+        return None
+    axis, behind = _channels(node, weights)
+    if axis is None:
+        return None
+    rows = np.moveaxis(weights, axis, 0).astype(np.float64)
+    gemm = node.op_type == "Gemm"
+    alpha, beta = ((float(node.attributes.get(n, 1.0)) if gemm else 1.0) for n in ("alpha", "beta"))  # type: ignore[arg-type]
+    factor, shift, biases = np.full(len(rows), alpha), np.zeros(len(rows)), []
+    if len(node.inputs) > 2 and node.inputs[2]:
+        added = _vector(reals.constant(node.inputs[2]), len(rows), 0)
+        if added is None:
+            return None
+        shift, biases = beta * added, [node.inputs[2]]
+    chain: list[tuple[int, int]] = []
+    at = node.outputs[0]
+    while (step := _next(reals, inner, at, len(rows), behind)) is not None:
+        place_, read, (times, plus), names = step
+        factor, shift = factor * times, shift * times + plus
+        biases += names
+        chain.append((place_, read))
+        at = reals.nodes[place_].outputs[0]
+    matrix = rows * factor.reshape(-1, *[1] * (rows.ndim - 1))
+    return FoldedProduct(place, node.inputs[1], axis, matrix, shift, tuple(biases), factor, alpha, behind, tuple(chain))
+
+
+def _has_two(reals: Reals, place: int) -> bool:
+    node = reals.nodes[place]
+    return not node.domain and len(node.inputs) > 1 and node.inputs[0] in reals.sources
+
+
+def _channels(node: Node, weights: Array) -> tuple[int | None, int]:
+    """The axis of the output channels in the weights, None if the operator is no product,
+    and how many axes are behind them in the result."""
+    if node.op_type == "Conv":
+        return 0, weights.ndim - 2
+    if node.op_type == "ConvTranspose":
+        return (1 if node.attributes.get("group", 1) == 1 else None), weights.ndim - 2
+    if node.op_type == "Gemm":
+        return (None if node.attributes.get("transA", 0) else 0 if node.attributes.get("transB", 0) else 1), 0
+    return (1 if node.op_type == "MatMul" and weights.ndim == 2 else None), 0
+
+
+def _vector(value: Array | None, count: int, behind: int) -> Array | None:
+    """A constant that has one number, or one for each channel, as numbers by channel; else None."""
+    if value is None or value.dtype.kind not in "fiu":
+        return None
+    if value.size == 1:
+        return np.full(count, float(value.reshape(())))
+    fits = value.size == count and value.ndim > behind and value.shape[value.ndim - 1 - behind] == count
+    return value.astype(np.float64).reshape(-1) if fits else None
+
+
+def _next(
+    reals: Reals, inner: Region, value: str, count: int, behind: int
+) -> tuple[int, int, tuple[Array, Array], list[str]] | None:
+    """The operator that alone reads a value and only multiplies and adds per channel: its place, the input that reads
+    it, what it multiplies and adds, and the constants that it adds."""
+    reads = reals.readers.get(value, [])
+    if len(reads) != 1 or reads[0].path or reads[0].operator not in inner.operators:
+        return None
+    place, at = reads[0].operator, reads[0].place
+    node = reals.nodes[place]
+    if node.domain or sum(name in reals.sources for name in node.inputs) != 1:
+        return None
+    found = [_vector(reals.constant(name), count, behind) for i, name in enumerate(node.inputs) if i != at]
+    if any(one is None for one in found) or not found:
+        return None
+    step = _affine(node, at, found)  # type: ignore[arg-type]
+    added = [name for i, name in enumerate(node.inputs) if i != at and node.op_type in ("Add", "Sub")]
+    return None if step is None else (place, at, step, added)
+
+
+def _affine(node: Node, at: int, constants: list[Array]) -> tuple[Array, Array] | None:
+    """What an operator multiplies and adds."""
+    c = constants[0]
+    one, none = np.ones_like(c), np.zeros_like(c)
+    with np.errstate(all="ignore"):
+        if node.op_type == "BatchNormalization" and at == 0 and len(constants) == 4 and len(node.outputs) == 1:
+            scale, shift, mean, var = constants
+            factor = scale / np.sqrt(var + float(node.attributes.get("epsilon", 1e-5)))  # type: ignore[arg-type]
+            return factor, shift - mean * factor
+        known = {"Add": (one, c), "Mul": (c, none), "Sub": (one, -c) if at == 0 else (-one, c)}
+        if node.op_type == "Div" and at == 0:
+            known["Div"] = (1 / c, none)
+    return known.get(node.op_type)
+
+
+@frozen(eq=False)
+class UnlikeConstant:
+    """A constant of a group that is not the first model's.
+
+    role:   ``weights``, ``bias``, or ``constant``, which is any other.
+    name:   of the second model's tensor, "" where there is none; other: of the first model's.
+    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's.
+    place, at: the operator that reads it, and as which input.
+    """
+
+    role: str
+    name: str
+    other: str
+    mine: Array
+    wanted: Array
+    place: int
+    at: int
+
+
+class Constants:
+    """The constants of a group that are floats in the first model too.
+
+    products: of both models, the second one's first.
+    """
+
+    def __init__(self, a: Reals, b: Reals, group: RoundingGroup) -> None:
+        self.b = b
+        self.products: dict[int, tuple[FoldedProduct, FoldedProduct]] = {}
+        for place in group.region.operators:
+            other = group.pairs.get(place)
+            if other is not None:
+                mine, theirs = product_of(b, group.region, place), product_of(a, group.there, other)
+                if mine and theirs and (mine.matrix.size, len(mine.bias)) == (theirs.matrix.size, len(theirs.bias)):
+                    self.products[place] = mine, theirs
+        folded = {at for mine, _ in self.products.values() for at, _ in mine.chain} | set(self.products)
+        rest = [(p, group.pairs[p]) for p in group.region.operators if p in group.pairs and p not in folded]
+        self.found = [*self._of_products(), *(c for p, q in rest for c in _others(a, b, p, q))]
+
+    def _of_products(self) -> Iterator[UnlikeConstant]:
+        for place, (mine, theirs) in self.products.items():
+            wanted = theirs.matrix.reshape(mine.matrix.shape)
+            if not _same(mine.matrix, wanted):
+                yield UnlikeConstant("weights", mine.weights, theirs.weights, mine.matrix, wanted, place, 1)
+            if not _same(mine.bias, theirs.bias):
+                names = [(p.biases[0] if len(p.biases) == 1 else "") for p in (mine, theirs)]
+                yield UnlikeConstant("bias", *names, mine.bias, theirs.bias, place, 2)
+
+    def instead(self, keep: Collection[UnlikeConstant] = ()) -> dict[int, Operation]:
+        """Operations in place of the group's own, with the first model's constants in place of all but these."""
+        kept = {(c.place, c.at) for c in keep}
+        made: dict[int, Operation] = {}
+        for place, (mine, theirs) in self.products.items():
+            matrix, bias = (mine if (place, at) in kept else theirs for at in (1, 2))
+            made[place] = partial(self._multiply, mine, matrix.matrix, bias.bias)
+            made.update((at, partial(_through, read)) for at, read in mine.chain)
+        for place in {c.place for c in self.found if c.role == "constant"}:
+            values = {c.at: c.wanted for c in self.found if c.place == place and (place, c.at) not in kept}
+            made[place] = partial(self._with, place, values)
+        return made
+
+    def _multiply(
+        self, product: FoldedProduct, matrix: Array, bias: Array, args: list[Array | None]
+    ) -> tuple[Array, ...]:
+        x, weights = args[:2]
+        assert weights is not None
+        node = self.b.nodes[product.place]
+        (y,) = self.b.compute(product.place, [x, product.stored(matrix, weights), *[None] * (len(node.inputs) - 2)])
+        return (np.asarray(y + bias.reshape(-1, *[1] * product.behind), y.dtype),)
+
+    def _with(self, place: int, values: dict[int, Array], args: list[Array | None]) -> tuple[Array, ...]:
+        return self.b.compute(place, [values.get(at, array) for at, array in enumerate(args)])
+
+
+def _through(read: int, args: list[Array | None]) -> tuple[Array, ...]:
+    array = args[read]
+    assert array is not None
+    return (array,)
+
+
+def _others(a: Reals, b: Reals, place: int, other: int) -> Iterator[UnlikeConstant]:
+    """The float constants of a pair of operators that are no products, which have one shape and are not the same."""
+    mine, theirs = b.nodes[place], a.nodes[other]
+    found = [
+        [(at, n) for at, n in enumerate(node.inputs) if n and n not in r.sources]
+        for r, node in ((b, mine), (a, theirs))
+    ]
+    if len(found[0]) != len(found[1]):
+        return
+    for (at, name), (_, wanted) in zip(*found, strict=True):
+        got, want = b.constant(name), a.constant(wanted)
+        if got is None or want is None or got.dtype.kind != "f" or want.dtype.kind != "f" or got.size != want.size:
+            continue
+        want = np.asarray(want, got.dtype).reshape(got.shape)
+        if not _same(got, want):
+            yield UnlikeConstant("constant", name, wanted, got, want, place, at)
+
+
+def _same(one: Array, other: Array) -> bool:
+    with np.errstate(all="ignore"):
+        size = float(np.abs(other).max(initial=0.0))
+        return bool((np.abs(one.astype(np.float64) - other) <= _SAME * size).all())

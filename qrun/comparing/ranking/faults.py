@@ -1,0 +1,351 @@
+"""What is wrong with a constant of the second model: a factor, an order, an axis, a type of codes, if that alone makes it
+the first model's again as far as rounding allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from qrun.comparing.differences import sqnr
+from qrun.comparing.matching.graph import Reals
+from qrun.comparing.ranking.constants import Constants, UnlikeConstant
+from qrun.comparing.ranking.stored import Stored, stored_as
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+from qrun.ir.types import integer_range, type_name
+
+FINE = 30.0
+"""dB from which nothing is wrong with a constant."""
+_GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
+"""An explanation of a constant's noise must bring so many dB, reach so many, and the best one no more than so many."""
+_EQUAL = 60.0
+"""dB from which explanations are equally good."""
+_STEPS, _ROUNDED = 2.0, 0.95
+"""Rounding that minds other weights moves one by up to so many steps; share of the elements that must be within these."""
+_MANY = 4096
+"""Channels among which no order is looked for."""
+_ALIKE = 0.9
+
+
+@frozen(eq=False)
+class Correction:
+    """A constant of the second model, and what makes it fit. change: in words, such as ``0.0339 -> 0.0388``."""
+
+    name: str
+    array: Array
+    change: str
+
+
+@frozen(eq=False)
+class Fault:
+    """Something wrong in a group that is proved: without it, its noise is gone.
+
+    kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
+    """
+
+    kind: str
+    text: str
+    corrections: tuple[Correction, ...] = ()
+
+
+@frozen(eq=False)
+class _Guess:
+    """A fault that a constant may have, and the numbers that it has without it; None if they cannot be made."""
+
+    fault: Fault
+    array: Array | None
+
+
+@frozen
+class Verdict:
+    """What is known of a constant: its SNR in dB; a fault; or is it rounded, and to what type?"""
+
+    constant: UnlikeConstant
+    sqnr: float
+    fault: Fault | None
+    rounded: str = ""
+
+    @property
+    def what(self) -> str:
+        return self.constant.role if self.constant.role != "constant" else self.constant.name
+
+
+def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) -> Verdict:
+    """What is wrong with a constant, if anything is. label: of the first model."""
+    own = sqnr(constant.mine, constant.wanted)
+    if own >= FINE:
+        return Verdict(constant, own, None)
+    stored = stored_as(b, constant, constants)
+    found = []
+    for guess in _guesses(b, constant, constants, stored, label):
+        if guess.array is not None and guess.array.size == constant.wanted.size:
+            left = sqnr(guess.array, constant.wanted)
+            if left >= max(_LEAST, own + _GAIN):
+                found.append((left, guess.fault))
+    best = max((left for left, _ in found), default=0.0)
+    kind = next((fault.kind for left, fault in found if left >= min(best, _EQUAL) - _RIVALS), None)
+    if kind is not None:
+        _, simplest = max(((left, fault) for left, fault in found if fault.kind == kind), key=lambda each: each[0])
+        return Verdict(constant, own, simplest)
+    return _unexplained(constant, stored, own, label)
+
+
+def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
+    """Rounded, clipped, or simply others."""
+    what = constant.role if constant.role != "constant" else constant.name
+    steps = stored.steps() if stored is not None else None
+    if stored is not None and steps is not None and steps.size == constant.mine.size:
+        codes = stored.parameters()[0]
+        near = np.abs(constant.mine - constant.wanted).reshape(-1) <= _STEPS * steps.reshape(-1) * (1 + 1e-6)
+        if near.mean() >= _ROUNDED:
+            return Verdict(constant, own, None, type_name(codes.dtype))
+        low, high = integer_range(codes.dtype)
+        ends = stored.shown(np.isin(codes.astype(np.int64), (low, low + 1, high)))
+        if ends is not None and (near | (ends.reshape(-1) != 0)).mean() >= _ROUNDED:
+            text = f"{what} clip: {1 - near.mean():.1%} end at the ends of {type_name(codes.dtype)}, {stored.names[1]} is too small"
+            return Verdict(constant, own, Fault("clipped-constant", text))
+    verb = "are" if what == "weights" else "is"
+    which = "those" if what == "weights" else "that"
+    text = f"the {what} {verb} not {which} of {label}: {own:.1f} dB"
+    return Verdict(constant, own, Fault(f"other-{constant.role}", text))
+
+
+def _guesses(
+    b: Reals, constant: UnlikeConstant, constants: Constants, stored: Stored | None, label: str
+) -> Iterator[_Guess]:
+    """What may be wrong, the simplest first."""
+    mine, wanted = constant.mine, constant.wanted
+    if not mine.any():
+        yield _Guess(Fault(f"lost-{constant.role}", f"{_role(constant)} of {label} is missing here"), wanted)
+        return
+    if not wanted.any():
+        yield _Guess(Fault(f"other-{constant.role}", f"{_role(constant)} is not in {label}"), wanted)
+        return
+    for other in constants.found:
+        if other.place == constant.place and other.at != constant.at and constant.role == "constant":
+            names = f"{constant.name} and {other.name} are exchanged here"
+            fits = other.wanted.reshape(-1) if other.wanted.size == mine.size else None
+            if fits is not None and sqnr(mine, fits) >= FINE:
+                both = tuple(_taken(c, label) for c in (constant, other))
+                yield _Guess(Fault("exchanged-constants", names, both), wanted)
+    if stored is not None:
+        yield from _of_codes(b, constant, stored)
+    yield _factor(constant, stored, label)
+    if constant.role == "weights":
+        yield from _orders(constant, stored)
+        if stored is not None:
+            yield _per_channel(constant, stored)
+    elif mine.ndim == 1 or constant.role == "bias":
+        yield from _order_of_numbers(constant)
+
+
+def _role(constant: UnlikeConstant) -> str:
+    return {"weights": "the weights", "bias": "the bias"}.get(constant.role, constant.name)
+
+
+def _taken(constant: UnlikeConstant, label: str) -> Correction:
+    return Correction(constant.name, constant.wanted, f"that of {label}")
+
+
+def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
+    """Its codes with other parameters: along another axis, with another layer's scale, of another type."""
+    codes, scale, zero = stored.parameters()
+    names = stored.names
+    axis = stored.axis
+    if scale.size > 1 and scale.ndim == 1:
+        for other in range(codes.ndim):
+            if other != axis and codes.shape[other] == scale.size:
+                text = f"{names[1]} lies along axis {axis} of the {constant.role} here; along axis {other} it fits"
+                yield _Guess(Fault("scale-axis", text), stored.real(axis=other))
+    if constant.role == "bias":
+        yield from _product_of_scales(b, constant, stored)
+    for name, other_scale in b.scales.items():
+        if name != names[1] and other_scale.shape == scale.shape and not np.array_equal(other_scale, scale):
+            text = f"{_shown(names[1], scale)} does not fit: {name} does{_value(other_scale)}"
+            change = f"{_number(scale)} -> {_number(other_scale)}, the value of {name}"
+            fault = Fault("exchanged-scales", text, (Correction(names[1], other_scale, change),))
+            yield _Guess(fault, stored.real(scale=other_scale))
+    if codes.dtype.itemsize == 1 and codes.dtype.kind in "iu" and codes.dtype in (np.int8, np.uint8):
+        other_type = np.dtype(np.uint8 if codes.dtype == np.int8 else np.int8)
+        for zeros in (zero.view(other_type), np.zeros(zero.shape, other_type)):
+            text = f"the codes of the {constant.role} are {other_type}, stored as {codes.dtype}"
+            yield _Guess(Fault("code-type", text), stored.real(codes=codes.view(other_type), zero=zeros))
+    yield from _zero_point(constant, stored)
+
+
+def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
+    codes, _, zero = stored.parameters()
+    steps = stored.steps()
+    if steps is None or steps.size != constant.mine.size or zero.size != 1 or not steps.all():
+        return
+    off = round(float(np.median((constant.mine.reshape(-1) - constant.wanted.reshape(-1)) / steps.reshape(-1))))
+    low, high = integer_range(codes.dtype)
+    fits = int(zero.astype(np.int64).reshape(())) + off
+    if off and low <= fits <= high:
+        array = np.full(zero.shape, fits, zero.dtype)
+        name = stored.names[2]
+        text = f"{name or 'the zero point'} {fits - off} of the {constant.role} does not fit: {fits} does"
+        made = (Correction(name, array, f"{fits - off} -> {fits}"),) if name else ()
+        yield _Guess(Fault("zero-point", text, made), stored.real(zero=array))
+
+
+def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
+    """A bias with the scale that it should have: the input's times that of the weights."""
+    node, scale = b.nodes[constant.place], stored.parameters()[1]
+    source, weights = b.sources.get(node.inputs[0]), b.quantized_constant(node.inputs[1])
+    if source is None or not source.path or weights is None:
+        return
+    read = [b.nodes[source.path[-1]].inputs[1], b.nodes[weights].inputs[1]]
+    found = [b.constant(name) for name in read]
+    if any(one is None for one in found) or found[0].size != 1:  # type: ignore[union-attr]
+        return
+    fits = np.asarray(found[0].reshape(()) * found[1], scale.dtype)  # type: ignore[union-attr,operator]
+    if fits.size != scale.size or np.allclose(fits.reshape(-1), scale.reshape(-1), rtol=0.01):
+        return
+    fits = fits.reshape(scale.shape)
+    name = stored.names[1]
+    text = (
+        f"{_shown(name, scale)} of the bias does not fit: {' * '.join(stored.own(n) for n in read)} does{_value(fits)}"
+    )
+    change = f"{_number(scale)} -> {_number(fits)}"
+    yield _Guess(Fault("bias-scale", text, (Correction(name, fits, change),)), stored.real(scale=fits))
+
+
+def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Guess:
+    """All of it by one factor."""
+    mine, wanted = constant.mine.reshape(-1), constant.wanted.reshape(-1)
+    factor = float(mine @ wanted / (wanted @ wanted)) or math.nan
+    fixed = constant.mine / factor
+    if factor < 0:
+        fault = Fault("negated", f"{_role(constant)} has the other sign, {_times(-factor)} that of {label}")
+    elif constant.role == "weights" and stored is not None:
+        scale, name = stored.parameters()[1], stored.names[1]
+        right = np.asarray(scale / factor, scale.dtype)
+        text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
+        fault = Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
+    else:
+        who = "is" if constant.role != "weights" else "are"
+        text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
+        name = constant.name
+        made = (_taken(constant, label),) if name and stored is None and constant.role == "constant" else ()
+        fault = Fault(f"{constant.role}-factor", text, made)
+    return _Guess(fault, fixed)
+
+
+def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
+    """A factor for each output channel: scales in another order, or others."""
+    rows, wanted = (x.reshape(len(x), -1) for x in (constant.mine, constant.wanted))
+    codes, scale, _ = stored.parameters()
+    name = stored.names[1]
+    with np.errstate(all="ignore"):
+        factors = (rows * wanted).sum(1) / (wanted * wanted).sum(1)
+    factors = np.where(np.isfinite(factors) & (factors != 0), factors, 1.0)
+    fixed = rows / factors[:, None]
+    if scale.size != len(rows) or rows.shape[1] < 2:
+        text = f"{_shown(name, scale)} does not fit: channels need others, {factors.min():.3g} to {factors.max():.3g} times smaller"
+        return _Guess(Fault("scale-factors", text), fixed if rows.shape[1] > 1 else None)
+    right = np.asarray(scale.reshape(-1) / factors, scale.dtype).reshape(scale.shape)
+    moved = np.flatnonzero(np.abs(factors - 1) > 0.05)
+    flat, back = scale.reshape(-1), right.reshape(-1)
+    if len(moved) > 1 and np.allclose(np.sort(flat[moved]), np.sort(back[moved]), rtol=0.03):
+        text = f"{_named(moved, 'scale', 'scales')} in {name} {_are_exchanged(moved)}"
+        kind, change = "exchanged-scales", "in the order of the channels"
+    else:
+        text = (
+            f"{_named(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {factors[moved].min():.3g} to {factors[moved].max():.3g} times too large"
+            if len(moved)
+            else ""
+        )
+        kind, change = "scale-factors", f"{_number(scale)} -> {_number(right)}"
+    return _Guess(Fault(kind, text, (Correction(name, right, change),)), fixed)
+
+
+def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]:
+    """Its channels in another order, or both exchanged."""
+    mine, wanted = constant.mine, constant.wanted
+    if mine.shape[0] == mine.shape[1]:
+        turned = Fault("transposed", "the weights are transposed here")
+        yield _Guess(turned, np.swapaxes(mine, 0, 1))
+        codes = stored.parameters()[0] if stored is not None else None
+        if stored is not None and codes is not None and codes.ndim > 1 and codes.shape[0] == codes.shape[1]:
+            yield _Guess(turned, stored.real(codes=np.ascontiguousarray(np.swapaxes(codes, 0, 1))))
+    for axis, what in ((0, "output"), (1, "input")):
+        rows, others = (np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1) for x in (mine, wanted))
+        order = _order(rows, others)
+        if order is None:
+            continue
+        moved = np.flatnonzero(order != np.arange(len(order)))
+        back = np.empty_like(rows)
+        back[order] = rows
+        shape = np.moveaxis(mine, axis, 0).shape
+        text = f"{_named(moved, f'{what} channel', f'{what} channels')} of the weights {_are_exchanged(moved)}"
+        yield _Guess(Fault("exchanged-channels", text), np.moveaxis(back.reshape(shape), 0, axis))
+        sizes = np.linalg.norm(others, axis=1) / np.maximum(np.linalg.norm(back, axis=1), 1e-30)
+        back = back * sizes[:, None]
+        text = f"{text}, but not their scales"
+        yield _Guess(Fault("exchanged-channels", text), np.moveaxis(back.reshape(shape), 0, axis))
+    if mine.ndim > 2 and mine.shape[-1] > 1:
+        yield _Guess(Fault("transposed", "the kernels are transposed here"), np.swapaxes(mine, -1, -2))
+        yield _Guess(Fault("mirrored", "the kernels are mirrored here"), np.flip(mine, tuple(range(2, mine.ndim))))
+
+
+def _order(rows: Array, others: Array) -> Array | None:
+    """For each row the other one that it is; None if no order fits, or the order is the same."""
+    if rows.shape[1] < 3 or len(rows) < 2 or len(rows) > _MANY:
+        return None
+    with np.errstate(all="ignore"):
+        one, two = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (rows, others))
+    one, two = np.nan_to_num(one), np.nan_to_num(two)
+    order = np.arange(len(rows))
+    bad = np.flatnonzero((one * two).sum(1) < _ALIKE)
+    if len(bad) < 2:
+        return None
+    order[bad] = bad[np.argmax(one[bad] @ two[bad].T, axis=1)]
+    fits = len(set(order.tolist())) == len(order) and bool((order != np.arange(len(order))).any())
+    return order if fits else None
+
+
+def _order_of_numbers(constant: UnlikeConstant) -> Iterator[_Guess]:
+    """The same numbers in another order."""
+    mine, wanted = constant.mine.reshape(-1), constant.wanted.reshape(-1)
+    if mine.size > 1 and sqnr(np.sort(mine), np.sort(wanted)) >= FINE:
+        size = float(np.abs(wanted).max(initial=0.0))
+        moved = np.flatnonzero(np.abs(mine - wanted) > 0.02 * size)
+        if len(moved) > 1:
+            text = f"{_named(moved, 'number', 'numbers')} of {_role(constant)} {_are_exchanged(moved)}"
+            yield _Guess(Fault(f"{constant.role}-order", text), constant.wanted)
+
+
+def _named(places: Sequence[int] | Array, one: str, several: str) -> str:
+    numbers = [str(int(place)) for place in places]
+    if len(numbers) <= 4:
+        return f"{one if len(numbers) == 1 else several} {', '.join(numbers[:-1])}{' and ' if numbers[1:] else ''}{numbers[-1] if numbers else ''}"
+    return f"{len(numbers)} {several}"
+
+
+def _are_exchanged(places: Sequence[int] | Array) -> str:
+    return "are exchanged" if len(places) == 2 else "are in another order"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.3g} times"
+
+
+def _too(factor: float) -> str:
+    return f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
+
+
+def _shown(name: str, scale: Array) -> str:
+    return f"{name} {_number(scale)}"
+
+
+def _number(array: Array) -> str:
+    """One number, or the range of several."""
+    flat = np.asarray(array, np.float64).reshape(-1)
+    return f"{flat[0]:.4g}" if flat.size == 1 else f"{flat.min():.3g}..{flat.max():.3g}"
+
+
+def _value(array: Array) -> str:
+    return f", {_number(array)}"
