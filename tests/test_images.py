@@ -85,7 +85,7 @@ def test_runs_that_observe_make_no_tables(form: str, tmp_path: Path, monkeypatch
     tables = passes.has_tables(qrun.Session(path, cache=False)._runs.prepared((), False).plan.model)
     assert passes.makes_tables(qrun.load(path), "exact") == tables
     session = qrun.Session(path, cache=tmp_path / "cache")
-    want = session.measured(feeds)
+    want = session.observed(feeds)
     keep = session._runs.names(None)
     assert ((keep, False) in session._runs.plans) == (not tables)
     got = session.run(feeds)
@@ -130,7 +130,7 @@ def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(header + " main (float[2] x) => (float[2] y) { y = Relu(x) }"), path)
     loaded, x = qrun.load(path), np.array([-1, 2], np.float32)
     for fuse in (True, False):
-        qrun.Session(loaded, cache=cache, fuse=fuse).measured({"x": x})
+        qrun.Session(loaded, cache=cache, fuse=fuse).observed({"x": x})
         qrun.Session(loaded, cache=cache, fuse=fuse).run({"x": x})
         other = replace(loaded, nodes=(replace(loaded.nodes[0], op_type="Neg"),))
         assert plain(qrun.Session(other, cache=cache, fuse=fuse).run({"x": x})["y"]) == plain(-x)
@@ -146,7 +146,7 @@ def test_no_image_is_made_where_nothing_is_kept(model: Path, tmp_path: Path) -> 
         (onnx.load(model), tmp_path / "cache"),
     ):
         session = qrun.Session(given, cache=cache)
-        session.measured({session.inputs[0].name: x})
+        session.observed({session.inputs[0].name: x})
     assert not list(tmp_path.rglob(f"*{SUFFIX}"))
 
 
@@ -166,7 +166,7 @@ def test_models_that_are_in_no_file_have_images(tmp_path: Path) -> None:
     feeds = {"x": np.random.default_rng(2).normal(size=(2, 128)).astype(np.float32)}
     want = facts(qrun.Session(path, cache=False).execute(feeds))[0]
     for given in (path.read_bytes(), onnx.load(path)):
-        assert facts(qrun.Session(given, cache=cache).measured(feeds))[0] == want
+        assert facts(qrun.Session(given, cache=cache).observed(feeds))[0] == want
         session = qrun.Session(given, cache=cache)
         assert facts(session.execute(feeds))[0] == want
         assert served(session)
@@ -185,7 +185,7 @@ def test_a_slow_model_is_prepared_once_too(tmp_path: Path, monkeypatch: pytest.M
     first = qrun.Session(path, cache=cache)
     with monkeypatch.context() as patch:
         patch.setattr("qrun.running.runs.run_program", lambda *_: pytest.fail("run again"))
-        want = first.measured(feeds)
+        want = first.observed(feeds)
     assert any(event.backend == "reference" for event in want.events)
     session = qrun.Session(path, cache=cache)
     assert facts(session.execute(feeds))[0] == facts(want)[0]
@@ -236,10 +236,10 @@ def test_models_with_graphs_inside_nodes_have_images(
     assert served(session)
     assert list(told(qrun.load(path))) == list(told(session.model))
     for given in feeds:
-        observed = qrun.Session(path, cache=cache).measured(given)
-        assert facts(observed) == facts(qrun.Session(replace(qrun.load(path)), cache=False).measured(given))
+        observed = qrun.Session(path, cache=cache).observed(given)
+        assert facts(observed) == facts(qrun.Session(replace(qrun.load(path)), cache=False).observed(given))
     monkeypatch.setattr(ObjectCache, "save_parts", lambda *_: pytest.fail("kept again"))
-    qrun.Session(path, cache=cache).measured(feeds[0])
+    qrun.Session(path, cache=cache).observed(feeds[0])
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def outcome(session: qrun.Session, feeds: Any) -> Any:
     """What a session tells of these inputs, or the words with which it refuses them."""
     try:
         first = session.execute(feeds)
-        again = session.measured(feeds)
+        again = session.observed(feeds)
     except qrun.QrunError as error:
         return str(error)
     return facts(first), check(session.model, first), [plain(array) for array in again.outputs.values()]
@@ -330,7 +330,7 @@ def test_a_kept_program_tells_what_a_first_run_tells(form: str, arith: Any) -> N
     for fuse in (True, False):
         options: dict[str, Any] = {"arith": arith, "fuse": fuse}
         feeds = {qrun.load(path).inputs[0].name: x}
-        qrun.Session(path, cache=cache, **options).measured(feeds)
+        qrun.Session(path, cache=cache, **options).observed(feeds)
         for array in (x, 1000 * x, -x, odd, np.zeros_like(x)):
             feeds = dict.fromkeys(feeds, array)
             kept = qrun.Session(path, cache=cache, **options)
@@ -392,7 +392,7 @@ def test_keeping_a_program_compiles_nothing(form: str, tmp_path: Path, monkeypat
         counts.append(kernels.compiled)
 
     monkeypatch.setattr(Images, "keep", counted)
-    session.measured({session.inputs[0].name: np.load(DIGITS / "x.npy")})
+    session.observed({session.inputs[0].name: np.load(DIGITS / "x.npy")})
     before, after = counts
     assert before == after > 0
 
@@ -491,7 +491,7 @@ def test_errors_are_those_of_a_run_step_by_step(tmp_path: Path) -> None:
     onnx.save(proto, path)
     good = {"x": np.arange(4, dtype=np.float32), "i": np.array([3])}
     bad = good | {"i": np.array([9])}
-    qrun.Session(path, cache=cache).measured(good)
+    qrun.Session(path, cache=cache).observed(good)
     with pytest.raises(qrun.QrunError) as want:
         qrun.Session(path, cache=False).execute(bad)
     for observe in (True, False):
@@ -523,7 +523,7 @@ def test_random_graphs_with_and_without_an_image(first: int, tmp_path: Path) -> 
 def test_damaged_images_are_made_again(model: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
-    want = facts(qrun.Session(model, cache=cache).measured(feeds))[0]
+    want = facts(qrun.Session(model, cache=cache).observed(feeds))[0]
     rng = np.random.default_rng(3)
     for turn in range(24):
         for file in images(cache):
@@ -537,13 +537,13 @@ def test_damaged_images_are_made_again(model: Path, tmp_path: Path) -> None:
         session = qrun.Session(model, cache=cache)
         assert facts(session.execute(feeds))[0] == want
         assert not served(session)
-        session.measured(feeds)
+        session.observed(feeds)
 
 
 def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
-    qrun.Session(model, cache=cache).measured(feeds)
+    qrun.Session(model, cache=cache).observed(feeds)
     monkeypatch.setattr("qrun.running.kept.versions.version", lambda: "another version")
     session = qrun.Session(model, cache=cache)
     session.execute(feeds)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -55,13 +56,18 @@ class OrtSession:
 
         plain: all of them have types of numpy's own. None in place of an output: Python cannot read it.
         """
-        start = perf_counter_ns()
+        call, start = self.call(feeds, names, plain), perf_counter_ns()
+        made, duration = call(), perf_counter_ns() - start
+        if isinstance(made, list):
+            return [(array, 0) for array in made], duration
+        return [(_numpy(value), value.element_type()) for value in made], duration
+
+    def call(self, feeds: Fed, names: Sequence[str] | None = None, plain: bool = True) -> Callable[[], Any]:
+        """The call of onnxruntime that `run` makes: a list of arrays if all types are numpy's own, else OrtValues."""
         if plain and not any(number for _, number in feeds.values()):
-            arrays = self._session.run(names, {name: array for name, (array, _) in feeds.items()})
-            return [(array, 0) for array in arrays], perf_counter_ns() - start
+            return partial(self._session.run, names, {name: array for name, (array, _) in feeds.items()})
         values = {name: _value(*given) for name, given in feeds.items()}
-        made = self._session.run_with_ort_values(names, values)
-        return [(_numpy(value), value.element_type()) for value in made], perf_counter_ns() - start
+        return partial(self._session.run_with_ort_values, names, values)
 
     def finish(self) -> str:
         """End profiling; the path of the profile."""

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
+from qrun.declare.calls import Calls, timed_calls
 from qrun.child.limit import limited
 from qrun.child.wire import read, write
 
@@ -49,6 +50,12 @@ class Server:
         with limited(limit):
             outputs, duration = self._held[handle].run(self._held[feeds] if isinstance(feeds, int) else feeds, *how)
         return (outputs if fetch else None), duration
+
+    def repeat(self, handle: int, limit: int | None, feeds: int, times: int, *how: Any) -> Calls:
+        """Run so many times in a row, as a user's program does, on feeds that are held under a number. How long each
+        run took, and how long the thread was on a processor, ns."""
+        with limited(limit):
+            return timed_calls(self._held[handle].call(self._held[feeds], *how), times)
 
     def infer(self, what: str, *arguments: Any) -> Any:
         """What the function of this name in qrun.child.inference returns."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from qrun.checking.rules import Finding
     from qrun.report.screen import Out
+    from qrun.running.profiling import Profile
     from qrun.running.session import RunResult, Session
 
 run, output = map(heading, ("Run", "Output"))
@@ -46,12 +47,16 @@ def command(out: Out, **options: Any) -> int:
 
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
     session = ready.session
-    run = session.measured if isinstance(session, Session) else session.execute
+    run = session.observed if isinstance(session, Session) else session.execute
     result = run(ready.feeds.arrays, names)
     if ready.extra and isinstance(session, Session):
         _note_written(session, names, out)
     _save(ready, result, options, out)
     as_json = options["format"] == "json"
+    told = as_json or options["trace"] or not (out.quiet or options["output"] == "-")
+    profile = _profile(ready, result) if told else None
+    if options["trace"]:
+        write_trace(ready, profile.last if profile and profile.last.events else result, options, out)
     checked = as_json or not out.quiet or options["fail_on"] != "never"
     findings = _check(ready, result, as_json or out.verbose > 0) if checked else None
     if isinstance(session, Session):
@@ -62,7 +67,9 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.message import print_findings
     from qrun.report.run import RunReport, print_run, run_fields
 
-    report = RunReport(ready.model, ready.feeds, result, findings, ready.session.backend, options["arith"], ready.label)
+    threads = session.threads if isinstance(session, Session) and session.backend == "native" else options["threads"]
+    how = session.backend, options["arith"], ready.label
+    report = RunReport(ready.model, ready.feeds, result, findings, *how, profile, threads)
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":
@@ -92,8 +99,17 @@ def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out)
 
         for note in save(options["output"], ready.feeds.arrays, result.outputs, ready.extra):
             out.note(note)
-    if options["trace"]:
-        write_trace(ready, result, options, out)
+
+
+def _profile(ready: Ready, first: RunResult) -> Profile | None:
+    """A short one of the runs after the first; None where these take long, or more than they may."""
+    from qrun.errors import LimitError
+    from qrun.running.profiling import brief
+
+    try:
+        return brief(ready.session, ready.feeds.arrays, first.duration_ns)
+    except LimitError:
+        return None
 
 
 def _check(ready: Ready, result: RunResult, counted: bool) -> list[Finding]:

@@ -92,7 +92,7 @@ class ProfileNode(RanNode):
     inserted:   it stands for no node of the model: onnxruntime inserted it.
                 ran_by: the kernel, or onnxruntime's operator.
     sd_ms:      sample deviation; None for a single run.
-    share:      of the median of the runs that the nodes' times are of.
+    share:      of the sum of all nodes' medians.
     gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
     roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
     roof_ns:    the time that it would take then.

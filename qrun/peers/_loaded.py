@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter_ns
 from typing import Any, NoReturn
 
 from qrun.child import Crash, Failed, RemoteObject, Slow, alone, running
@@ -13,8 +12,7 @@ from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human, out_of_time
 from qrun.peers._common import cut, instead
-from qrun.running.profiling import TimedRunner
-from qrun.running.session import RunResult
+from qrun.running.profiling import NOTHING, Burst, TimedRunner, known_on
 
 FORMS = 4
 """How often a runtime may hold the weights while it loads a model: the file, its parts, as tensors, packed."""
@@ -49,8 +47,8 @@ class Loaded:
         """
         try:
             encoded = self.encode(feeds)
-            made, duration = self._ask(lambda: encoded, fetch=True)
-            return self.decode(made), duration
+            made, duration = self._ask("run", lambda: (encoded, True))
+            return self.decode(made), int(duration)
         except UnsupportedError as error:
             error.where = (self.model.label,)
             raise
@@ -66,11 +64,11 @@ class Loaded:
         except (Failed, Crash) as error:
             self._run_failed(error)
 
-        def run() -> RunResult:
-            start = perf_counter_ns()
-            return RunResult({}, (), self._ask(lambda: held.handle, fetch=False)[1], 0, start)
+        def burst(times: int) -> Burst:
+            spent, on = self._ask("repeat", lambda: (held.handle, times), times)
+            return Burst(spent, NOTHING, known_on(on))
 
-        return TimedRunner(run, self.model, most=most, settle=settle)
+        return TimedRunner(burst, self.model, most=most, settle=settle)
 
     def finish(self) -> str:
         """End a runtime's own profiling: the path of what it wrote. Raises RunError."""
@@ -80,8 +78,9 @@ class Loaded:
         except (Failed, Crash) as error:
             self._run_failed(error)
 
-    def _ask(self, given: Callable[[], Any], fetch: bool) -> tuple[Any, int]:
-        """given: feeds, or the number of feeds that are held."""
+    def _ask(self, request: str, given: Callable[[], tuple[Any, ...]], times: int = 1) -> Any:
+        """The child's answer to a request to run. given: its arguments between the limit of memory and `how`, among
+        them feeds, or the number of feeds that are held. times: how many runs it is."""
         memory, seconds = self.limits
         with alone():
             try:
@@ -89,7 +88,8 @@ class Loaded:
             except (Failed, Crash) as error:
                 load_failed(self.label, self.model, error, memory)
             try:
-                made, duration = running().ask("run", handle, memory, given(), fetch, *self.how, seconds=seconds)
+                limit = None if seconds is None else seconds * times
+                return running().ask(request, handle, memory, *given(), *self.how, seconds=limit)
             except Slow:
                 late = out_of_time(seconds or 0)
                 late.where = (self.model.label, f"in {self.label}")
@@ -98,7 +98,6 @@ class Loaded:
                 if error.memory:
                     self.remote.forget()
                 self._run_failed(error)
-            return made, int(duration)
 
     def _run_failed(self, error: Failed | Crash) -> NoReturn:
         """Raise RunError in the runtime's own words, or because it crashed; MemoryLimitError."""

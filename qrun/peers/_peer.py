@@ -20,7 +20,7 @@ from qrun.memory import ResourceLimits
 from qrun.peers._common import bytes_of, proto_of, runtime_label
 from qrun.peers._loaded import Limits, Loaded, load_failed, loading
 from qrun.peers._ort import external_settings, load_ort
-from qrun.running.profiling import Profile, Progress, TimedRunner, measure
+from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult
 
 PEERS = ("ort", "onnx-ref")
@@ -84,6 +84,10 @@ class Peer:
         """Many runs on feeds that stay where the runtime is, as its outputs do."""
         return self._loaded.runner(feeds, settle)
 
+    def runners(self, feeds: Mapping[str, Array]) -> tuple[TimedRunner, ...]:
+        """As `Session.runners`; nothing times the nodes."""
+        return (self.runner(feeds),)
+
     def profile(
         self,
         feeds: Mapping[str, Array],
@@ -94,7 +98,7 @@ class Peer:
         progress: Progress | None = None,
     ) -> Profile:
         """Run repeatedly; the profile has no samples of nodes."""
-        return measure(self.runner(feeds).run, self.model, runs, warmup, seconds, progress)
+        return measure_in_turns(self.runners(feeds), runs, warmup, seconds, progress)[0]
 
 
 def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limits: Limits) -> Loaded:

@@ -28,8 +28,8 @@ from qrun.running.session import RunResult, Session
 
 EVENTS = 50_000
 """Node times that are taken at most: onnxruntime writes a kilobyte for each."""
-SPINNING = 0.03
-"""Seconds for which onnxruntime's threads spin after a run."""
+SPINNING, OWN_SPINNING = 0.03, 0.002
+"""Seconds for which onnxruntime's threads spin after a run, and qrun's."""
 _MICROSECOND = 1000
 
 
@@ -82,14 +82,14 @@ class Profiler:
         """Runs with the profiler, as many as are worth timing. They raise RunError with onnxruntime's words."""
         return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
 
-    def finish(self, plain: Profile, watched: Profile, macs: Mapping[int, int]) -> Profile:
+    def finish(self, plain: Profile, profiled: Profile, macs: Mapping[int, int]) -> Profile:
         """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it,
         if it has them all.
 
         macs: multiply-adds by node of the model, as far as they are known.
         """
         found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
-        runs = len(watched.run_ns)
+        runs = len(profiled.run_ns)
         times = grouped((_name(event), event) for event in _outermost(found, self.nodes))
         whole = [event for event in found if event["name"] == "model_run"][-runs:]
         if len(whole) < runs:
@@ -111,8 +111,8 @@ class Profiler:
             start_ns=0,
             duration_ns=whole[-1]["dur"] * _MICROSECOND,
         )
-        watched_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
-        return replace(plain, node_ns=node_ns, last=last, watched_ns=watched_ns)
+        profiled_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
+        return replace(plain, node_ns=node_ns, last=last, profiled_ns=profiled_ns, unit_ns=_MICROSECOND)
 
     def _event(
         self, index: int, ran: OptimizedNode, event: Mapping[str, Any], macs: Mapping[int, int], begin: int
@@ -154,11 +154,11 @@ def ort_profiles(
 
     peer:    onnxruntime without its profiler, which makes runs slower: the times of whole runs are its; those of nodes
              come from as many runs of another session with the profiler, or as many as EVENTS allows.
-    data, threads: as for the peer. seconds: for each of the two or three that take turns.
+    data, threads: as for the peer. seconds: for each of those that take turns.
     macs:    multiply-adds by node of the model, if there is no session that tells them.
     """
     settle = 0.0 if threads == 1 else SPINNING
-    runners = [session.runner(feeds)] if session else []
+    runners = [*session.runners(feeds, OWN_SPINNING if session.threads > 1 else 0.0)] if session else []
     runners.append(peer.runner(feeds, settle))
     with ExitStack() as stack:
         profiler = None
@@ -169,6 +169,7 @@ def ort_profiles(
             runners.append(profiler.runner(feeds, settle))
         found = measure_in_turns(runners, runs, warmup, seconds * len(runners), progress)
         if session is not None:
+            found[:2] = [found[0].with_nodes_of(found[1])]
             macs = multiply_adds(found[0].last)
         if profiler is not None:
             found[-2:] = [profiler.finish(found[-2], found[-1], macs or {})]

@@ -59,7 +59,7 @@ def step_names(labels: Iterable[tuple[int, str]]) -> Callable[[NodeEvent | RanNo
 
 STEP = 4
 """Nodes of a step that are all named."""
-STEPS = "a row of several nodes: one step, whose time is that of all"
+STEPS = "nodes listed together ran as one step; the time covers all of them"
 
 
 def moved(model: Model, event: NodeEvent) -> bool:
@@ -68,8 +68,8 @@ def moved(model: Model, event: NodeEvent) -> bool:
     return own.op_type == "DequantizeLinear" and ran is not None and own.inputs[0] != ran.inputs[0]
 
 
-FUSED = "+N: with N other nodes, as one that rounds once (--no-fuse: as written)"
-MOVED = "moved: runs after nodes that only move or select values, so that these take integers; the results are the same"
+FUSED = "+N: fused with N other nodes into one integer operator (--no-fuse to prevent)"
+MOVED = "moved: runs after reshapes and pools, which then work on integers; same result"
 
 
 def output_text(event: NodeEvent) -> str:
@@ -140,7 +140,7 @@ def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:
 
 
 def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:
-    """The slowest first, or all in the order in which they ran. whole_ns: of the run, whose shares are shown."""
+    """The slowest first, or all in the order in which they ran. whole_ns: of all nodes of the run, for shares."""
     shown = events if most is None else sorted(events, key=lambda e: -e.duration_ns)[:most]
     columns = [
         Column("inside", shrink=2, cell=lambda e: e.path),

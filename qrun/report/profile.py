@@ -9,16 +9,16 @@ from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
 from qrun.report.nodes import FUSED, STEPS, inside_grid, inside_left
 from qrun.report.profilejson import notes, profile_csv
-from qrun.report.profilerows import ProfileReport, run_ns, spent
+from qrun.report.profilerows import ProfileReport, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import BAD, GOOD, OPEN, Out, Screen
 from qrun.report.sheet import Block, Sheet
-from qrun.report.text import bar, duration, percent, plural, width_of
+from qrun.report.text import bar, duration, percent, plural, ratio_text, width_of
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
 from qrun.running.profiling import summary
 
-JOINED = "+N: with N other nodes"
+JOINED = "+N: with N other nodes, as one"
 UNDECIDED = {
     "same": "the interquartile ranges overlap",
     "few runs": f"{LEAST} runs or more are needed (-n)",
@@ -54,10 +54,11 @@ def _how(report: ProfileReport) -> str:
     runner += f" and {report.other} in turn" if other else ""
     prepared = f"{plural(len(profile.prepare_ns), 'run')} to prepare, " if profile.prepare_ns else ""
     warm = plural(len(profile.warmup_ns), "warm-up")
-    runs = plural(len(profile.run_ns), "run") + (" each" if other else "")
+    runs = plural(len(profile.run_ns), "plain run") + (" each" if other else "")
     spent = sum(profile.run_ns) + (sum(other.run_ns) if other else 0)
     threads = f", {plural(report.threads, 'thread')}" if report.threads else ""
-    return f"{runner}, {prepared}{warm} + {runs} in {duration(spent)}{threads}, {plural(usable_cpus(), 'CPU')}"
+    nodes = f", in turn with {len(profile.profiled_ns)} that time the nodes" if profile.profiled_ns else ""
+    return f"{runner}, {prepared}{warm} + {runs} in {duration(spent)}{nodes}{threads}, {plural(usable_cpus(), 'CPU')}"
 
 
 def verdict(report: ProfileReport) -> str:
@@ -66,14 +67,13 @@ def verdict(report: ProfileReport) -> str:
     if report.against is None or found is None:
         return ""
     mine, others = summary(report.profile.run_ns), summary(report.against.run_ns)
-    median = f"{duration(mine.median)} (qrun), {duration(others.median)} (onnxruntime)"
+    median = f"qrun {duration(mine.median)}, onnxruntime {duration(others.median)} a run"
     if found.verdict in UNDECIDED:
-        minimum = f"{duration(mine.low)} (qrun), {duration(others.low)} (onnxruntime)"
-        return f"not decided, {UNDECIDED[found.verdict]}: median {median}, minimum {minimum} a run."
-    fast, slow = ("qrun", "onnxruntime") if found.verdict == "faster" else ("onnxruntime", "qrun")
+        least = f"minima {duration(mine.low)} and {duration(others.low)}"
+        return f"inconclusive: {UNDECIDED[found.verdict]}; {median}, {least}."
     low, high = sorted((mine.median, others.median))
-    ratio = f"{high / low:.2f} x as fast as" if low else "faster than"
-    return f"{fast} is {ratio} {slow}: {median} a run."
+    ratio = f"{ratio_text(high / low)}x as fast" if low else "faster"
+    return f"{median}: {ratio}." if found.verdict == "faster" else f"{median}: onnxruntime is {ratio}."
 
 
 def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Iterator[Block]:
@@ -83,7 +83,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     known = report.machine if any(row.roof_share is not None for row in report.rows) else None
     roof = {"roof": roof_text(known)} if known else {}
     if both and report.by == "op":
-        lines = [HEAVIEST, f"all: {_both(report.ran)}", *_arithmetic(report)]
+        lines = [HEAVIEST, f"all: {_both(report.ran)}", *_overhead(report), *_arithmetic(report)]
         yield Block("By operator, the slower of both first", paired_grid(report), legends=roof, lines=lines)
     elif both:
         yield _groups(report, roof)
@@ -92,12 +92,12 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         yield Block(title, node_grid(report), legends=roof, lines=list(_below(report)), folds=True)
         yield Block("By operator", operator_grid(report, draw), legends=roof)
     else:
-        yield Block("By operator", operator_grid(report, draw), legends=roof, lines=list(_beside(report)))
+        yield Block("By operator", operator_grid(report, draw), legends=roof, lines=list(_overhead(report)))
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
         left = inside_left(inside, report.top)
-        grid = inside_grid(inside, report.profile.last.duration_ns, report.top)
+        grid = inside_grid(inside, sum(e.duration_ns for e in report.profile.last.events), report.top)
         yield Block(title, grid, more=f"{left}   --top all" if left else "")
     reasons = refused_grid(report)
     if reasons.rows:
@@ -113,7 +113,7 @@ def _groups(report: ProfileReport, roof: Mapping[str, str]) -> Block:
     left = [group for group in ran if group not in shown]
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
-    lines += [f"all: {_both(ran)}", *_arithmetic(report)]
+    lines += [f"all: {_both(ran)}", *_overhead(report), *_arithmetic(report)]
     return Block(title, against_grid(report, shown), legends=roof, lines=lines, folds=True)
 
 
@@ -141,16 +141,22 @@ def _below(report: ProfileReport) -> Iterator[str]:
     if rest:
         share = percent(sum(row.share for row in rest))
         yield f"… {plural(len(rest), 'more node')}, {duration(spent(rest))} ({share})   --top all, --by op, --trace FILE, --json"
-    yield from _beside(report)
+    yield from _overhead(report)
 
 
-def _beside(report: ProfileReport) -> Iterator[str]:
-    """What makes the shares add up to 100 %."""
-    whole = run_ns(report.profile) or 1.0
-    found = [(what, duration(ns), percent(ns / whole)) for what, ns in report.beside]
-    parts = [f"{what} {spent} ({share})" for what, spent, share in found if share != percent(0)]
-    if parts:
-        yield f"of a run besides: {', '.join(parts)}"
+def _overhead(report: ProfileReport) -> Iterator[str]:
+    """What a plain run takes in addition to its nodes."""
+    profile, against = report.profile, report.against
+    if against is not None:
+        mine, others = (_known(each.overhead_ns) for each in (profile, against))
+        yield f"call overhead: qrun {mine}, onnxruntime {others}"
+    elif profile.overhead_ns is not None:
+        nodes = duration(float(profile.medians.sum()))
+        yield f"call overhead {duration(profile.overhead_ns)}: a plain run takes {duration(profile.median_ns)}, its nodes {nodes}"
+
+
+def _known(ns: float | None) -> str:
+    return "unknown" if ns is None else duration(ns)
 
 
 def roof_text(machine: Machine) -> str:

@@ -9,16 +9,15 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from qrun.declare.frozen import keys
 from qrun.documents.answers import Samples
 from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
 from qrun.report.nodes import inside_times
+from qrun.report.noise import BUSY, HELP, signs
 from qrun.report.profilerows import ProfileReport, above_roof, statistics
 from qrun.report.text import duration, percent, plural, safe
-from qrun.running.profiling import SPREAD, Profile, outliers, summary
+from qrun.running.profiling import Profile, outliers, summary
 
 
 def profile_fields(report: ProfileReport) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
         "symbols": report.feeds.symbols,
         "load_ms": report.load_ns / 1e6,
         **_runs(profile),
-        "between_ms": profile.between_ns / 1e6 if report.rows else None,
+        "overhead_ms": _ms(profile.overhead_ns),
         "peak_bytes": profile.last.peak_bytes or None,
         "machine": report.machine,
         "nodes": report.rows,
@@ -48,8 +47,12 @@ def _runs(profile: Profile) -> dict[str, Any]:
         "prepare_ms": [t / 1e6 for t in profile.prepare_ns],
         "warmup_ms": [t / 1e6 for t in profile.warmup_ns],
         "run": _samples(profile.run_ns),
-        "profiled_run": _samples(profile.watched_ns) if profile.watched_ns else None,
+        "profiled_run": _samples(profile.profiled_ns) if profile.profiled_ns else None,
     }
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
 
 
 def _samples(samples: Sequence[int]) -> Samples:
@@ -67,6 +70,7 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
         "ratio": theirs / mine if mine else None,
         "verdict": report.against_change.verdict if report.against_change else None,
         **_runs(other),
+        "overhead_ms": _ms(other.overhead_ns),
         "nodes": report.other_rows,
         "groups": report.groups,
         "operators": report.paired,
@@ -133,10 +137,6 @@ def _plain(value: Any) -> Any:
 Sides = Sequence[tuple[str, Profile]]
 """What a note calls the runtime, and its profile."""
 
-BETWEEN = 0.05
-"""Share of a run between its nodes that is worth a note."""
-HELD = 0.15
-"""Share of a run that is missing from the sum of the nodes' medians and worth a note."""
 ABOVE = 1.15
 """Share of the roof that says that the roof was measured on a busy machine."""
 
@@ -146,8 +146,7 @@ def notes(report: ProfileReport) -> list[str]:
     sides = [("", report.profile)]
     if report.against is not None:
         sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
-    between = [] if report.against is None else _between(sides)
-    return [*_missing(report), *_cold(sides), *_busy(report, sides), *between]
+    return [*_missing(report), *_cold(sides), *_busy(report, sides)]
 
 
 def _missing(report: ProfileReport) -> Iterator[str]:
@@ -155,17 +154,21 @@ def _missing(report: ProfileReport) -> Iterator[str]:
     if report.backend == "onnx-ref" and profile.model.nodes:
         yield "onnx.reference gives whole runs only; per-node time is not available for this backend"
     ort = report.against or (profile if report.backend == "ort" else None)
-    if ort is not None and not ort.watched_ns:
+    if ort is not None and not ort.profiled_ns:
         yield "onnxruntime's profiler does not take this model with these inputs; per-node time is not available for it"
-    for name, each in ((report.label, profile), (report.other, report.against)):
-        if each is not None and each.watched_ns:
-            watched, plain = summary(each.watched_ns).median, summary(each.run_ns).median
-            slower = f" ({percent(watched / plain - 1)} more)" if plain and watched > plain else ""
-            yield (
-                f"whole runs of {name.partition(' (')[0]} are without its profiler, the nodes' times are from "
-                f"{plural(len(each.watched_ns), 'run')} with it, {duration(watched)} a run{slower}; "
-                "it counts whole microseconds."
-            )
+    elif ort is not None:
+        yield _coarse(ort, (report.other or report.label).partition(" (")[0])
+
+
+def _coarse(ort: Profile, name: str) -> str:
+    """How far the times of onnxruntime's profiler go."""
+    profiled, plain, lack = summary(ort.profiled_ns).median, ort.median_ns, ort.unit_ns * len(ort.node_ns)
+    slower = f" ({percent(profiled / plain - 1)} more)" if plain and profiled > plain else ""
+    less = "" if ort.overhead_ns is not None else ", too coarse or too slow to tell what a call takes in addition"
+    return (
+        f"the times of {name}'s nodes are from {plural(len(ort.profiled_ns), 'run')} with its profiler, "
+        f"{duration(profiled)} a run{slower}; it counts whole microseconds, so they may lack up to {duration(lack)}{less}."
+    )
 
 
 def _cold(sides: Sides) -> Iterator[str]:
@@ -176,49 +179,13 @@ def _cold(sides: Sides) -> Iterator[str]:
 
 def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
     """The signs of a busy machine, and what helps."""
-    found = [who + ", ".join(signs) for who, profile in sides if (signs := [*_spread(profile), *_held(profile)])]
+    found = [who + ", ".join(told) for who, profile in sides if (told := list(signs(profile)))]
     above = above_roof(report.rows, ABOVE) if report.machine else []
     if above:
         found.append(
             f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it anew)"
         )
+    if report.machine is not None and report.machine.busy:
+        found.append("the roof was measured beside other work, and is not kept")
     if found:
-        yield (
-            f"the machine is busy, or its clock varies: {'; '.join(found)}. Only a quiet machine helps all of these "
-            "numbers; more runs (-n) make the median of whole runs steadier."
-        )
-
-
-def _spread(profile: Profile) -> Iterator[str]:
-    """Of whole runs; a first run that is slow by itself is no sign."""
-    odd, samples, s = outliers(profile.run_ns), profile.run_ns, summary(profile.run_ns)
-    if odd and odd != [0]:
-        slowest = max(samples[at] for at in odd)
-        yield f"{len(odd)} of {len(samples)} runs far from the median, the slowest {duration(slowest)}"
-    if s.median and s.p90 > SPREAD * s.median:
-        yield f"p90 is {s.p90 / s.median:.1f} x the median"
-
-
-def _held(profile: Profile) -> Iterator[str]:
-    """What of a run neither the nodes' medians nor the time between them account for:
-    in each run others were held up."""
-    median = _median(profile)
-    missing = median - profile.between_ns - float(profile.medians.sum())
-    if profile.node_ns.size and missing > HELD * median:
-        spent = duration(float(profile.medians.sum()))
-        yield f"the nodes' medians add up to {spent}, {percent(missing / median)} less than a run takes"
-
-
-def _between(sides: Sides) -> Iterator[str]:
-    found = [
-        f"{who.replace(': ', ' ')}{duration(p.between_ns)} ({percent(p.between_ns / _median(p))})"
-        for who, p in sides
-        if p.node_ns.size and p.between_ns > BETWEEN * _median(p)
-    ]
-    if found:
-        yield f"between the nodes of a run: {', '.join(found)}."
-
-
-def _median(profile: Profile) -> float:
-    """Of the runs that the nodes' times are of, ns."""
-    return float(np.median(profile.watched_ns or profile.run_ns))
+        yield f"{BUSY}: {'; '.join(found)}. {HELP}; more runs (-n) steady only the median of whole runs."

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from qrun.comparing.savedprofiles import Change, change
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
@@ -58,15 +56,6 @@ class ProfileReport:
     def slowest(self) -> list[ProfileNode]:
         """The rows to print."""
         return self.rows if self.top is None else sorted(self.rows, key=lambda row: -row.median_ns)[: self.top]
-
-    @property
-    def beside(self) -> list[tuple[str, float]]:
-        """What a run takes besides the nodes' medians, ns, in words; with these it adds up to the whole run."""
-        if not self.profile.node_ns.size:
-            return []
-        between = self.profile.between_ns
-        above = run_ns(self.profile) - between - float(self.profile.medians.sum())
-        return [("between the nodes", between), ("above the nodes' medians", above)]
 
     @cached_property
     def operators(self) -> list[OperatorTimes]:
@@ -132,7 +121,7 @@ def statistics(s: Summary) -> dict[str, float | None]:
 def node_rows(profile: Profile, machine: Machine | None) -> list[ProfileNode]:
     if not profile.node_ns.size:
         return []
-    total = run_ns(profile) or 1.0
+    total = float(profile.medians.sum()) or 1.0
     timed = zip(profile.last.events, profile.node_ns, strict=True)
     return [_node(profile.model, event, samples, total, machine) for event, samples in timed]
 
@@ -208,13 +197,6 @@ def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Mach
 def above_roof(rows: Iterable[ProfileNode], times: float = 1.0) -> list[ProfileNode]:
     """The nodes that are faster than `times` the roof."""
     return [row for row in rows if row.roof_share is not None and row.roof_share > times]
-
-
-def run_ns(profile: Profile) -> float:
-    """The median of the runs that the nodes' times are of, ns;
-    at least what the nodes and the time between add up to."""
-    known = float(profile.medians.sum()) + profile.between_ns
-    return max(float(np.median(profile.watched_ns or profile.run_ns)), known)
 
 
 def _roof(machine: Machine, event: NodeEvent) -> Roof | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array, Model, Node
 from qrun.ir.compound import elements_of, sequence, tensors
 from qrun.ir.types import type_name
@@ -30,6 +30,7 @@ from qrun.report.nodes import (
     ran_fields,
     step_names,
 )
+from qrun.report.noise import BUSY, HELP, signs
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, print_arrays, stats
 from qrun.report.text import duration, percent, plural
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from qrun.checking.rules import Finding
     from qrun.documents.answers import RunNode, RunOutput
     from qrun.io.inputs import Feeds
+    from qrun.running.profiling import Profile
 
 TOP = 3
 JSON_VALUES = 64
@@ -50,9 +52,10 @@ ELEMENTS = 64
 class RunReport:
     """Everything that a report of a run shows.
 
-    outputs:  the arrays shown: graph outputs, then the tensors asked for with --tensor.
+    result:   of the first run, which observes values: graph outputs, then the tensors asked for with --tensor.
     findings: None if the checks did not run.
     backend:  the name asked for; label: the runtime with its version, "" for qrun itself.
+    profile:  of the runs that came next; None where these would have taken long. threads: None if they are not known.
     """
 
     model: Model
@@ -62,11 +65,36 @@ class RunReport:
     backend: str
     arith: str
     label: str = ""
+    profile: Profile | None = None
+    threads: int | None = None
+
+    @property
+    def timed(self) -> RunResult:
+        """The run whose nodes are shown: the last of those that were profiled; the first where none was."""
+        return self.profile.last if self.profile and self.profile.last.events else self.result
+
+    @property
+    def median_ns(self) -> float:
+        """Of plain runs; where there are none, what the first run took."""
+        return self.profile.median_ns if self.profile else self.result.duration_ns
+
+    @property
+    def nodes_ns(self) -> Sequence[float]:
+        """The time of each event of `timed`."""
+        if self.profile and len(self.profile.node_ns):
+            return list(map(float, self.profile.medians))
+        return [event.duration_ns for event in self.timed.events]
 
     @property
     def fused_groups(self) -> int:
         """Steps that stand for several nodes of the model."""
-        return sum(len(event.group) > 1 for event in self.result.events)
+        return sum(len(event.group) > 1 for event in self.timed.events)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader should know about the times."""
+        found = ", ".join(signs(self.profile)) if self.profile else ""
+        return [f"{BUSY}: {found}. {HELP}; qrun profile measures longer."] if found else []
 
 
 def print_run(out: Out, report: RunReport) -> None:
@@ -112,44 +140,49 @@ def _label(report: RunReport) -> str:
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
-    total = report.result.duration_ns
-    head = ("Time", "bold")
-    if not report.result.events:
+    """What a plain run takes, and the nodes of it."""
+    each = " a run" if report.profile else ""
+    screen.wrapped("", "  ", (f"{duration(report.median_ns)}{each}", "bold"), f"  {_measured(report)}")
+    timed = report.timed
+    if not timed.events:
         why = "qrun profile shows the time per node of other runtimes" if report.model.nodes else "no nodes"
-        screen.line(head, f"  {duration(total)}, one run; {why}")
+        screen.line((f"  {why}", "dim"))
         return
-    runs = f"the fastest of {report.result.runs} runs" if report.result.runs > 1 else "one run"
-    screen.line(head, f"  {duration(total)}, {runs} (qrun profile for statistics)")
-    before = [f"first run {duration(report.result.first_ns)}"] if report.result.first_ns else []
-    before += [f"{duration(report.result.aside_ns)} to compile and check"] if report.result.aside_ns else []
-    if before:
-        screen.wrapped("  ", "  ", " + ".join(before))
-    events = sorted(report.result.events, key=lambda e: -e.duration_ns)
-    if not all_nodes and len(events) > TOP + 2:
-        events = events[:TOP]
-    shown = sum(e.duration_ns for e in events)
+    rows = sorted(zip(timed.events, report.nodes_ns, strict=True), key=lambda row: -row[1])
+    if not all_nodes and len(rows) > TOP + 2:
+        rows = rows[:TOP]
+    slowest = rows[0][0]
     if all_nodes:
-        events.sort(key=lambda e: e.index)
-    screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
-    if any(len(e.group) > 1 for e in events):
-        screen.line((f"  {FUSED}", "dim"))
-    if any(e.step for e in events):
-        screen.line((f"  {STEPS}", "dim"))
-    if any(moved(report.model, e) for e in events):
-        screen.wrapped("  ", "  ", MOVED)
-    every = sum(e.duration_ns for e in report.result.events)
-    left = len(report.result.events) - len(events)
-    rest = [f"{screen.ellipsis} {left} more nodes, {duration(every - shown)}"] if left else []
-    rest += [f"between the nodes {duration(total - every)}"] if total > every else []
-    if rest:
-        screen.line(f"  {'; '.join(rest)}")
-    if not all_nodes and (reason := _reason(report.model, events[0])):
+        rows.sort(key=lambda row: row[0].index)
+    screen.grid(_time_grid(screen, report, rows, all_nodes and report.backend == "native"))
+    if any(len(e.group) > 1 for e, _ in rows):
+        screen.wrapped("  ", "  ", (FUSED, "dim"))
+    if any(e.step for e, _ in rows):
+        screen.wrapped("  ", "  ", (STEPS, "dim"))
+    if any(moved(report.model, e) for e, _ in rows):
+        screen.wrapped("  ", "  ", (MOVED, "dim"))
+    if not all_nodes and (reason := _reason(report.model, slowest)):
         screen.wrapped("  ", "  ", reason)
-    if report.result.inside:
+    if timed.inside:
         most = None if all_nodes else TOP + 2
-        screen.grid(inside_grid(report.result.inside, total, most))
-        if left_inside := inside_left(report.result.inside, most):
+        screen.grid(inside_grid(timed.inside, sum(e.duration_ns for e in timed.events), most))
+        if left_inside := inside_left(timed.inside, most):
             screen.line(f"  {screen.ellipsis} {left_inside}   -v")
+    for note in report.notes:
+        screen.wrapped("  note: ", "  ", note)
+
+
+def _measured(report: RunReport) -> str:
+    """How: ``median of 2,000 plain runs, 2 threads; first run 1.3 ms (148 us of compiling and checking not
+    included)``."""
+    profile, first, aside = report.profile, report.result.duration_ns, report.result.aside_ns
+    own = f" ({duration(aside)} of compiling and checking not included)" if aside else ""
+    if profile is None:
+        return f"the first run alone, in which qrun looks at the values{own}; qrun profile times plain runs"
+    count = len(profile.run_ns)
+    runs = f"median of {count:,} plain runs" if count > 1 else "one plain run"
+    threads = f", {plural(report.threads, 'thread')}" if report.threads else ""
+    return f"{runs}{threads}; first run {duration(first)}{own}"
 
 
 def _reason(model: Model, slowest: NodeEvent) -> str:
@@ -160,24 +193,44 @@ def _reason(model: Model, slowest: NodeEvent) -> str:
     return f"node {slowest.index} {name} ran on numpy, which takes longer: {slowest.why}   docs/limits.md"
 
 
-def _time_grid(
-    screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int, with_kernels: bool = False
-) -> Grid:
-    op, model = op_names(report.model.nodes), report.model
-    named = step_names((e.index, node_of(model, e).label) for e in report.result.events)
+Row = tuple[NodeEvent, float]
+"""A node and its time, ns."""
+
+
+def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kernels: bool = False) -> Grid:
+    op, model, total = op_names(report.model.nodes), report.model, sum(report.nodes_ns)
+    named = step_names((e.index, node_of(model, e).label) for e in report.timed.events)
     columns = [
-        Column("#", right=True, cell=lambda e: str(e.index)),
-        Column("node", shrink=1, cell=lambda e: named(e, node_of(model, e).label)),
-        Column("op", shrink=1, cell=lambda e: _op_text(model, e, op)),
-        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
-        Column("share", right=True, cell=lambda e: percent(e.duration_ns / total if total else 0)),
-        Column("output", optional=1, cell=output_text),
-        Column("kernel", shrink=1, cell=lambda e: ran(model, e).kernel) if with_kernels else None,
-        Column("not native, because", wrap=True, below=True, cell=lambda e: e.why)
-        if with_kernels and any(e.why for e in events)
+        Column("#", right=True, cell=lambda row: str(row[0].index)),
+        Column("node", shrink=1, cell=lambda row: named(row[0], node_of(model, row[0]).label)),
+        Column("op", shrink=1, cell=lambda row: _op_text(model, row[0], op)),
+        Column("time", right=True, cell=lambda row: duration(row[1])),
+        Column("share", right=True, cell=lambda row: percent(row[1] / total if total else 0)),
+        Column("output", optional=1, cell=lambda row: output_text(row[0])),
+        Column("kernel", shrink=1, cell=lambda row: ran(model, row[0]).kernel) if with_kernels else None,
+        Column("not native, because", wrap=True, below=True, cell=lambda row: row[0].why)
+        if with_kernels and any(e.why for e, _ in rows)
         else None,
     ]
-    return fold_prefix(screen, Grid.of(columns, events))
+    grid = fold_prefix(screen, Grid.of(columns, rows))
+    more = [*_left(report, rows, total), *_overhead(report)]
+    cells = [[told.get(column.header, "") for column in grid.columns] for told in more]
+    return replace(grid, rows=[*grid.rows, *cells])
+
+
+def _left(report: RunReport, rows: Sequence[Row], total: float) -> Iterator[dict[str, str]]:
+    """The nodes without a row of their own, by column."""
+    count, ns = len(report.timed.events) - len(rows), total - sum(ns for _, ns in rows)
+    if count:
+        share = percent(ns / total if total else 0)
+        yield {"node": plural(count, "more node"), "time": duration(max(ns, 0.0)), "share": share}
+
+
+def _overhead(report: RunReport) -> Iterator[dict[str, str]]:
+    """What a plain run takes in addition to its nodes, by column."""
+    ns = report.profile.overhead_ns if report.profile else None
+    if ns is not None:
+        yield {"node": "call overhead", "time": duration(ns), "output": "qrun profile tells more"}
 
 
 def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
@@ -199,7 +252,8 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
 def run_fields(report: RunReport) -> dict[str, Any]:
     """The body of the JSON report."""
-    result = report.result
+    result, timed, profile = report.result, report.timed, report.profile
+    overhead = profile.overhead_ns if profile else None
     return {
         "model": model_fields(report.model),
         "environment": {
@@ -210,13 +264,15 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "inputs": input_fields(report.feeds, hashes=True),
         "symbols": report.feeds.symbols,
         "outputs": output_records(result.outputs),
-        "time_ms": result.duration_ns / 1e6,
-        "runs": result.runs,
-        "first_ms": result.first_ns / 1e6 if result.first_ns else None,
+        "time_ms": report.median_ns / 1e6,
+        "runs": len(profile.run_ns) if profile else 0,
+        "overhead_ms": None if overhead is None else overhead / 1e6,
+        "first_ms": result.duration_ns / 1e6,
         "aside_ms": result.aside_ns / 1e6,
         "peak_bytes": result.peak_bytes,
-        "nodes": run_nodes(report.model, result.events),
-        "inside": inside_times(result.inside),
+        "nodes": run_nodes(report.model, timed.events, report.nodes_ns),
+        "inside": inside_times(timed.inside),
+        "notes": report.notes,
         "findings": report.findings,
     }
 
@@ -235,7 +291,9 @@ def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     return made
 
 
-def run_nodes(model: Model, events: Sequence[NodeEvent]) -> list[RunNode]:
+def run_nodes(model: Model, events: Sequence[NodeEvent], spent: Sequence[float]) -> list[RunNode]:
+    """spent: the time of each node, ns."""
     from qrun.documents.answers import RunNode
 
-    return [RunNode(**ran_fields(model, e), time_ms=e.duration_ns / 1e6, outputs=outputs(e)) for e in events]
+    timed = zip(events, spent, strict=True)
+    return [RunNode(**ran_fields(model, e), time_ms=ns / 1e6, outputs=outputs(e)) for e, ns in timed]

@@ -1,4 +1,4 @@
-"""A run as a Chrome trace in the layout of onnxruntime's profiles, which its scripts, Perfetto and speedscope read."""
+"""A run as a Chrome trace, which Perfetto and speedscope read, with the arguments of onnxruntime's profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0, backend: str = "") -> str:
-    """The JSON text: a bare list of events, each with ``cat``, times in whole microseconds.
+    """The JSON text: a bare list of events, each with ``cat``, times in microseconds with their fractions.
     Of a profile it is the last run.
 
     The nodes are on the track of the thread that led the run; each thread that helped has a track of its own with the
@@ -30,10 +30,14 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     def event(
         category: str, name: str, start_ns: int, duration_ns: int, args: dict[str, Any], helper: int = 0
     ) -> Event:
-        made: Event = {"cat": category, "pid": pid, "tid": pid + helper, "ts": start_ns // 1000}
-        return {**made, "dur": max(duration_ns, 0) // 1000, "ph": "X", "name": name, "args": args}
+        made: Event = {"cat": category, "pid": pid, "tid": pid + helper, "ts": start_ns / 1000}
+        return {**made, "dur": max(duration_ns, 0) / 1000, "ph": "X", "name": name, "args": args}
 
+    helpers = sorted({helper for node in result.events for helper, _, _ in node.helpers})
+    runtime = "onnxruntime" if backend == "ort" else f"qrun {__version__}"
     events = [
+        _named(pid, 0, "process_name", f"{runtime}: {model.label}"),
+        *(_named(pid, helper, "thread_name", f"helper {helper}" if helper else "leader") for helper in [0, *helpers]),
         event("Session", "model_loading_uri", 0, load_ns, {}),
         event("Session", "session_initialization", load_ns, plan_ns, {}),
         event("Session", "model_run", offset + result.start_ns, result.duration_ns, {}),
@@ -42,22 +46,18 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
         made_by = f"qrun {__version__} {node.backend if backend == 'native' else backend}".strip()
         ran = node.node.op if node.node is not None else ""
         args = {**_node_args(model, node), "backend": backend if backend == "ort" else made_by}
-        args["dur_ns"] = node.duration_ns
         args |= {"runs_as": ran, "group": list(node.group)} if len(node.group) > 1 or backend == "ort" else {}
         label = node_of(model, node).label
-        events.append(event("Node", f"{label}_kernel_time", offset + node.start_ns, node.duration_ns, args))
+        events.append(event("Node", label, offset + node.start_ns, node.duration_ns, args))
         for helper, start, span in node.helpers:
-            part = {"node_index": str(node.index), "dur_ns": span}
-            events.append(event("Thread", label, offset + start, span, part, helper))
-    helpers = sorted({helper for node in result.events for helper, _, _ in node.helpers})
-    events += [_thread_name(pid, helper) for helper in ([0, *helpers] if helpers else [])]
+            events.append(event("Thread", label, offset + start, span, {"node_index": str(node.index)}, helper))
     return "[" + ",\n ".join(map(text, events)) + "]\n"
 
 
-def _thread_name(pid: int, helper: int) -> Event:
-    """What the viewer calls a track."""
-    track: Event = {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": "thread_name"}
-    return {**track, "args": {"name": f"helper {helper}" if helper else "leader"}}
+def _named(pid: int, helper: int, what: str, name: str) -> Event:
+    """What the viewer calls the process, or a track."""
+    track: Event = {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": what}
+    return {**track, "args": {"name": name}}
 
 
 def _node_args(model: Model, node: NodeEvent) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.declare.frozen import changeable, frozen, replace
+from qrun.declare.frozen import changeable, frozen
 from qrun.errors import MemoryLimitError, RunError
 from qrun.ir import Array, Model
 from qrun.ir.compound import Compound, of_type, parts, tensors, unwrapped
@@ -35,7 +35,6 @@ class RunResult:
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
     reference kernels observe what native ones cannot; aside_ns: how long the clock stood still.
-    first_ns: of the first run, if duration_ns and the events' times are those of the fastest of `runs`; else 0.
     inside:   one event per node that ran in a graph inside a node, ordered by the node's first run.
     """
 
@@ -45,17 +44,7 @@ class RunResult:
     peak_bytes: int
     start_ns: int = 0
     aside_ns: int = 0
-    first_ns: int = 0
-    runs: int = 1
     inside: Sequence[InsideEvent] = ()
-
-    def timed_as(self, later: Sequence[RunResult]) -> RunResult:
-        """This result with the times of the fastest of later runs of the same nodes."""
-        best = min(later, key=lambda run: run.duration_ns)
-        events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers, step=other.step)
-                  for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
-        return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
-                       first_ns=self.duration_ns, runs=1 + len(later), inside=best.inside)  # fmt: skip
 
 
 @changeable

@@ -55,6 +55,7 @@ class Machine:
     int8, float32: multiply-adds per second.
     memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for
                    a larger one.
+    busy:          measured beside other work: it can do more.
     """
 
     cpu: str
@@ -63,6 +64,7 @@ class Machine:
     int8: float
     float32: float
     memory: tuple[tuple[int, float], ...]
+    busy: bool = False
 
     def bandwidth(self, nbytes: int) -> float:
         """Bytes per second for a node that moves `nbytes`."""
@@ -81,8 +83,9 @@ def this_machine(
 ) -> Machine | None:
     """The measured speed of this machine with qrun's best instruction set, or the one named; None where it has none.
 
-    Measured once (about a quarter of a second), then kept where compiled kernels are: `cache` is as for Session. Other
-    processors, numbers of threads, instruction sets and versions of qrun are measured for themselves.
+    Measured once (about a quarter of a second), then kept where compiled kernels are, unless other work disturbed it:
+    `cache` is as for Session. Other processors, numbers of threads, instruction sets and versions of qrun are measured
+    for themselves.
     known: an earlier result that a node has exceeded: all is measured once more, and of each number the better is kept.
     """
     try:
@@ -103,13 +106,14 @@ def this_machine(
 def _kept(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
     from qrun import __version__
 
-    key = f"machine 2 {__version__} {processor()} {isa.name} {threads}"
+    key = f"machine 3 {__version__} {processor()} {isa.name} {threads}"
     found = store.load(key, ".machine") if known is None else None
     machine = _parsed(found) if found is not None else None
     if machine is None:
         machine = _measured(isa, threads)
         machine = machine if known is None else faster(machine, known)
-        store.save(key, json.dumps(asdict(machine)).encode(), ".machine")
+        if not machine.busy:
+            store.save(key, json.dumps(asdict(machine)).encode(), ".machine")
     return machine
 
 
@@ -117,7 +121,8 @@ def faster(one: Machine, other: Machine) -> Machine:
     """The better of two measurements of one machine, number by number."""
     memory = [(size, max(a, b)) for (size, a), (_, b) in zip(one.memory, other.memory, strict=True)]
     best = one if one.int8 >= other.int8 else other
-    return replace(best, float32=max(one.float32, other.float32), memory=falling(memory))
+    busy = one.busy and other.busy
+    return replace(best, float32=max(one.float32, other.float32), memory=falling(memory), busy=busy)
 
 
 def _parsed(body: bytes) -> Machine | None:
@@ -139,7 +144,7 @@ def _measured(isa: Isa, threads: int) -> Machine:
     tiles, products = max(peak.tiles(), default=0.0), max(peak.products())
     instruction = "tdpbusd" if tiles > products else peak.instruction.name
     memory = falling([(size, max(peak.reads(size))) for size in SIZES])
-    return Machine(processor(), threads, instruction, max(tiles, products), max(peak.floats()), memory)
+    return Machine(processor(), threads, instruction, max(tiles, products), max(peak.floats()), memory, peak.busy)
 
 
 def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

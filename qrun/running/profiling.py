@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from qrun.declare.calls import timed_calls
 from qrun.declare import InNotebook
-from qrun.declare.frozen import frozen
-from qrun.ir import Model
+from qrun.declare.frozen import frozen, replace
+from qrun.ir import Array, Model
+from qrun.running.execution import RunResult
 
 if TYPE_CHECKING:
     from qrun.running.events import NodeEvent
-    from qrun.running.execution import RunResult
+
+NOTHING = RunResult({}, (), 0, 0)
+"""In place of runs that tell nothing but their time."""
 
 MIN_RUNS, MAX_RUNS = 5, 1000
 OUTLIER = 14.826
 """Modified z-score from which a run counts as an outlier (hyperfine's threshold)."""
-SPREAD = 1.5
-"""p90 above this many medians is worth a note."""
 
-BURST = 3
-"""How many runs in a row a runner makes where several are measured in turn."""
-PENDING = 100
-"""Runs after which their nodes' times are read."""
+LEAST, ROUNDS = 3, 10
+"""How many runs in a row a runner makes at least where several are measured in turn, and how often they take turns at
+least if there are more."""
+BURST_NS = 5 * 10**6
+"""About how long these runs take together: the first ones find their data and code no longer in the caches."""
+BRIEF, PATIENT, BRIEFLY = 0.03, 0.1, 30
+"""Seconds in which `brief` measures; in which first runs would make as many as it makes at least; and how many runs it
+profiles at most: they take longer than plain ones."""
+PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
+"""The longest first run, and the most steps of a model, that `brief` repeats."""
+TOLD = 0.1
+"""By which part of a plain run the nodes' times may miss it and still tell the call overhead."""
 
 Progress = Callable[[int, int | None, float], None]
 """Called after each run with the runs done, the runs asked for (None if time decides), and the seconds left."""
@@ -33,15 +44,17 @@ Progress = Callable[[int, int | None, float], None]
 
 @frozen
 class Profile(InNotebook):
-    """Timings of repeated runs.
+    """Timings of repeated runs: plain ones, as a user's program makes them, and in turn with them others, in which the
+    nodes are timed.
 
-    warmup_ns, run_ns: duration of each untimed and timed run.
-    node_ns:     [nodes, runs], ns.
-    last:        the last timed run, with shapes, multiply-adds and peak bytes.
+    warmup_ns, run_ns: duration of each untimed and timed plain run.
+    node_ns:     [nodes, profiled runs], ns.
+    last:        the last profiled run, with shapes, multiply-adds and peak bytes.
     interrupted: Ctrl-C ended the measurement early; `asked` runs were to be made (None: as many as fit).
     prepare_ns:  duration of the runs before the warm-up, which make kernels and programs; includes the time for that.
-    watched_ns:  duration of the runs that `node_ns` is of, where a profiler that slows them took the nodes' times in
-                 runs of its own; () where they are those of `run_ns`.
+    profiled_ns: duration of each profiled run; () where the nodes were not timed.
+    unit_ns:     what the profiler counts in: each node's time may lack as much.
+    on_ns:       how long the calling thread was on a processor in all timed plain runs; None if that is not known.
     """
 
     model: Model
@@ -52,12 +65,19 @@ class Profile(InNotebook):
     interrupted: bool = False
     asked: int | None = None
     prepare_ns: tuple[int, ...] = ()
-    watched_ns: tuple[int, ...] = ()
+    profiled_ns: tuple[int, ...] = ()
+    unit_ns: int = 0
+    on_ns: int | None = None
 
     def __repr__(self) -> str:
-        median = f"{float(np.median(self.run_ns)) / 1e6:.3g} ms" if self.run_ns else "unknown"
+        median = f"{self.median_ns / 1e6:.3g} ms" if self.run_ns else "unknown"
         ended = ", interrupted" if self.interrupted else ""
         return f"<qrun.Profile {self.model.label}: {len(self.node_ns)} nodes, {len(self.run_ns)} runs, median {median}{ended}>"
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of a plain run, ns."""
+        return float(np.median(self.run_ns))
 
     @property
     def medians(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -65,25 +85,82 @@ class Profile(InNotebook):
         return np.median(self.node_ns, 1) if self.node_ns.size else np.zeros(0)
 
     @property
-    def between_ns(self) -> float:
-        """Median time of a run that no node took, ns; 0 if the nodes' times are not known."""
-        runs = np.asarray(self.watched_ns or self.run_ns)
-        return float(np.median(runs - self.node_ns.sum(0))) if self.node_ns.size else 0.0
+    def overhead_ns(self) -> float | None:
+        """What a plain run takes in addition to its nodes, ns: the call from Python, and the way from node to node.
+        None if the nodes' times are not known, or too coarse or too noisy to tell it."""
+        left, miss = self.median_ns - float(self.medians.sum()), TOLD * self.median_ns
+        coarse = self.unit_ns * len(self.node_ns) > miss
+        known = self.node_ns.size and not coarse and left >= -miss and self.held_ns <= miss
+        return max(left, 0.0) if known else None
+
+    @property
+    def held_ns(self) -> float:
+        """By how much the nodes of a run together take longer than their medians, ns: in each run other nodes were held
+        up."""
+        return float(np.median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
+
+    def with_nodes_of(self, other: Profile) -> Profile:
+        """This profile with the nodes' times of profiled runs, which were made in turn with its own."""
+        return replace(self, node_ns=other.node_ns, last=other.last, profiled_ns=other.profiled_ns or other.run_ns,
+                       unit_ns=other.unit_ns)  # fmt: skip
+
+
+@frozen
+class Burst:
+    """Runs in a row. run_ns: of each; on_ns: how long the calling thread was on a processor, None if that is not known.
+    events: of each run that timed its nodes; last: the last run."""
+
+    run_ns: Sequence[int]
+    last: RunResult
+    on_ns: int | None = None
+    events: Sequence[Sequence[NodeEvent]] = ()
 
 
 @frozen
 class TimedRunner:
-    """Something to measure. run: one run. prepare: how many runs make kernels and programs, before any warm-up.
+    """Something to measure. burst: makes so many runs in a row. prepare: how many runs make kernels and programs,
+    before any warm-up.
 
     most:   no more timed runs than this, None for as many as the others.
     settle: seconds after a run until its threads, which wait for more work, sleep.
     """
 
-    run: Callable[[], RunResult]
+    burst: Callable[[int], Burst]
     model: Model
     prepare: int = 0
     most: int | None = None
     settle: float = 0.0
+
+
+def plain_runs(call: Callable[[], object]) -> Callable[[int], Burst]:
+    """Bursts of plain calls."""
+
+    def burst(times: int) -> Burst:
+        spent, on = timed_calls(call, times)
+        return Burst(spent, NOTHING, known_on(on))
+
+    return burst
+
+
+def known_on(ns: int) -> int | None:
+    """How long a thread was on a processor, where that is known: Windows counts it in 15.6 ms."""
+    return None if sys.platform == "win32" else ns
+
+
+def profiled_runs(run: Callable[[], RunResult]) -> Callable[[int], Burst]:
+    """Bursts of runs that time their nodes."""
+
+    def burst(times: int) -> Burst:
+        spent: list[int] = []
+        events: list[Sequence[NodeEvent]] = []
+        last = NOTHING
+        for _ in range(times):
+            last = run()
+            spent.append(last.duration_ns)
+            events.append(last.events)
+        return Burst(spent, last, None, events)
+
+    return burst
 
 
 @frozen
@@ -116,39 +193,53 @@ def outliers(samples: Sequence[int]) -> list[int]:
     return [int(at) for at in np.flatnonzero(0.6745 * (values - median) / mad > OUTLIER)]
 
 
-def measure(
-    run: Callable[[], RunResult],
-    model: Model,
+class Measurable(Protocol):
+    """What has runs to measure: a session, or another runtime."""
+
+    model: Model
+
+    def runners(self, feeds: Mapping[str, Array]) -> Sequence[TimedRunner]:
+        """What makes plain runs; then what times the nodes, if anything does."""
+
+
+def brief(session: Measurable, feeds: Mapping[str, Array], first_ns: int) -> Profile | None:
+    """A short profile of the runs that come after a first one of so many ns; None where these would take long."""
+    if first_ns > PATIENCE_NS or len(session.model.nodes) > PATIENCE_STEPS:
+        return None
+    least = max(min(round(PATIENT * 1e9 / max(first_ns, 1)), MAX_RUNS // ROUNDS), 1)
+    plain, *others = session.runners(feeds)
+    few = [replace(other, most=BRIEFLY) for other in others]
+    found, *profiled = measure_in_turns([plain, *few], None, 0, BRIEF, least=least)
+    return found.with_nodes_of(profiled[0]) if profiled else found
+
+
+def measure_in_turns(
+    runners: Sequence[TimedRunner],
     runs: int | None,
     warmup: int,
     seconds: float,
     progress: Progress | None = None,
-    prepare: int = 0,
-) -> Profile:
-    """Call `run` `prepare` and `warmup` times, then `runs` times, or as often as fits in `seconds` (5 to 1000).
-
-    Ctrl-C after the first timed run ends the measurement and returns what there is.
-    """
-    return measure_in_turns([TimedRunner(run, model, prepare)], runs, warmup, seconds, progress)[0]
-
-
-def measure_in_turns(
-    runners: Sequence[TimedRunner], runs: int | None, warmup: int, seconds: float, progress: Progress | None = None
+    least: int = MIN_RUNS,
 ) -> list[Profile]:
-    """As `measure`, for several runners. In each round every runner runs, BURST times if there are others, and each
-    round begins with another runner, so that other work of the machine slows all of them alike. Between two runners it
-    waits until the threads of the first sleep (`settle`). seconds: for all runners together.
+    """Let each runner run `prepare` and `warmup` times, then `runs` times, or as often as fits in `seconds` for all
+    together (`least` to MAX_RUNS).
+
+    In each round every runner makes some runs in a row, as a user's program does, and each round begins with another
+    runner, so that other work of the machine slows all of them alike. Between two runners it waits until the threads of
+    the first sleep (`settle`). Ctrl-C after the first round ends the measurement and returns what there is.
     """
     taken = [_Samples(runner, warmup) for runner in runners]
-    burst, order = 1 if len(taken) == 1 else BURST, list(taken)
+    order, most = list(taken), runs or MAX_RUNS
+    few = min(1 if len(taken) == 1 else LEAST, least)
     begin = perf_counter_ns()
     done, interrupted = 0, False
     try:
-        while not _enough(done, perf_counter_ns() - begin, runs, seconds):
-            times = min(burst, (MAX_RUNS if runs is None else runs) - done)
+        while not _enough(done, perf_counter_ns() - begin, runs, seconds, least):
+            times = max(min(BURST_NS // max([s.typical for s in taken]), most // ROUNDS), few)
+            times = min(times, most - done)
             for samples in order:
                 samples.take(times)
-                sleep(samples.runner.settle if len(taken) > 1 else 0)
+                sleep(samples.runner.settle)
             order.append(order.pop(0))
             done += times
             if progress is not None:
@@ -161,57 +252,50 @@ def measure_in_turns(
 
 
 class _Samples:
-    """The timings of one runner as they come in."""
+    """The timings of one runner as they come in. typical: ns of a run, 0 if there are no more."""
 
     def __init__(self, runner: TimedRunner, warmup: int) -> None:
         self.runner = runner
         self.totals: list[int] = []
-        self.events: list[Sequence[NodeEvent]] = []
         self.nodes: list[list[int]] = []
         self.last: RunResult | None = None
-        self.prepared = []
-        for _ in range(runner.prepare):
-            start = perf_counter_ns()
-            runner.run()
-            self.prepared.append(perf_counter_ns() - start)
-        self.before = [runner.run().duration_ns for _ in range(warmup)]
+        self.on: int | None = 0
+        self.prepared = [runner.burst(1).run_ns[0] for _ in range(runner.prepare)]
+        self.before = runner.burst(warmup).run_ns if warmup else ()
+        self.typical = BURST_NS
 
     def take(self, times: int) -> None:
         left = times if self.runner.most is None else self.runner.most - len(self.totals)
-        for _ in range(min(times, left)):
-            result = self.runner.run()
-            self.events.append(result.events)
-            self.totals.append(result.duration_ns)
-            self.last = result
-            if len(self.events) == PENDING:
-                self._read()
-
-    def _read(self) -> None:
-        """Read the nodes' times from the events kept so far. Between single runs this would disturb the measurement."""
-        self.nodes += [[event.duration_ns for event in events] for events in self.events]
-        self.events.clear()
+        if left <= 0:
+            self.typical = 0
+            return
+        burst = self.runner.burst(min(times, left))
+        self.totals += burst.run_ns
+        self.nodes += [[event.duration_ns for event in events] for events in burst.events]
+        self.last = burst.last
+        self.on = None if self.on is None or burst.on_ns is None else self.on + burst.on_ns
+        self.typical = max(int(np.median(burst.run_ns)), 1)
 
     def profile(self, interrupted: bool, asked: int | None) -> Profile:
         assert self.last is not None
-        self._read()
-        totals = self.totals
-        node_ns = np.array(self.nodes[: len(totals)], np.int64).reshape(len(totals), -1).T
+        node_ns = np.array(self.nodes or [[]], np.int64).T
         return Profile(
             self.runner.model,
             tuple(self.before),
-            tuple(totals),
+            tuple(self.totals),
             node_ns,
             self.last,
             interrupted,
             asked,
             tuple(self.prepared),
+            on_ns=self.on,
         )
 
 
-def _enough(done: int, spent_ns: int, runs: int | None, seconds: float) -> bool:
+def _enough(done: int, spent_ns: int, runs: int | None, seconds: float, least: int) -> bool:
     if runs is not None:
         return done >= runs
-    return done >= MIN_RUNS and (spent_ns > seconds * 1e9 or done >= MAX_RUNS)
+    return done >= least and (spent_ns > seconds * 1e9 or done >= MAX_RUNS)
 
 
 def _left(done: int, spent: float, runs: int | None, seconds: float) -> float:

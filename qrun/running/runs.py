@@ -35,12 +35,8 @@ from qrun.running.programs import Programs
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
-PATIENCE_NS = 2 * 10**9
-"""The longest first run that `measured` repeats."""
-PATIENCE_STEPS = 20_000
-"""The most steps of which `measured` makes a program: a tenth of a millisecond for each."""
-LATER_NS, LATER_RUNS = 6 * 10**6, 20
-"""`measured` stops when its later runs have taken so long together, or are so many."""
+KEPT_STEPS = 20_000
+"""The most steps of which `observed` makes a program: a tenth of a millisecond for each."""
 AHEAD_STEPS = 2000
 """The most steps of which a program is made before their first run, for the further shapes of a session."""
 PLANS = 8
@@ -113,7 +109,7 @@ class Runs:
         """Run a program of this process if there is one, else step by step, and learn what making a program needs."""
         keep, values, budget = asked.keep, asked.values, asked.budget.anew()
         chosen = self.prepared(keep, asked.observe)
-        opening = self.kept is not None and self.kept.opens(keep, values)
+        opening = self.kept is not None and self.kept.opens(keep, asked.observe, values)
         first = self._run_ahead(chosen, asked) if opening else None
         if first is not None:
             return first
@@ -156,27 +152,12 @@ class Runs:
         again = programs.returned(plan, values)
         return (programs.ready if again else programs.made_ahead)(plan, values), again
 
-    def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
-        """See `Session.measured`."""
+    def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """See `Session.observed`."""
         first = self.run(feeds, outputs, True, True)
-        slow = first.duration_ns > PATIENCE_NS
-        if (slow and self.kept is None) or len(first.events) > PATIENCE_STEPS:
-            return first
-        values = check_feeds(self.model, feeds)
-        keep = self.names(outputs)
-        least = 1 if self.kept and self.kept.find(keep, True, values) else 2  # the first of a program takes its memory
-        compiled = self._compiled(keep, values, first)
-        if compiled is None or slow:
-            return first
-        try:
-            later = [run_program(compiled, values, self.limits.budget(), True) for _ in range(least)]
-            while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
-                later.append(run_program(compiled, values, self.limits.budget(), True))
-        except Exception as error:
-            if not expected_failure(error):
-                raise
-            return first
-        return first.timed_as(later)
+        if self.kept is not None and len(first.events) <= KEPT_STEPS:
+            self._keep_observed(self.names(outputs), check_feeds(self.model, feeds), first)
+        return first
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -210,21 +191,16 @@ class Runs:
                 found = self.plans[key] = self._prepare(*key)
             return found
 
-    def _compiled(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> Compiled | None:
-        """The program for the outputs and inputs of `first`, an observing run."""
-        kept = self.kept.find(keep, True, values) if self.kept else None
-        if kept is not None:
-            return kept.compiled
+    def _keep_observed(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> None:
+        """Make the program for the outputs and inputs of `first`, an observing run, and keep it, if none is kept."""
         chosen = self.prepared(keep, True)
-        if chosen.programs is None:
-            return None
+        if self.kept is None or self.kept.find(keep, True, values) is not None or chosen.programs is None:
+            return
         found = chosen.programs.ready(chosen.plan, values)
         if found is None:
             chosen.programs.learn(chosen.plan, values, tuple(first.events))
             found = chosen.programs.ready(chosen.plan, values)
-        if self.kept is not None:
-            self.kept.add(found, self._serves(keep, True), values, first)
-        return found
+        self.kept.add(found, self._serves(keep, True), values, first)
 
     def _remember(self, compiled: Compiled, asked: RunRequest) -> None:
         """Let the next run repeat this program, if this run asked for the graph's outputs."""

@@ -208,13 +208,10 @@ class Session:
             return self._same.run(feeds, timed)
         return runs.run(feeds, outputs, observe, timed)
 
-    def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
-        """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
-
-        There is no program without native kernels, none of more than 20,000 steps, and after a first run of more than
-        two seconds it is only made to be kept for later processes.
-        """
-        return self._of(feeds, outputs).measured(feeds, outputs)
+    def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """Run as `execute` does, and keep the program of such runs for later processes. There is none without native
+        kernels, and none of more than 20,000 steps."""
+        return self._of(feeds, outputs).observed(feeds, outputs)
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -272,12 +269,13 @@ class Session:
         seconds: float = 3.0,
         progress: Progress | None = None,
     ) -> Profile:
-        """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000.
+        """Run repeatedly and return all timings: of `run`, and in turn with it of as many runs in which the nodes are
+        timed. runs: None for as many as fit in `seconds`, 5 to 1000.
 
         The native backend makes its kernels and its program in the first two runs: these are not timed, and not counted
         as warm-up.
         """
-        from qrun.running.profiling import measure
+        from qrun.running.profiling import measure_in_turns
 
         if runs is not None and (not isinstance(runs, int) or runs < 1):
             raise _bad_argument("runs", "at least 1, or None", runs)
@@ -285,16 +283,18 @@ class Session:
             raise _bad_argument("warmup", "0 or more", warmup)
         if not isinstance(seconds, (int, float)) or not seconds >= 0:
             raise _bad_argument("seconds", "a number of seconds", seconds)
-        runner = self.runner(feeds)
-        return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
+        plain, profiled = measure_in_turns(self.runners(feeds), runs, warmup, seconds, progress)
+        return plain.with_nodes_of(profiled)
 
-    def runner(self, feeds: Mapping[str, Array]) -> TimedRunner:
-        """What runs the model on these inputs, to be measured in turn with other runners."""
-        from qrun.running.profiling import TimedRunner
+    def runners(self, feeds: Mapping[str, Array], settle: float = 0.0) -> tuple[TimedRunner, TimedRunner]:
+        """What runs the model on these inputs as `run` does, and what runs it with times of the nodes, to be measured
+        in turn. settle: as of TimedRunner, for other runners beside these."""
+        from qrun.running.profiling import TimedRunner, plain_runs, profiled_runs
 
         prepare = 2 if self._engine is not None and self.model.nodes else 0
-        settle = 0.002 if self.threads > 1 else 0.0
-        return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
+        plain, profiled = partial(self.run, feeds), partial(self.execute, feeds, observe=False)
+        return (TimedRunner(plain_runs(plain), self.model, prepare, settle=settle),
+                TimedRunner(profiled_runs(profiled), self.model, settle=settle))  # fmt: skip
 
 
 class _Closed:

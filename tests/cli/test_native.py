@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -46,15 +47,21 @@ def test_json_tells_the_kernels_of_each_node() -> None:
     assert [(n["backend"], n["kernels"]) for n in profiled] == [(n["backend"], n["kernels"]) for n in nodes]
 
 
-def test_times_are_those_of_the_fastest_of_several_runs() -> None:
+def test_times_are_those_of_plain_runs() -> None:
     found = call(*RUN, "--json").json
-    assert 3 <= found["runs"] <= 21
+    assert found["runs"] > 1
     assert found["first_ms"] > 0
-    assert sum(node["time_ms"] for node in found["nodes"]) <= found["time_ms"]
-    assert "the fastest of " in call(*RUN).out
-    once = call(*RUN[:4], "reference", "--json").json
-    assert (once["runs"], once["first_ms"]) == (1, None)
-    assert "one run" in call(*RUN[:4], "reference").out
+    assert all(node["time_ms"] >= 0 for node in found["nodes"])
+    if found["overhead_ms"]:
+        spent = sum(node["time_ms"] for node in found["nodes"]) + found["overhead_ms"]
+        assert spent == pytest.approx(found["time_ms"], rel=1e-6)
+    assert re.search(r"a run  median of \d+ plain runs, \d+ threads?; first run ", call(*RUN).out)
+
+
+def test_a_run_that_would_take_long_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qrun.running.profiling.PATIENCE_STEPS", 0)
+    assert call(*RUN, "--json").json["runs"] == 0
+    assert "s  the first run alone, in which qrun looks at the values" in call(*RUN).out
 
 
 def test_observations_are_those_of_the_first_run(folder: Path) -> None:
@@ -68,7 +75,7 @@ def test_verbose_tells_the_kernels_of_each_node() -> None:
     shown = call(*RUN, "-v").out
     assert "kernel" in shown
     assert "native y32" in shown
-    assert "to compile and check" in shown
+    assert "of compiling and checking not included" in shown
     assert "native y32" not in call(*RUN).out
     assert "kernel" not in call("deep.onnx", "-i", "x.npy", "-v", "--backend", "reference").out
 
@@ -171,6 +178,6 @@ def test_nodes_that_ran_elsewhere_are_marked(folder: Path) -> None:
     run = ("pool.onnx", "-i", "x.npy", "-v")
     shown = call(*run).out
     (line,) = (line for line in shown.splitlines() if " pw_DequantizeLinear " in line and "us" in line)
-    assert "DequantizeLinear moved" in line
+    assert re.search(r"DequantizeLinear (\+\d )?moved", line)
     assert "moved: runs after nodes that only move or select values" in shown
     assert " moved" not in call(*run, "--no-fuse").out

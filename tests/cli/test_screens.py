@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +19,7 @@ from onnx import TensorProto, helper
 from qrun.report.progress import Progress, ProgressLine
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar
+from qrun.running.profiling import Profile, brief
 
 
 @pytest.fixture(autouse=True)
@@ -270,16 +273,39 @@ def test_statistics_and_values(folder: Path) -> None:
     assert out[1].split() == ["y", "float32", "[1,0]", "-", "-", "-", "-", "0"]
 
 
+def steady(session: Any, feeds: Any, first_ns: int) -> Profile:
+    """A short profile without the noise of the machine: of one run that profiles, and plain runs a fifth longer."""
+    found = brief(session, feeds, first_ns)
+    assert found is not None
+    nodes = found.node_ns[:, :1]
+    return replace(found, node_ns=nodes, run_ns=(int(nodes.sum() * 1.2),) * 3, on_ns=None)
+
+
 @pytest.mark.parametrize("words", [[], ["-v"]])
-def test_times_add_up(words: list[str]) -> None:
-    """The nodes shown, the others, and what is between them are the run."""
-    out = call("deep.onnx", "-i", "x.npy", *words).out.partition("\nTime  ")[2].partition("\nChecks")[0]
+def test_times_add_up(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes shown, the others, and the call overhead are a plain run; shares are parts of the nodes."""
+    monkeypatch.setattr("qrun.running.profiling.brief", steady)
+    out = call("deep.onnx", "-i", "x.npy", *words).out
+    head = re.search(r"^(\d[\d.]*) (us|ms) a run  median of 3 plain runs.*; first run ", out, re.M)
+    assert head is not None
+    table = out[head.end() :].partition("\n\n")[0]
     size = {"us": 1e-3, "ms": 1, "s": 1e3}
-    times = [float(value) * size[unit] for value, unit in re.findall(r"(\d[\d.]*) (us|ms|s)\b", out)]
-    nodes = times[1 + ("first run " in out) + (" to compile and check" in out) :]
-    assert sum(nodes) == pytest.approx(times[0], rel=0.02)
-    assert ("more nodes, " in out) == (not words)
-    assert "between the nodes " in out
+    times = [float(value) * size[unit] for value, unit in re.findall(r" (\d[\d.]*) (us|ms|s)  ", table)]
+    assert sum(times) == pytest.approx(float(head[1]) * size[head[2]], rel=0.02)
+    assert sum(map(float, re.findall(r"([\d.]+)%", table))) == pytest.approx(100, abs=0.5)
+    assert ("more nodes" in table) == (not words)
+    assert re.search(r"call overhead .* qrun profile tells more", table)
+
+
+def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*given: Any) -> Profile:
+        return replace(steady(*given), on_ns=0)
+
+    monkeypatch.setattr("qrun.running.profiling.brief", busy)
+    told = "note: the machine is busy, or its clock varies: the calling thread had no processor for 100.0% of the time"
+    assert told in " ".join(call("deep.onnx", "-i", "x.npy").out.split())
+    (note,) = call("deep.onnx", "-i", "x.npy", "--json").json["notes"]
+    assert note.startswith(told.removeprefix("note: "))
 
 
 def test_argmax_of_rows(folder: Path) -> None:

@@ -185,11 +185,13 @@ def open_model() -> onnx.ModelProto:
     return model
 
 
-def test_a_model_of_too_many_nodes_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
-    assert session.measured({"i0": A}).runs > 1
-    monkeypatch.setattr("qrun.running.runs.PATIENCE_STEPS", 0)
-    assert session.measured({"i0": A}).runs == 1
+def test_no_program_of_too_many_nodes_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("qrun.running.runs.KEPT_STEPS", 0)
+    monkeypatch.setattr("qrun.running.runs.Runs._keep_observed", refuse)
+    qrun.Session(open_model(), backend="native", cache=OBJECTS).observed({"i0": A})
 
 
 def test_kernels_are_reused_and_bounded() -> None:

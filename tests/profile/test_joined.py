@@ -62,12 +62,12 @@ def test_a_screen_a_document_and_a_page_name_all_nodes(tmp_path: Path, monkeypat
     saved(CHAIN)
     shown = call("profile", "m.onnx", "-i", "x.npz", "-n", "3", "--threads", "1").out
     assert "Add_0, Div_1, …, Sub_5" in shown
-    assert "a row of several nodes: one step, whose time is that of all" in shown
+    assert "nodes listed together ran as one step; the time covers all of them" in shown
     document = json.loads(call("profile", "m.onnx", "-i", "x.npz", "-n", "3", "--threads", "1", "--json").out)
     assert [node.get("step") for node in document["nodes"]] == [None, None, None, None, None, [0, 1, 2, 3, 4, 5], None]
     page = html(page_of([("profile", Item(document, "p.json"))], [], "2026-01-01"))
     assert "Add_0, Div_1, …, Sub_5" in page
-    assert "A row of several nodes: one step" in page
+    assert "Nodes listed together ran as one step" in page
 
 
 def test_a_run_names_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

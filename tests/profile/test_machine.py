@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -130,6 +131,16 @@ def test_the_loops_run_on_every_instruction_set(threads: int) -> None:
         assert min(peak.products(2) + peak.floats(2)) > 1e6
         assert all(min(peak.reads(size, 1)) > 1e6 for size in (*SIZES[:2], 1))
         assert bool(peak.tiles(2)) == isa.tiles
+
+
+@needs_native
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not tell")
+def test_loops_that_had_no_processor_for_a_while_are_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, busy in ((1.0, False), (0.7, True)):
+        peak, now = Peak(available()[0]), perf_counter()
+        monkeypatch.setattr("qrun.native.machine.peak.thread_time", lambda s=share, n=now: s * (perf_counter() - n))
+        peak.floats(2)
+        assert peak.busy == busy
 
 
 @pytest.mark.skipif(host_architecture() != "x86_64", reason="LLVM is asked for x86 code")

@@ -113,7 +113,7 @@ def test_node_times_are_those_of_the_last_runs(monkeypatch: pytest.MonkeyPatch, 
         plain, watched = measure_in_turns([profiler.runner(graph.feeds)] * 2, 2, 1, 3.0)
         monkeypatch.setattr(profiler, "_loaded", SimpleNamespace(finish=lambda: written(profiler)))
         found = profiler.finish(plain, watched, {})
-    assert found.watched_ns == (500_000, 600_000)
+    assert found.profiled_ns == (500_000, 600_000)
     assert {tuple(row) for row in found.node_ns.tolist()} == {(5000, 6000)}
     assert found.run_ns == plain.run_ns
     assert {e.start_ns for e in found.last.events} == {5000}
@@ -172,12 +172,12 @@ def test_times_are_those_of_the_runs_asked_for() -> None:
     model, data, _ = model_of(graph := residual())
     (profile,) = profiles(model, graph.feeds, data, warmup=3)
     assert profile.node_ns.shape == (len(profile.last.events), 4)
-    assert len(profile.run_ns) == len(profile.watched_ns) == 4
+    assert len(profile.run_ns) == len(profile.profiled_ns) == 4
     assert len(profile.warmup_ns) == 3
-    assert (profile.node_ns.sum(0) <= np.array(profile.watched_ns)).all(), (
+    assert (profile.node_ns.sum(0) <= np.array(profile.profiled_ns)).all(), (
         "whole runs with the profiler hold their nodes"
     )
-    assert profile.run_ns != profile.watched_ns
+    assert profile.run_ns != profile.profiled_ns
     starts = [e.start_ns for e in profile.last.events]
     assert starts == sorted(starts)
     assert starts[-1] + profile.last.events[-1].duration_ns <= profile.last.duration_ns
@@ -216,7 +216,7 @@ def test_nothing_stays_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     model, data, _ = model_of(graph := residual())
     with Profiler(model, data=data, threads=1) as profiler:
         assert [p.stat().st_mode & 0o077 for p in tmp_path.iterdir()] == [0]
-        profiler.runner(graph.feeds).run()
+        profiler.runner(graph.feeds).burst(1)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UnsupportedError):
         Profiler(model, data=_broken(), threads=1)
@@ -267,7 +267,7 @@ def test_nodes_inside_a_node_are_part_of_its_time() -> None:
     (profile,) = profiles(model, feeds, data)
     assert [e.node.op_type for e in profile.last.events if e.node] == ["Loop", "Softmax"]
     assert [e.group for e in profile.last.events] == [(0,), (1,)]
-    assert profile.node_ns.sum(0).max() <= max(profile.watched_ns)
+    assert profile.node_ns.sum(0).max() <= max(profile.profiled_ns)
 
 
 def test_functions_of_the_model() -> None:

@@ -8,7 +8,9 @@ import re
 import sys
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +36,7 @@ from qrun.report.text import (
     width_of,
     wrap,
 )
-from qrun.running.profiling import Profile, measure, outliers, summary
+from qrun.running.profiling import Profile, TimedRunner, measure_in_turns, outliers, profiled_runs, summary
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,13 @@ def test_outliers_are_those_of_hyperfine() -> None:
     assert summary([5]).deviation is None
 
 
+def timed(run: Any, *how: Any) -> Profile:
+    (profile,) = measure_in_turns([TimedRunner(profiled_runs(run), None)], *how)  # type: ignore[arg-type]
+    return profile
+
+
 def test_measure_stops_at_ctrl_c() -> None:
+    """Of the runs in a row that it interrupts none counts."""
     calls = []
 
     def run() -> SimpleNamespace:
@@ -294,21 +302,21 @@ def test_measure_stops_at_ctrl_c() -> None:
             raise KeyboardInterrupt
         return SimpleNamespace(duration_ns=10, events=[])
 
-    profile = measure(run, None, 100, 1, 3.0)  # type: ignore[arg-type]
+    profile = timed(run, 100, 1, 3.0)
     assert profile.interrupted
-    assert len(profile.run_ns) == 2
+    assert len(profile.run_ns) == 1
     calls[:] = [1, 1, 1]
     with pytest.raises(KeyboardInterrupt):
-        measure(run, None, 100, 0, 3.0)  # type: ignore[arg-type]
+        timed(run, 100, 0, 3.0)
 
 
 def test_number_of_runs() -> None:
     def run() -> SimpleNamespace:
         return SimpleNamespace(duration_ns=10, events=[])
 
-    assert len(measure(run, None, None, 0, 0.0).run_ns) == 5  # type: ignore[arg-type]
-    assert len(measure(run, None, None, 0, 30.0).run_ns) == 1000  # type: ignore[arg-type]
-    assert len(measure(run, None, 3, 2, 0.0).warmup_ns) == 2  # type: ignore[arg-type]
+    assert 5 <= len(timed(run, None, 0, 0.0).run_ns) < 1000
+    assert len(timed(run, None, 0, 30.0).run_ns) == 1000
+    assert len(timed(run, 3, 2, 0.0).warmup_ns) == 2
 
 
 def test_wrapping_keeps_words() -> None:
@@ -358,36 +366,33 @@ def test_a_sheet_begins_with_its_verdict() -> None:
     assert drawn(markdown=True).splitlines()[:5] == ["### qrun compare: differ: much.", "", "a\\_b", "", "**Table**"]
 
 
-def test_time_between_nodes_is_that_of_a_run() -> None:
-    """The median of (run - its nodes), not the run's median less the nodes' medians."""
-    model = SimpleNamespace(nodes=[1, 2, 3])
-    result = SimpleNamespace(duration_ns=0, events=[])
-
-    def found(runs: list[int], nodes: list[list[int]]) -> dict[str, float]:
-        profile = Profile(model, (), tuple(runs), np.array(nodes, np.int64), result)  # type: ignore[arg-type]
-        return dict(ProfileReport(profile, Feeds(), 0, "reference", "exact").beside)
-
-    ms = 10**6
-    between, above = "between the nodes", "above the nodes' medians"
-    held = found([100 * ms] * 3, [[98 * ms, ms, ms], [ms, 98 * ms, ms], [ms, ms, 98 * ms]])
-    assert held == {between: 0, above: 97 * ms}
-    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == {between: 2 * ms, above: 0}
-
-
 def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
     ms = 10**6
-    model, result = SimpleNamespace(nodes=[1, 2, 3]), SimpleNamespace(duration_ns=0, events=[])
-    nodes = np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms
-    profile = Profile(model, (), (11 * ms,) * 3, nodes, result)  # type: ignore[arg-type]
+    profile = replace(measured([11] * 3), node_ns=np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms)
     (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
-    assert "the nodes' medians add up to 3.00 ms, 72.7% less than a run takes" in note
+    assert "the nodes' medians add up to 3.00 ms, the nodes of a run take 11.0 ms" in note
+    assert profile.overhead_ns is None
 
 
-def measured(runs: Sequence[int]) -> Profile:
-    """Runs of these ms, half of it in the one node, and half of it between."""
+def test_nodes_that_take_longer_than_plain_runs_are_told() -> None:
+    profile = measured([10] * 20, share=1.2)
+    (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
+    assert "the nodes' medians add up to 12.0 ms, a plain run takes 10.0 ms" in note
+
+
+def test_a_thread_without_a_processor_is_told() -> None:
+    """All runs are equally slow: their spread shows nothing."""
+    profile = replace(measured([53] * 20), on_ns=20 * 2_000_000)
+    (note,) = notes(ProfileReport(profile, Feeds(), 0, "reference", "exact"))
+    assert "the machine is busy, or its clock varies: the calling thread had no processor for 96.2% of the time" in note
+    assert not notes(ProfileReport(replace(profile, on_ns=20 * 52_000_000), Feeds(), 0, "reference", "exact"))
+
+
+def measured(runs: Sequence[int], share: float = 0.5) -> Profile:
+    """Plain runs of these ms; the one node takes a share of each."""
     model, result = SimpleNamespace(nodes=[1]), SimpleNamespace(duration_ns=0, events=[])
-    times = np.array([runs], np.int64) * 500_000
-    return Profile(model, (), tuple(ms * 10**6 for ms in runs), times, result, watched_ns=(10**9,))  # type: ignore[arg-type]
+    times = (np.array([runs], np.int64) * share * 1_000_000).astype(np.int64)
+    return Profile(model, (), tuple(ms * 10**6 for ms in runs), times, result, profiled_ns=(10**9,))  # type: ignore[arg-type]
 
 
 def against(mine: Sequence[int], others: Sequence[int]) -> ProfileReport:
@@ -401,7 +406,8 @@ def test_one_note_for_a_busy_machine() -> None:
     assert told[0].count("p90 is 4.0 x the median") == 2
     assert "qrun: " in told[0]
     assert "onnxruntime: " in told[0]
-    assert len([note for note in notes(against(busy, busy)) if "between the nodes" in note]) == 1
+    few = [note for note in notes(against([*[10] * 99, 90], [10] * 100)) if "busy" in note]
+    assert not few, "an interrupt, as a quiet machine has them"
     cold = notes(against([90, *[10] * 30], [10] * 31))
     assert [note for note in cold if "--warmup" in note]
     assert not [note for note in cold if "busy" in note]
@@ -410,17 +416,17 @@ def test_one_note_for_a_busy_machine() -> None:
 @pytest.mark.parametrize(
     ("mine", "others", "start"),
     [
-        (range(10, 20), range(30, 40), "qrun is 2.38 x as fast as onnxruntime: 14.5 ms (qrun), 34.5 ms (onnxruntime)"),
-        (range(30, 40), range(10, 20), "onnxruntime is 2.38 x as fast as qrun: 34.5 ms (qrun), 14.5 ms (onnxruntime)"),
-        (range(10, 20), range(14, 24), "not decided, the interquartile ranges overlap: median 14.5 ms (qrun)"),
-        (range(10, 19), range(30, 39), "not decided, 10 runs or more are needed (-n): median 14.0 ms (qrun)"),
+        (range(10, 20), range(30, 40), "qrun 14.5 ms, onnxruntime 34.5 ms a run: 2.38x as fast."),
+        (range(30, 40), range(10, 20), "qrun 34.5 ms, onnxruntime 14.5 ms a run: onnxruntime is 2.38x as fast."),
+        (range(10, 20), range(14, 24), "inconclusive: the interquartile ranges overlap; qrun 14.5 ms"),
+        (range(10, 19), range(30, 39), "inconclusive: 10 runs or more are needed (-n); qrun 14.0 ms"),
     ],
 )
 def test_who_is_faster_only_beyond_the_spread(mine: range, others: range, start: str) -> None:
     line = verdict(against(mine, others))
     assert line.startswith(start)
-    low = f"minimum {duration(mine[0] * 10**6)} (qrun), {duration(others[0] * 10**6)} (onnxruntime)"
-    assert (low in line) == line.startswith("not decided")
+    low = f"minima {duration(mine[0] * 10**6)} and {duration(others[0] * 10**6)}"
+    assert (low in line) == line.startswith("inconclusive")
 
 
 def test_a_path_that_is_cut_keeps_its_layer() -> None:

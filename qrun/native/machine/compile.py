@@ -165,9 +165,9 @@ class Kernels:
         with self._lock:
             if self._runner is None:
                 kinds = {"lead": _LEAD, "follow": _FOLLOW, "repeat": _REPEAT, "direct": _DIRECT, "moved": int}
-                found = [kind(code.get_function_address(name)) for name, kind in kinds.items()]
+                found = {name: kind(code.get_function_address(name)) for name, kind in kinds.items()}
                 ticks, empty = (code.get_function_address(name) for name in ("ticks", "empty"))
-                self._runner = Runner(*found, Meter.of(found[0], _TICKS(ticks), empty))
+                self._runner = Runner(**found, meter=Meter.of(found["lead"], _TICKS(ticks), empty))
             return self._runner
 
     def _walking(self, isa: Isa) -> Awaited[Any]:

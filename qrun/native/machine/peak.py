@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ TILE_STEPS, TILE_MACS = 5_000, 16 * 16 * 64
 READ, LEAST_READS = 1 << 23, 2
 """Bytes that are read at least, and how often a buffer is read at least, for one timing."""
 BURSTS = 7
+AWAY = 0.05
+"""Share of the time in which the loops had no processor, from which on other work disturbed them."""
 
 
 class Peak:
@@ -33,8 +36,14 @@ class Peak:
 
         llvm.initialize_native_asmparser()
         self.isa, self.threads = isa, threads
+        self._asked = self._on = 0.0
         self.instruction = INSTRUCTIONS[isa.dot]
         self._code: Any = load_object(compile_object(peak_text(isa), isa), isa)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work had the processors for a part of what was measured so far. Windows does not tell."""
+        return sys.platform != "win32" and self._asked - self._on > AWAY * self._asked
 
     def products(self, times: int = BURSTS) -> list[float]:
         """Multiply-adds per second of 8-bit integers with the vector instruction, `times` times, of all threads."""
@@ -70,11 +79,13 @@ class Peak:
         function = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(self._code.get_function_address(name))
         start = threading.Barrier(len(words))
         spans: list[tuple[float, float]] = []
+        on: list[float] = []
 
         def work(mine: tuple[int, ...]) -> None:
             start.wait()
-            begin = perf_counter()
+            begin, before = perf_counter(), thread_time()
             function(*mine)
+            on.append(thread_time() - before)
             spans.append((begin, perf_counter()))
 
         helpers = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in words[1:]]
@@ -83,4 +94,6 @@ class Peak:
         work(words[0])
         for helper in helpers:
             helper.join()
+        self._asked += sum(end - begin for begin, end in spans)
+        self._on += sum(on)
         return max(end for _, end in spans) - min(begin for begin, _ in spans)

@@ -39,7 +39,6 @@ class Measurement:
     symbols: Mapping[str, int] = field(default_factory=dict)
     machine: Machine | None = None
     run: Samples | None = None
-    profiled_run: Samples | None = None
     load_ms: float | None = None
     time_ms: float | None = None
     peak_bytes: int | None = None
@@ -109,10 +108,10 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     checked, ran = _checked(by_kind, one), by_kind.get("profile") or by_kind.get("run")
     every, runs = [_node(n) for n in items(ran, "nodes")], next(iter(told.values()), Measurement())
     total = sum(n.median_ms for n in every)
-    time = runs.profiled_run or runs.run or (Samples(runs.time_ms) if runs.time_ms else Samples())
+    time = runs.run or (Samples(runs.time_ms) if runs.time_ms else Samples())
     whole = max(total, time.median_ms) if ran else total
     ranked = sorted(range(len(every)), key=lambda at: -every[at].median_ms)
-    nodes = [replace(every[at], share=every[at].median_ms / whole if whole else 0.0) for at in sorted(ranked[:MOST])]
+    nodes = [replace(every[at], share=every[at].median_ms / total if total else 0.0) for at in sorted(ranked[:MOST])]
     tensors, comparison = list(items(by_kind.get("quantization"), "tensors")), by_kind.get("compare")
     if comparison is not None and comparison["kind"].text not in ("runtimes", "models"):
         raise damaged(

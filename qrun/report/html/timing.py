@@ -20,7 +20,7 @@ GAP, WIDE = 0.05, 0.2
 """Percent of the strip: what is left free after a block, if the block is wider than WIDE."""
 TINY = 0.005
 """Percent of the strip that is not drawn."""
-BESIDES = "a run besides its nodes' medians"
+OVERHEAD = "call overhead"
 COLOURS = 7
 """Operators with a colour of their own, the slowest; all others share the one after."""
 
@@ -49,7 +49,7 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
         return Markup()
     spent, whole = page.sum_ms, page.run_ms
     left = duration((whole - spent) * 1e6)
-    rest = f"; the last block is what a run takes besides these medians, {left}" if whole > spent else ""
+    rest = f"; the last block is the call overhead, {left}" if whole > spent else ""
     about = f"One block for each node, as wide as its time{rest}. Point at a block to see the node's name."
     return section(
         "time",
@@ -58,7 +58,7 @@ def time_section(page: PageContent, palette: Palette) -> Markup:
         _strip(page.nodes, spent, whole, palette),
         tag("div", tag("span", "0"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
-        _operators(page.nodes, whole, palette, TimeUnit.of(spent)),
+        _operators(page.nodes, spent, palette, TimeUnit.of(spent)),
         (tag("p", f"Note: {note}") for note in page.told.notes),
     )
 
@@ -71,7 +71,7 @@ def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Pa
         told = f"{label(node)} {duration(node.median_ms * 1e6)}"
         blocks.append(_block(told, at, width - GAP * (width > WIDE), palette[node.op]))
         at += width
-    for what, until, style in (("other nodes", spent, f"c{COLOURS}"), (BESIDES, whole, "rest")):
+    for what, until, style in (("other nodes", spent, f"c{COLOURS}"), (OVERHEAD, whole, "rest")):
         width = 100 * until / whole - at if whole else 0
         if width > TINY:
             blocks.append(_block(f"{what} {duration(whole * width / 100 * 1e6)}", at, width, style))
@@ -85,13 +85,14 @@ def _block(told: str, at: float, width: float, style: str) -> Markup:
     return tag("rect", tag("title", told), x=f"{at:.2f}%", width=f"{width:.2f}%", class_=style)
 
 
-def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
+def _operators(nodes: Sequence[ProfileNode], total: float, palette: Palette, unit: TimeUnit) -> Markup:
+    """total: of all nodes of the model, ms."""
     rows = []
     for op in palette.order:
         own = [n for n in nodes if n.op == op]
         spent, macs = sum(n.median_ms for n in own), sum(n.macs for n in own)
         speed = macs / spent / 1e6 if macs and spent else None
-        rows.append(OperatorTimes(op, len(own), spent, spent / (whole or 1.0), macs, speed, None, {}))
+        rows.append(OperatorTimes(op, len(own), spent, spent / (total or 1.0), macs, speed, None, {}))
     largest = max(row.share for row in rows)
     columns = [
         HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
@@ -206,8 +207,8 @@ RATIO = "Of its time to qrun's"
 WORDS = {
     "faster": "qrun is faster",
     "slower": "{} is faster",
-    "same": "not decided, the interquartile ranges overlap",
-    "few runs": "not decided, there are too few runs",
+    "same": "inconclusive, the interquartile ranges overlap",
+    "few runs": "inconclusive, there are too few runs",
 }
 """A verdict of a profile in words; {} is the other runtime."""
 

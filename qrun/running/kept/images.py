@@ -140,7 +140,7 @@ class KeptPrograms:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
         self._awaited: dict[tuple[Any, ...], RunsLeft] = {}
-        self._opened = False
+        self._opened = set[bool]()
         self._wanted = 0
         self._lock = threading.Lock()
 
@@ -168,14 +168,18 @@ class KeptPrograms:
         with self._lock:
             self._put(_key(keep, observe, feeds), None)
 
-    def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
-        """Whether the program for these outputs and inputs is to be kept at once: only at the session's first run for
-        which none was kept. Other shapes may never come again; their program is kept after OFTEN runs."""
+    def opens(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> bool:
+        """Whether the program for these outputs and inputs is to be kept at once: only at the session's first run that
+        observes, or does not, for which none was kept. Other shapes may never come again; their program is kept after
+        OFTEN runs."""
         with self._lock:
             key = _key(keep, False, feeds)
             while key not in self._awaited and len(self._awaited) >= KEPT:
                 del self._awaited[next(iter(self._awaited))]
-            first, self._opened = not self._opened, True
+            first = observe not in self._opened
+            self._opened.add(observe)
+            if observe:
+                return first
             self._awaited.setdefault(key, RunsLeft(1 if first else OFTEN))
             return first
 
