@@ -9,9 +9,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
-from qrun.declare.calls import Calls, timed_calls
 from qrun.child.limit import limited
 from qrun.child.wire import read, write
+from qrun.declare.calls import Calls, timed_calls
 
 RUNTIMES = {"ort": ("qrun.child.ort", "OrtSession"), "onnx-ref": ("qrun.child.reference", "ReferenceSession")}
 """The module of each runtime, which knows its VERSION, and the class in it that loads a model."""

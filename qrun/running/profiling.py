@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from qrun.declare.calls import timed_calls
 from qrun.declare import InNotebook
+from qrun.declare.calls import timed_calls
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array, Model
 from qrun.running.execution import RunResult
