@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -208,12 +208,29 @@ def _build(
     ).with_content(None if external.missing else content and content + tuple(external.content()))
 
 
+def _alike(proto: onnx.ModelProto, domain: str, *opsets: int) -> bool:
+    """Whether all nodes of the domain mean the same in these versions of it, which onnx.defs must know."""
+
+    def names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+        for node in nodes:
+            if node.domain in ((domain,) if domain else ("", "ai.onnx")):
+                yield node.op_type
+            for graph in (g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)):
+                yield from names(graph.node)
+
+    bodies = (proto.graph.node, *(function.node for function in proto.functions))
+    known = [[schema.schema(domain, name, opset) for opset in opsets] for name in {n for b in bodies for n in names(b)}]
+    return all(first is not None and first == second for first, second in known)
+
+
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
     found: dict[str, int] = {}
     refuse_bytes(label, proto.producer_name, proto.producer_version, *(e.domain for e in proto.opset_import))
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if found.get(domain, entry.version) != entry.version:
+        if found.get(domain, entry.version) != entry.version and not _alike(
+            proto, domain, found[domain], entry.version
+        ):
             raise ModelError(
                 "QR106",
                 f"{label} imports domain {domain or 'ai.onnx'!r} twice",
@@ -221,7 +238,7 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
                 facts=[("got", f"versions {found[domain]} and {entry.version}")],
                 fixes=["keep one opset_import entry for each domain"],
             )
-        found[domain] = entry.version
+        found[domain] = max(entry.version, found.get(domain, entry.version))
     if "" in found and found[""] not in schema.OPSETS:
         raise UnsupportedError(
             "QR106",

@@ -23,11 +23,18 @@ DOMAINS = ("", MS, ML)
 QONNX = "qonnx.custom_op.general"
 FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
 """Former names of a domain, which files still have."""
+NAMELESS = ("Quant", "BipolarQuant")
+"""Operators of QONNX that files of 2021 have without a domain; ai.onnx has none of these names."""
 ASSUMED = {MS: 1, QONNX: 1, **dict.fromkeys(FORMER, 1)}
 """The version of a domain that a file uses and does not import. onnxruntime's quantizer writes such files where all
 nodes of com.microsoft are inside other nodes; the tools of QONNX take version 1 as well."""
 OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
+
+
+def home(domain: str, op_type: str) -> str:
+    """The domain to which an operator belongs that a file has under this one, which may be a former one or none."""
+    return FORMER.get(domain, domain) if domain or op_type not in NAMELESS else QONNX
 
 
 @frozen

@@ -66,7 +66,7 @@ def attribute_fix(node: Node, name: str) -> str:
         return f"{name} is an input of {node.op_type}-{node.version}: store it as a tensor, and name it as input {places.index(name)}"
     later = next((v for v in having if v > node.version), None)
     if later is not None:
-        return f"import opset {later} or later, which has {name}"
+        return f"convert the model to opset {later}: onnx.version_converter.convert_version(model, {later})"
     if having:
         return f"import opset {having[-1]} or earlier, which has {name}"
     who = "the operator" if node.domain in ("", MS) else f"{node.op_type} of {node.domain}"

@@ -12,7 +12,7 @@ from zlib import crc32
 from qrun.declare.frozen import declared
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
-from qrun.ir.schema import FORMER, MS, OWN, Formal, Schema, schema
+from qrun.ir.schema import MS, OWN, Formal, Schema, home, schema
 from qrun.ir.types import DTYPES
 from qrun.ops._context import (
     Context,
@@ -301,7 +301,7 @@ contrib_op = partial(op, since=1, domain=MS)
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
     """The declaration that covers this operator version, or None."""
     best = None
-    name = FORMER.get(domain, domain), op_type
+    name = home(domain, op_type), op_type
     for definition in (INTERNAL if domain == OWN else REGISTRY).get(name, ()):
         if definition.since <= version:
             best = definition

@@ -17,7 +17,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Node
-from qrun.ir.schema import FORMER, MS, QONNX
+from qrun.ir.schema import MS, QONNX, home
 from qrun.ops._op import REGISTRY, OpDef, find
 from qrun.ops._promises import Granularity, Real
 
@@ -163,7 +163,7 @@ def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[i
     Operators of QONNX, whose tensors are floats, are given as Sum of all their inputs, for its shape. None for an
     operator that is not quantized, or that ONNX defines. inputs: how many inputs the node has.
     """
-    if FORMER.get(domain, domain) == QONNX:
+    if home(domain, op_type) == QONNX:
         return ("Sum", [(place, None) for place in range(inputs)], None) if find(domain, op_type, 1) else None
     known = facts(domain, op_type)
     if known is None or known.real is None or domain != MS:

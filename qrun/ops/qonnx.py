@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import replace
 from qrun.ir.schema import QONNX
 from qrun.ops._float import broadcast
 from qrun.ops._op import Array, Context, one_of, op, refuse
 from qrun.ops.lowering.float32 import elementwise, elementwise_kernel
-from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
+from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined
+from qrun.ops.lowering.turned import preceded
 
-_BITS = "float int8 uint8 int32 int64"
+_NUMBERS = "float int8 uint8 int32 int64"
 _NAMES = ("X", "scale", "zeropt", "bitwidth")
 
 
@@ -75,7 +77,8 @@ def _int_quant(
 ) -> Array:
     """X quantized to integers of `bitwidth` bits and dequantized again; any shapes that broadcast as in numpy.
 
-    X, scale, zeropt and Y float32; bitwidth positive integers. Each step is one float32 operation:
+    X, scale and Y float32; zeropt any number, converted to float32; bitwidth positive integers. Each step is one
+    float32 operation:
 
         v = X / scale + zeropt
         v = min(max(v, low), high)      signed: -2**(bitwidth - 1) + narrow, 2**(bitwidth - 1) - 1
@@ -86,11 +89,12 @@ def _int_quant(
     HALF_UP and HALF_DOWN (ties away from 0, towards 0); exact, and zeros keep the sign of v. Signed with 1 bit,
     round(v) is 1 where v >= 0, else -1, as the page's tools have it. NaN stays NaN otherwise. Checks of
     QuantizeLinear and DequantizeLinear do not concern it. Quant is its former name; onnx.brevitas and
-    finn.custom_op.general are those of the domain.
+    finn.custom_op.general are those of the domain, and the files of 2021 have Quant and BipolarQuant without one.
 
     Raises OperatorError for shapes that do not broadcast, a bitwidth that is no positive integer and other modes.
     """
     shape, bits = broadcast(ctx, (X, scale, zeropt, bitwidth), _NAMES), _widths(bitwidth, "bitwidth")
+    zeropt = zeropt.astype(np.float32)
     with np.errstate(all="ignore"):
         v = np.array(np.broadcast_to(X / scale + zeropt, shape))
         sign = np.where(v >= 0, np.float32(1), np.float32(-1))
@@ -111,10 +115,19 @@ def _lower(site: LoweringContext) -> NativeKernel:
     way, ends = {"ROUND": "half_even"}.get(mode, mode.lower()), (low.item(), high.item())
     if attributes["signed"] and bits.item() == 1:
         way, ends = "sign", (-np.inf, np.inf)
-    return elementwise_kernel(site, f"fake_quantize_{way}", _NAMES[:3], ends)
+    wide = replace(site, inputs=tuple(x.astype(np.float32) if n == 2 else x for n, x in enumerate(site.inputs)))
+    kernel = elementwise_kernel(wide, f"fake_quantize_{way}", _NAMES[:3], ends)
+    if site.inputs[2].dtype == np.float32:
+        return kernel
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    zero = site.inputs[2]
+    cast = Stage(Elementwise(site.engine, "cast", [Operand(zero.shape, zero.dtype)]), (2,), "zero")
+    return preceded(site, kernel, (0, 1, 2), {2: cast})
 
 
-_TYPES = {"T": ("float", "X scale zeropt"), "B": (_BITS, "bitwidth")}
+_TYPES = {"T": ("float", "X scale"), "Z": (_NUMBERS, "zeropt"), "B": (_NUMBERS, "bitwidth")}
 int_quant = op("IntQuant", since=1, domain=QONNX, types=_TYPES, form="broadcast", native=_lower)(_int_quant)
 quant = op("Quant", since=1, domain=QONNX, types=_TYPES, form="broadcast", native=_lower)(_int_quant)
 
@@ -136,8 +149,8 @@ def bipolar_quant(X: Array, scale: Array, *, ctx: Context) -> Array:
     return np.where(X >= 0, scale, -scale)
 
 
-_SCALES = "X scale zeropt"
-_TRUNC_BITS = {"B1": (_BITS, "in_bitwidth"), "B2": (_BITS, "out_bitwidth")}
+_SCALES = "X scale"
+_TRUNC_BITS = {"Z": (_NUMBERS, "zeropt"), "B1": (_NUMBERS, "in_bitwidth"), "B2": (_NUMBERS, "out_bitwidth")}
 
 
 @op("Trunc", since=1, domain=QONNX, types={"T": ("float", _SCALES), **_TRUNC_BITS})
@@ -153,7 +166,8 @@ def trunc_1(
 ) -> Array:
     """Integers without their last bits; any shapes that broadcast as in numpy.
 
-    X, scale, zeropt and Y float32; bit widths positive integers. Each step is one float32 operation:
+    X, scale and Y float32; zeropt any number, converted to float32; bit widths positive integers. Each step is one
+    float32 operation:
 
         v = round to even(X / scale + zeropt) / 2**(in_bitwidth - out_bitwidth)
         Y = (round(v) - zeropt) * scale
@@ -163,6 +177,7 @@ def trunc_1(
     """
     names = ("X", "scale", "zeropt", "in_bitwidth", "out_bitwidth")
     broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_bitwidth), names)
+    zeropt = zeropt.astype(np.float32)
     lost = _widths(in_bitwidth, names[3]) - _widths(out_bitwidth, names[4])
     with np.errstate(all="ignore"):
         v = np.rint(X / scale + zeropt) / np.ldexp(np.float32(1), lost)
@@ -190,8 +205,8 @@ def trunc(
 ) -> Array:
     """Integers with a coarser scale and fewer bits; any shapes that broadcast as in numpy.
 
-    X, scales, zeropt and Y float32; bit widths positive integers, in_bitwidth not used. Each step is one float32
-    operation:
+    X, scales and Y float32; zeropt any number, converted to float32; bit widths positive integers, in_bitwidth not
+    used. Each step is one float32 operation:
 
         s = 2**(round to even(log2(out_scale / scale)))
         v = min(max(round to even(X / scale + zeropt) / s, low), high)     low, high: as in IntQuant, of out_bitwidth
@@ -202,6 +217,7 @@ def trunc(
     """
     names = ("X", "scale", "zeropt", "in_bitwidth", "out_scale", "out_bitwidth")
     shape = broadcast(ctx, (X, scale, zeropt, in_bitwidth, out_scale, out_bitwidth), names)
+    zeropt = zeropt.astype(np.float32)
     _widths(in_bitwidth, names[3])
     limits = _limits(_widths(out_bitwidth, names[5]), signed, narrow)
     with np.errstate(all="ignore"):

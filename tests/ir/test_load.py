@@ -212,6 +212,18 @@ def test_contradictory_graphs_are_refused(break_it, code: str, words: str) -> No
     assert error.exit_code in (3, 4)
 
 
+def test_a_domain_may_be_imported_twice_where_that_means_the_same() -> None:
+    """Identity of opset 20 is that of opset 19, but not that of opset 18."""
+    model = identity_chain([0, 1, 2, 3])
+    for version, taken in ((19, 20), (18, 0)):
+        del model.opset_import[:]
+        model.opset_import.extend([helper.make_opsetid("", version), helper.make_opsetid("ai.onnx", 20)])
+        if taken:
+            assert qrun.load(model).opsets[""] == taken
+        else:
+            assert refused(model).code == "QR106"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes as md
 import numpy as np
 import onnx.reference
+import onnx.version_converter
 import pytest
 from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle.granularity import granularity
@@ -178,3 +179,14 @@ def test_a_bad_scale_is_observed() -> None:
     y = kernel(21)(X, np.array(-np.inf, f32), ctx=ctx)
     assert (y == -np.inf).all()
     assert [(o.kind, o.param) for o in ctx.observations] == [("bad-scale", "x_scale")]
+
+
+def test_axis_before_opset_13_proposes_what_helps() -> None:
+    """The fix is that of scales per axis, and it works: the converted model runs."""
+    inputs = [np.ones((2, 3), np.int8), np.array([1, 2], np.float32), np.zeros(2, np.int8)]
+    model, feeds = node_model("DequantizeLinear", inputs, {"axis": 0}, opset=11, constants=[1, 2])
+    with pytest.raises(qrun.OperatorError) as caught:
+        run_qrun(model, feeds)
+    assert caught.value.fixes[0] == "convert the model to opset 13: onnx.version_converter.convert_version(model, 13)"
+    converted = onnx.version_converter.convert_version(model, 13)
+    assert run_qrun(converted, feeds)[0].tolist() == [[1, 1, 1], [2, 2, 2]]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from qrun.checking.rules._ort import PUBLISHED_IR, runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import nodes
-from qrun.checking.rules._words import listed
+from qrun.checking.rules._words import listed, several
 from qrun.ir import Model
-from qrun.ir.schema import ASSUMED, MS
+from qrun.ir.schema import ASSUMED, MS, NAMELESS, QONNX
 
 OPSETS_SINCE = 3
 """The version that brought opset_import."""
@@ -147,7 +147,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
 )
 def opset_version(model: Model) -> Iterator[Finding]:
     """The model imports a version of an operator set that does not exist,
-    or has nodes of com.microsoft or QONNX and imports none.
+    or has nodes of com.microsoft or QONNX and imports none, or nodes of QONNX without a domain.
 
     com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
     QR106, other domains that are not imported QR105.
@@ -157,7 +157,7 @@ def opset_version(model: Model) -> Iterator[Finding]:
         com.microsoft it is the other way round: onnxruntime takes version 1, as qrun does, and onnx.checker refuses the
         model. onnxruntime's quantizer writes such files where all nodes of com.microsoft are inside If, Loop or Scan.
         The tools of QONNX (qonnx.custom_op.general, formerly onnx.brevitas and finn.custom_op.general) take version 1
-        as well.
+        as well. Files that Brevitas wrote in 2021 have QONNX's Quant without a domain: no other runtime runs these.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 13]>
@@ -173,6 +173,16 @@ def opset_version(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
+    nameless = [(scope, node) for scope, node in nodes(model, [("", name) for name in NAMELESS])]
+    for scope, node in nameless[:1]:
+        yield Finding(
+            f"{node.op_type} has no domain, and is taken as QONNX's ({several(len(nameless), 'node')})",
+            **scope.at(node),
+            expected=f"domain {QONNX}",
+            got="no domain, which means ai.onnx",
+            why=f"ai.onnx has no operator {node.op_type}; Brevitas wrote such files in 2021.",
+            fix=f"set the nodes' domain to {QONNX}, and import it with version 1",
+        )
     missing = ASSUMED.keys() - model.opsets
     for scope, node in {n.domain: (s, n) for s, n in reversed([*nodes(model)]) if n.domain in missing}.values():
         yield Finding(
