@@ -96,6 +96,23 @@ def test_one_axis_against_fractions(by: str) -> None:
             np.testing.assert_allclose(got, np.array(want, f32), 1e-6, 1e-6, err_msg=message)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_results_are_as_near_as_numerics_says(mode: str) -> None:
+    """Half a unit in the last place, and the error of the float64 steps, F1 of docs/numerics.md."""
+    rng, a = np.random.default_rng(3), {"linear": None, "cubic": Fraction(-3, 4)}[mode]
+    for _ in range(30):
+        length, out = (int(n) for n in rng.integers(3, 50, 2))
+        x = (rng.normal(0, 1, length) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
+        inputs = [x, None, None, np.array([out])]
+        (got,) = run_qrun(*node_model("Resize", inputs, {"mode": mode}, opset=19, constants=[3]))
+        scale, greatest = Fraction(out, length), Fraction(float(abs(x).max()))
+        for place, result in enumerate(got):
+            at = oracle.place(place, length, out, scale, "half_pixel", (Fraction(0), Fraction(1)))
+            real = sum(w * Fraction(float(x[n])) for n, w in oracle.weights(at, length, scale, a, False, False).items())
+            half = Fraction(float(np.spacing(abs(result)))) / 2
+            assert abs(Fraction(float(result)) - real) <= half + (length + 8) * greatest / 2**49
+
+
 def test_nearest_of_every_type_and_axes() -> None:
     x = np.arange(24, dtype=np.int8).reshape(2, 3, 4)
     rows, columns = [0, 0, 1, 2, 2], [1, 3]
