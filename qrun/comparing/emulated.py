@@ -4,7 +4,7 @@ as written, or as integer operators, in either arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Unpack
@@ -13,6 +13,8 @@ import numpy as np
 
 from qrun.comparing.causes import AlternativeForm, Suspect
 from qrun.comparing.causes.pairs import PairLosses, with_saturating_pairs
+from qrun.comparing.differences import same
+from qrun.comparing.rewrites import rewritten, sum_bound
 from qrun.comparing.sides import QrunSide, Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
@@ -97,6 +99,10 @@ def _is_depthwise(node: Node, values: Values) -> bool:
     return w.shape[1] == 1 and w.shape[0] == group and bool(np.ndim(w) >= 3)
 
 
+_ARITHMETICS: tuple[tuple[bool, Arith], ...] = ((True, "ort"), (True, "exact"), (False, "ort"), (False, "exact"))
+"""Whether groups become integer operators, and in which arithmetic all is computed."""
+
+
 @frozen(slots=False)
 class NodeGroup:
     """One tensor of a group of nodes. inputs: what the group reads, by name."""
@@ -107,11 +113,33 @@ class NodeGroup:
     inputs: Values
 
     def forms(self) -> tuple[AlternativeForm, ...]:
-        """The forms that another runtime may have given it, from the simplest; none for a single node."""
+        """The forms that another runtime may have given it, from the simplest; a single node has those of rewrites."""
         if len(self.unit.group) == 1:
-            return ()
+            return tuple(self._rewritten())
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
-        return (*plain, self._form(True, "ort", True), self._form(False, "ort", True))
+        saturating = (self._form(True, "ort", True), self._form(False, "ort", True))
+        return (*plain, *saturating, *self._rewritten())
+
+    def _rewritten(self) -> Iterator[AlternativeForm]:
+        """The forms of the group as the default session of onnxruntime rewrites it; what changes nothing is none."""
+        indices = {node.index for node in self.unit.group}
+        model, texts = rewritten(self.model, indices)
+        nodes = tuple(node for node in model.nodes if node.index in indices)
+        for fused, arith in _ARITHMETICS if texts else ():
+            run = partial(self._run_rewritten, model, nodes, fused, arith)
+            bound = partial(sum_bound, nodes, self.tensor, {**model.constants, **self.inputs})
+            yield AlternativeForm("session-rewrite", "; ".join(texts), run, bound)
+
+    def _run_rewritten(self, model: Model, nodes: Sequence[Node], fused: bool, arith: Arith) -> Array | None:
+        plain = self._run(fused, arith, False)
+        try:
+            part = extract(model, nodes, self.inputs)
+            part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
+            part = optimize(part, frozenset(), "exact", "fused").model if fused else part
+            made = run_alone(part, part.nodes, self.inputs, None, arith).get(self.tensor)
+        except (QrunError, KeyError):
+            return None
+        return None if made is None or (plain is not None and same(made, plain)) else made
 
     def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
         shape = "groups as integer operators" if fused else "the graph as written"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planted import graph, groups, operators, parameters, values
+from planted import defaultsession, graph, groups, operators, parameters, values
 from planted.case import CASES, Case
 from planted.network import Network
 
-__all__ = ["CASES", "Case", "Network", "graph", "groups", "operators", "parameters", "values"]
+__all__ = ["CASES", "Case", "Network", "defaultsession", "graph", "groups", "operators", "parameters", "values"]

@@ -10,6 +10,7 @@ from qrun.checking.rules._forms import quantized
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, known, nodes, number
 from qrun.checking.rules._weights import channel_axis, dequantized
+from qrun.comparing.rewrites import axis_rewrites
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
@@ -173,6 +174,13 @@ def weight_axis(model: Model) -> Iterator[Finding]:
                 **w.scope.at(w.node, f"{w.tensor} {shape_text(shape)}, feeds {node.op_type} {node.label}"),
                 expected=f"axis={want}, that of the output channels",
                 got=f"axis {axis}{written}",
-                why=f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum.",
+                why=_why_other_axis(scope, node),
                 fix=f"write axis={want}, or quantize along it",
             )
+
+
+def _why_other_axis(scope: Scope, node: Node) -> str:
+    why = f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum."
+    if not any(node.outputs[0] in found.nodes for found in axis_rewrites(scope.model)):
+        return why
+    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as those of the output channels: it is wrong."

@@ -29,11 +29,15 @@ _FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError
 
 @frozen
 class AlternativeForm:
-    """Another way to run a group of nodes: which cause it would be, in words, and how to run it."""
+    """Another way to run a group of nodes: which cause it would be, in words, and how to run it.
+
+    bound: how far float32 sums in another order may be from what it gives, for each element; None if there are none.
+    """
 
     cause: str
     text: str
     run: Callable[[], Array | None]
+    bound: Callable[[], Array | None] | None = None
 
 
 @frozen(slots=False)

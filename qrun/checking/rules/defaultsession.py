@@ -1,0 +1,339 @@
+"""What the default session of onnxruntime makes of DequantizeLinear and QuantizeLinear: where it computes something
+else than the model says, and where it does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, ints, scopes
+from qrun.comparing.rewrites import (
+    Rewrite,
+    StoredParameters,
+    bias_rewrites,
+    int32_rewrites,
+    misread_axes,
+    moved_int32,
+    pair_rewrites,
+    parameters,
+    weight_only_rewrites,
+)
+from qrun.ir import Model, Node
+from qrun.ir.types import shape_text
+
+_PLAIN = 'or let onnxruntime leave them: options.add_session_config_entry("session.disable_quant_qdq", "1")'
+_SPEC = "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html"
+
+
+def _rewrites(model: Model, kind: Callable[[Model], Iterator[Rewrite]]) -> Iterator[tuple[Scope, Rewrite]]:
+    return ((scope, found) for scope in scopes(model) for found in kind(scope.model))
+
+
+@rule(
+    "QR608",
+    "warning",
+    spec=_SPEC,
+    fix=f"store the bias as int32 codes of x_scale * w_scale with a DequantizeLinear, {_PLAIN}",
+    applies=("Conv", "ConvTranspose", "Gemm"),
+)
+def float_bias(model: Model) -> Iterator[Finding]:
+    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats.
+
+    Why is this bad?
+        The default session of onnxruntime turns such a bias into int32 codes of x_scale * w_scale, which rounds it.
+        Where the weights of a channel are next to 0, so is the product of the scales: the codes leave int32, and the
+        channel gets another bias. Seen with onnxruntime 1.22 to 1.32 on x86; 1.20 leaves the bias as it is.
+
+    Bad
+        main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0}, float[1] b = {0.3}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear(w, ws, wz)
+            c = Conv(xf, wf, b)
+            y = QuantizeLinear(c, xs, xz)
+        }
+
+    Good
+        main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0},
+         int32[1] b = {1}, float bs = {0.25}, int32 bz = {0}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear(w, ws, wz)
+            bf = DequantizeLinear(b, bs, bz)
+            c = Conv(xf, wf, bf)
+            y = QuantizeLinear(c, xs, xz)
+        }
+    """
+    for scope, found in _rewrites(model, bias_rewrites):
+        node = found.node
+        if len(node.inputs) < 3 or found.tensor != node.inputs[2] or node.inputs[1] in scope.model.constants:
+            continue  # of weights in float, QR601 tells
+        larger = "use a larger scale for the weights of that channel, " + _PLAIN
+        yield Finding(
+            f"the default session of onnxruntime {found.text}",
+            **scope.at(node, f"{found.tensor} (input 2, B)"),
+            expected="a bias that DequantizeLinear makes of int32 codes, scale x_scale * w_scale",
+            got="float32, stored",
+            why="seen with onnxruntime 1.22 to 1.32; 1.20 leaves the bias as it is.",
+            fix=larger if "overflow" in found.text else "",
+            cause="" if "overflow" in found.text else "QR608",
+        )
+
+
+@rule("QR609", "error", spec=_SPEC, fix=f"write another form, {_PLAIN}", replaces=("QR317", "QR601"))
+def default_session_fails(model: Model) -> Iterator[Finding]:
+    """The default session of onnxruntime rewrites the nodes to others that it refuses, or that fail in each run.
+
+    These are: weights of Conv with one scale per slice of another axis than that of the output channels, of another
+    size, or of MatMul behind DequantizeLinear and not before QuantizeLinear; int32 codes with a zero point, dequantized
+    before Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool; output_dtype int8 beside a zero point; AveragePool
+    with dilations; and one scale per slice of an axis around Conv, Sigmoid, LeakyRelu, AveragePool, GlobalAveragePool
+    or Where.
+
+    Why is this bad?
+        The specification allows the model, and onnxruntime runs it as written with its optimizations off. As its users
+        run it, it does not start, or fails with the first input. Seen with onnxruntime 1.20 to 1.32 on x86.
+
+    Bad
+        main (uint8[1,2,2,2] x) => (uint8[1,3,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[3,2,1,1] w = {1, 2, 3, 4, 5, 6}, float[2] ws = {0.5, 0.25},
+         int8[2] wz = {0, 0}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear<axis = 1>(w, ws, wz)
+            c = Conv(xf, wf)
+            y = QuantizeLinear(c, xs, xz)
+        }
+
+    Good
+        main (uint8[1,2,2,2] x) => (uint8[1,3,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[3,2,1,1] w = {1, 2, 3, 4, 5, 6}, float[3] ws = {0.5, 0.25, 0.5},
+         int8[3] wz = {0, 0, 0}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear<axis = 0>(w, ws, wz)
+            c = Conv(xf, wf)
+            y = QuantizeLinear(c, xs, xz)
+        }
+    """
+    for scope in scopes(model):
+        for judge in (_other_axes, _moved_codes, _int8_outputs, _dilated_pools, _sliced_activations):
+            yield from judge(scope)
+
+
+def _fails(scope: Scope, node: Node, tensor: str, got: str, expected: str, fix: str, *, runs: bool) -> Finding:
+    how = "fails in each run of it" if runs else "does not start"
+    return Finding(
+        f"the default session of onnxruntime {how}: {got}",
+        **scope.at(node, tensor),
+        expected=expected,
+        got=got,
+        why="seen with onnxruntime 1.20 to 1.32; with optimizations off it runs the model.",
+        fix=f"{fix}, {_PLAIN}",
+    )
+
+
+def _other_axes(scope: Scope) -> Iterator[Finding]:
+    for node, w, axis, size in misread_axes(scope.model):
+        if w.scale.size == size and (node.op_type != "MatMul" or len(scope.shape(w.node.inputs[0]) or ()) == 2):
+            continue  # it runs, and computes something else: QR317
+        codes = w.node.inputs[0]
+        got = f"{w.scale.size} scales along axis {axis} of its weights {codes} {shape_text(scope.shape(codes) or ())}"
+        expected = f"one scale, or one for each of {size} output channels"
+        named = f"{node.op_type} {node.label} with {got}"
+        yield _fails(scope, w.node, codes, named, expected, "quantize along the output channels", runs=True)
+
+
+def _moved_codes(scope: Scope) -> Iterator[Finding]:
+    for p, mover in moved_int32(scope.model):
+        if p.zero is not None and scope.dtype(p.node.inputs[0]) == np.int32:
+            got = f"{mover.op_type} of int32 codes {p.node.inputs[0]} that {p.node.label} dequantized with a zero point"
+            fix = f"put {mover.op_type} before {p.node.label}"
+            yield _fails(scope, mover, p.node.outputs[0], got, "int32 codes that are moved first", fix, runs=False)
+
+
+def _int8_outputs(scope: Scope) -> Iterator[Finding]:
+    for node in scope.model.nodes:
+        p = parameters(scope.model, node, "QuantizeLinear") if node.attributes.get("output_dtype") else None
+        readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None else ()
+        dequantized = len(readers) == 1 and readers[0].op_type == "DequantizeLinear"
+        if p is not None and p.is_scalar and p.zero is not None and p.zero.dtype == np.int8 and dequantized:
+            got = "QuantizeLinear with output_dtype int8 and a zero point"
+            yield _fails(scope, node, node.outputs[0], got, "one of the two", "remove output_dtype", runs=False)
+
+
+def _dilated_pools(scope: Scope) -> Iterator[Finding]:
+    for node, _, _ in _groups(scope, ("AveragePool",)):
+        dilations = ints(node, "dilations")
+        if dilations:
+            got = f"AveragePool with dilations {list(dilations)} between DequantizeLinear and QuantizeLinear"
+            fix = "keep its tensors in float" if any(d != 1 for d in dilations) else "remove dilations"
+            yield _fails(scope, node, node.outputs[0], got, "AveragePool without dilations", fix, runs=False)
+
+
+_ONE_SCALE = {"Conv": True, "GlobalAveragePool": True} | dict.fromkeys(
+    ("Sigmoid", "LeakyRelu", "AveragePool", "Where"), False
+)
+"""Operators whose integer form has one scale for each tensor, and whether it starts and fails when it runs."""
+
+
+def _sliced_activations(scope: Scope) -> Iterator[Finding]:
+    for node, before, after in _groups(scope, tuple(_ONE_SCALE)):
+        sides = [before[:1] if node.op_type == "Conv" else before, [after]]
+        sliced = next((p for side in sides for p in side if not p.is_scalar), None)
+        if sliced is not None:
+            made = sliced.node.outputs[0]
+            got = f"{node.op_type} with one scale per slice of {made}, {sliced.scale.size} in all"
+            yield _fails(scope, node, made, got, "one scale", "use one scale", runs=_ONE_SCALE[node.op_type])
+
+
+def _groups(
+    scope: Scope, operators: tuple[str, ...]
+) -> Iterator[tuple[Node, list[StoredParameters], StoredParameters]]:
+    """Each such operator between DequantizeLinear and QuantizeLinear of 8-bit tensors, with these."""
+    model = scope.model
+    for node in model.nodes:
+        if node.op_type not in operators or node.domain or not node.outputs:
+            continue
+        readers = model.consumers.get(node.outputs[0], ())
+        after = parameters(model, readers[0], "QuantizeLinear") if len(readers) == 1 else None
+        names = node.inputs[1:] if node.op_type == "Where" else node.inputs[:2]
+        before = [p for p in (parameters(model, model.producers.get(name)) for name in names) if p is not None]
+        named = any(value.name == node.outputs[0] for value in model.outputs)
+        if after is not None and len(before) == len(names) and not named and _is_small(scope, before, after):
+            yield node, before, after
+
+
+def _is_small(scope: Scope, before: list[StoredParameters], after: StoredParameters) -> bool:
+    types = [scope.dtype(name) for name in (*(p.node.inputs[0] for p in before), *after.node.outputs)]
+    return all(dtype in (np.int8, np.uint8) for dtype in types)
+
+
+@rule(
+    "QR610",
+    "warning",
+    spec=_SPEC,
+    fix='options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") keeps them in float',
+    applies=("MatMul", "Gemm"),
+)
+def rounded_activations(model: Model) -> Iterator[Finding]:
+    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized itself.
+
+    Why is this bad?
+        The default session of onnxruntime makes MatMulNBits of the two nodes, with accuracy_level 4: it rounds the
+        float tensor to int8 in blocks, which the model does not say. Seen with onnxruntime 1.20 to 1.32 for blocks of 2
+        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm.
+
+    Bad
+        main (float[1,2] x) => (float[1,2] y)
+        <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}>
+        {
+            wf = DequantizeLinear(w, s)
+            y = MatMul(x, wf)
+        }
+
+    Good
+        main (uint8[1,2] x) => (float[1,2] y)
+        <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}, float xs = {0.25}, uint8 xz = {128}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear(w, s)
+            y = MatMul(xf, wf)
+        }
+    """
+    for scope, found in _rewrites(model, weight_only_rewrites):
+        yield Finding(
+            f"the default session of onnxruntime {found.text}",
+            **scope.at(found.node, f"{found.tensor} (input 0)"),
+            expected="activations that stay float",
+            got="accuracy_level 4",
+            why="seen with onnxruntime 1.31 and 1.32; earlier ones do so for blocks of 4 bits before MatMul only.",
+            cause="QR610",
+        )
+
+
+@rule(
+    "QR611",
+    "warning",
+    spec=_SPEC,
+    fix="remove one of the pairs, or give both the same scale and zero point",
+    applies=("QuantizeLinear",),
+)
+def merged_pairs(model: Model) -> Iterator[Finding]:
+    """A pair of QuantizeLinear and DequantizeLinear is followed at once by another, with another scale or zero point.
+
+    Why is this bad?
+        The model rounds twice. The default session of onnxruntime rounds once: it makes one pair of both, with the
+        range that they share. Seen with onnxruntime 1.20 to 1.32.
+
+    Bad
+        main (float[4] x) => (float[4] y)
+        <float s = {0.03}, uint8 z = {128}, float t = {0.05}>
+        {
+            a = QuantizeLinear(x, s, z)
+            b = DequantizeLinear(a, s, z)
+            c = QuantizeLinear(b, t, z)
+            y = DequantizeLinear(c, t, z)
+        }
+
+    Good
+        main (float[4] x) => (float[4] y)
+        <uint8 z = {128}, float t = {0.05}>
+        {
+            c = QuantizeLinear(x, t, z)
+            y = DequantizeLinear(c, t, z)
+        }
+    """
+    for scope, found in _rewrites(model, pair_rewrites):
+        yield Finding(
+            f"the default session of onnxruntime {found.text}",
+            **scope.at(found.node, f"{found.tensor} (output 0)"),
+            expected="one pair, or two with the same scale and zero point",
+            got="two pairs with unlike scales or zero points",
+            why="seen with onnxruntime 1.20 to 1.32.",
+        )
+
+
+@rule(
+    "QR612",
+    "warning",
+    spec=_SPEC,
+    fix=f"give DequantizeLinear no such reader: move the codes first, {_PLAIN}",
+    applies=("DequantizeLinear",),
+)
+def moved_codes(model: Model) -> Iterator[Finding]:
+    """int32 codes without a zero point are dequantized before an operator that only moves elements.
+
+    Why is this bad?
+        The default session of onnxruntime repeats the pair behind Reshape, Transpose, Squeeze, Unsqueeze, Slice and
+        MaxPool, and QuantizeLinear without a zero point makes uint8: codes below 0 become 0, and those above 255 become
+        255. With a zero point, the session does not start (QR609). Seen with onnxruntime 1.20 to 1.32.
+
+    Bad
+        main (int32[2,2] b) => (float[4] y)
+        <float s = {0.01}, int64[1] shape = {4}>
+        {
+            f = DequantizeLinear(b, s)
+            y = Reshape(f, shape)
+        }
+
+    Good
+        main (int32[2,2] b) => (float[4] y)
+        <float s = {0.01}, int64[1] shape = {4}>
+        {
+            c = Reshape(b, shape)
+            y = DequantizeLinear(c, s)
+        }
+    """
+    for scope, found in _rewrites(model, int32_rewrites):
+        yield Finding(
+            f"the default session of onnxruntime {found.text}",
+            **scope.at(found.node, f"{found.tensor} (output 0)"),
+            expected=f"int32 codes that {found.node.op_type} moves, and a DequantizeLinear behind it",
+            got=f"DequantizeLinear before {found.node.op_type}",
+            why="seen with onnxruntime 1.20 to 1.32.",
+        )

@@ -1,0 +1,498 @@
+"""What the default session of onnxruntime makes of a model with DequantizeLinear and QuantizeLinear where that changes
+its results: the same model, rewritten. Measured with onnxruntime 1.20.1, 1.22.1, 1.24.4, 1.31.1 and 1.32.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Model, Node
+from qrun.ir.schema import MS
+from qrun.ops._quantize import limits
+
+_CODES = ("int8", "uint8", "int4", "uint4", "int2", "uint2")
+_BLOCK = 32
+"""Elements of a row that share a scale in the MatMulNBits that stands for weights without blocks."""
+_SMALLEST = 16
+_INT_MIN = -(2**31)
+_SUMS = {"Conv": 0, "ConvTranspose": 1, "Gemm": None}
+"""Operators whose float bias becomes int32, and the axis of their output channels in the weights."""
+
+
+@frozen
+class Rewrite:
+    """One place that onnxruntime rewrites.
+
+    node:      the operator, or the DequantizeLinear, that it is about.
+    tensor:    the tensor whose meaning changes.
+    text:      what onnxruntime does, as a clause.
+    nodes:     what stands in the place of nodes, by the first tensor that each makes.
+    constants: stored tensors that the rewritten model has beside its own.
+    """
+
+    node: Node
+    tensor: str
+    text: str
+    nodes: Mapping[str, tuple[Node, ...]]
+    constants: Mapping[str, Array]
+
+    def apply(self, model: Model) -> Model:
+        """The rewritten model, whose nodes have the indices of those in whose place they stand."""
+        made = (
+            replace(new, index=node.index)
+            for node in model.nodes
+            for new in self.nodes.get(next(iter(node.outputs), ""), (node,))
+        )
+        return replace(model, nodes=tuple(made), constants={**model.constants, **self.constants})
+
+
+@frozen
+class StoredParameters:
+    """A DequantizeLinear or QuantizeLinear with stored parameters."""
+
+    node: Node
+    scale: Array
+    zero: Array | None
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.scale.size == 1
+
+    def same(self, other: StoredParameters) -> bool:
+        zero, others = (np.zeros(1) if p.zero is None else p.zero for p in (self, other))
+        return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(zero.ravel(), others.ravel())
+
+
+def parameters(model: Model, node: Node | None, op_type: str = "DequantizeLinear") -> StoredParameters | None:
+    """None if this is no such node, or its scale or zero point is not stored."""
+    if node is None or node.op_type != op_type or node.domain not in ("", MS) or len(node.inputs) < 2:
+        return None
+    stored = {name: model.constants.get(name) for name in node.inputs[1:3] if name}
+    if any(array is None or not array.size for array in stored.values()) or node.inputs[1] not in stored:
+        return None
+    arrays = [stored.get(name) for name in (*node.inputs[1:3], "")]
+    return (
+        None if arrays[0] is None or arrays[0].dtype.kind not in "fV" else StoredParameters(node, arrays[0], arrays[1])
+    )
+
+
+def bias_rewrites(model: Model) -> Iterator[Rewrite]:
+    """A stored float bias becomes int32 codes of x_scale * w_scale, and stored float weights become int8."""
+    for node in model.nodes:
+        if node.op_type not in _SUMS or node.domain or len(node.inputs) < 2 or not _is_requantized(model, node):
+            continue
+        x = parameters(model, model.producers.get(node.inputs[0]))
+        if x is None or not x.is_scalar:
+            continue
+        w_scale, parts = _weights(model, node)
+        bias = model.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        if w_scale is not None and bias is not None and bias.dtype == np.float32 and bias.ndim == 1:
+            parts = [*parts, _coded_bias(node, bias, x.scale, w_scale)]
+        if parts:
+            joined = _joined(node, parts)
+            yield _with_wrapping_sums(model, node, joined) or joined
+
+
+_Part = tuple[str, str, int, Node, Mapping[str, Array]]
+"""The tensor, the clause, the place of the input, what makes it now, and the constants."""
+
+
+def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
+    """The scale of the weights, and what they become if they are stored as floats."""
+    name = node.inputs[1]
+    stored, made = model.constants.get(name), parameters(model, model.producers.get(name))
+    if made is not None:
+        axis = made.node.attributes.get("axis", 1)
+        of_channels = made.is_scalar or axis == _channel_axis(node)
+        return (made.scale if of_channels and not made.node.attributes.get("block_size") else None), []
+    if stored is None or stored.dtype != np.float32 or stored.ndim < 2 or not np.any(stored):
+        return None, []
+    least, most = (np.float32(limit(stored.ravel(), initial=0)) for limit in (np.min, np.max))
+    scale = np.float32((most - least) / np.float32(255))
+    zero = np.rint(np.float32(-128) - least / scale)
+    codes = np.clip(np.rint(stored / scale) + zero, -128, 127).astype(np.int8)
+    text = f"turns the float weights {name} into int8 codes with one scale, {float(scale):.6g}"
+    return np.asarray(scale), [(name, text, 1, *_stored(node, name, codes, np.asarray(scale), zero.astype(np.int8)))]
+
+
+def _channel_axis(node: Node) -> int:
+    if node.op_type != "Gemm":
+        return _SUMS[node.op_type] or 0
+    return 0 if node.attributes.get("transB") else 1
+
+
+def _coded_bias(node: Node, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
+    name = node.inputs[2]
+    codes, scale = bias_codes(bias, x_scale, w_scale)
+    text = f"turns the float bias {name} into int32 codes of x_scale * w_scale"
+    beyond = codes == _INT_MIN
+    if beyond.any():
+        channel = int(np.argmax(beyond))
+        wanted = float(bias[channel]) / float(np.broadcast_to(scale, bias.shape)[channel])
+        text += f", which overflow: {wanted:.6g} in channel {channel} becomes {_INT_MIN}"
+    return name, text, 2, *_stored(node, name, codes, scale)
+
+
+def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Array]:
+    """The int32 codes that onnxruntime makes of a bias, and their scale. Overflow becomes the least number, as the
+    conversion of x86 has it."""
+    scale = (x_scale.astype(np.float32).ravel()[0] * w_scale.astype(np.float32)).reshape(w_scale.shape)
+    with np.errstate(all="ignore"):
+        steps = np.rint(bias / scale.ravel()).astype(np.float64)
+    fits = np.abs(steps) < 2**31
+    return np.where(fits, steps, _INT_MIN).astype(np.int64).astype(np.int32), np.asarray(scale, np.float32)
+
+
+def _stored(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, Array]]:
+    """A DequantizeLinear of stored codes, a scale and a zero point, which makes this tensor."""
+    start = f"{node.label}/{name}"
+    names = tuple(f"{start}/{part}" for part, _ in zip(("codes", "scale", "zero point"), arrays, strict=False))
+    outputs = (f"{start}/dequantized",)
+    made = Node(node.index, f"{start}/dequantize", "", "DequantizeLinear", 13, names, outputs, {"axis": 0})
+    return made, dict(zip(names, map(np.asarray, arrays), strict=True))
+
+
+def _joined(node: Node, parts: list[_Part]) -> Rewrite:
+    inputs = list(node.inputs)
+    constants: dict[str, Array] = {}
+    for _, _, place, made, stored in parts:
+        inputs[place] = made.outputs[0]
+        constants |= stored
+    changed = replace(node, inputs=tuple(inputs))
+    tensor, text = parts[-1][0], "; ".join(part[1] for part in parts)
+    return Rewrite(node, tensor, text, {node.outputs[0]: (*(part[3] for part in parts), changed)}, constants)
+
+
+def _with_wrapping_sums(model: Model, node: Node, joined: Rewrite) -> Rewrite | None:
+    """The rewrite with the integer operator, whose sums wrap around; None if no code of the bias makes them do so."""
+    last = _reader(model, node)
+    codes = [array for array in joined.constants.values() if array.dtype == np.int32]
+    plain = all(node.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    x, w = (model.producers.get(name) for name in node.inputs[:2])
+    if not codes or not np.any(codes[0] == _INT_MIN) or not plain or x is None or w is None or last is None:
+        return None
+    if last.op_type != "QuantizeLinear" or not all(len(n.inputs) == 3 for n in (x, w, last)):
+        return None
+    bias = next(name for name, array in joined.constants.items() if array is codes[0])
+    if node.op_type == "Conv":
+        inputs: tuple[str, ...] = (*x.inputs, *w.inputs, *last.inputs[1:], bias)
+        made = replace(node, op_type="QLinearConv", version=10, inputs=inputs, outputs=last.outputs)
+    elif node.op_type == "Gemm":
+        inputs = (*x.inputs, *w.inputs, bias, *last.inputs[1:])
+        kept = {key: value for key, value in node.attributes.items() if key in ("transA", "transB")}
+        made = Node(node.index, node.label, MS, "QGemm", 1, inputs, last.outputs, kept)
+    else:
+        return None
+    return replace(joined, nodes={node.outputs[0]: (), last.outputs[0]: (made,)})
+
+
+def _is_requantized(model: Model, node: Node) -> bool:
+    """Is QuantizeLinear the only node that reads the result, or that of the only one, which is Relu or Clip?"""
+    readers: Sequence[Node] = model.consumers.get(node.outputs[0], ())
+    if len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
+        readers = model.consumers.get(readers[0].outputs[0], ())
+    return len(readers) == 1 and readers[0].op_type == "QuantizeLinear"
+
+
+def _reader(model: Model, node: Node) -> Node | None:
+    """The only node that reads a node's result, if nobody else does."""
+    readers = model.consumers.get(node.outputs[0], ())
+    read = len(readers) == 1 and all(value.name != node.outputs[0] for value in model.outputs)
+    return readers[0] if read else None
+
+
+def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, int]]:
+    """Operators whose weights have one scale per slice of an axis, which onnxruntime takes for scales of the output
+    channels: the operator, the weights' parameters, their axis, and the number of channels."""
+    for node in model.nodes:
+        if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain or len(node.inputs) < 2:
+            continue
+        x, w = (model.producers.get(name) for name in node.inputs[:2])
+        found = parameters(model, w)
+        codes = None if found is None else model.constants.get(found.node.inputs[0])
+        if found is None or codes is None or found.is_scalar or found.scale.ndim != 1 or x is None:
+            continue
+        axis, due = found.node.attributes.get("axis", 1), _due(node, codes.ndim)
+        small = codes.dtype.name in ("int8", "uint8") and codes.ndim > 1 and x.op_type == "DequantizeLinear"
+        if not small or not isinstance(axis, int) or found.scale.size != codes.shape[axis % codes.ndim]:
+            continue
+        if _takes_axis(
+            node, _is_quantized(model, node), axis % codes.ndim == due, codes, found.scale.size == codes.shape[due]
+        ):
+            yield node, found, axis % codes.ndim, codes.shape[due]
+
+
+def _due(node: Node, ndim: int) -> int:
+    """The axis of the weights that has the output channels."""
+    return {"Conv": 0, "MatMul": ndim - 1}.get(node.op_type, 0 if node.attributes.get("transB") else 1)
+
+
+def _takes_axis(node: Node, requantized: bool, right: bool, codes: Array, fits: bool) -> bool:
+    """Does onnxruntime 1.32 make an integer operator of such weights?
+
+    Gemm with another number of scales stays float, as MatMul does before QuantizeLinear; MatMulIntegerToFloat has
+    scales for the columns of matrices only.
+    """
+    if node.op_type == "MatMul":
+        return not requantized and (codes.ndim > 2 or not right)
+    return not right and (requantized if node.op_type == "Conv" else fits)
+
+
+def axis_rewrites(model: Model) -> Iterator[Rewrite]:
+    """Scales of weights along another axis are read as those of the output channels."""
+    for node, w, axis, channels in misread_axes(model):
+        codes = w.node.inputs[0]
+        if w.scale.size != channels or (node.op_type == "MatMul" and model.constants[codes].ndim > 2):
+            continue
+        due = _due(node, model.constants[codes].ndim)
+        named = f"{w.node.outputs[0]}/axis {due}"
+        turned = replace(w.node, outputs=(named,), attributes={**w.node.attributes, "axis": due})
+        nodes: tuple[Node, ...] = (turned, replace(node, inputs=(node.inputs[0], named, *node.inputs[2:])))
+        if not _is_quantized(model, node):
+            nodes = (_float_product(node, model.producers[node.inputs[0]], w.node),)
+        text = f"reads the scales of {codes} along axis {axis} as those of axis {due}"
+        yield Rewrite(w.node, codes, text, {node.outputs[0]: nodes}, {})
+
+
+def _is_quantized(model: Model, node: Node) -> bool:
+    reader = _reader(model, node)
+    return reader is not None and reader.op_type == "QuantizeLinear"
+
+
+def _float_product(node: Node, x: Node, w: Node) -> Node:
+    """The operator of com.microsoft that multiplies codes and gives floats."""
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = ((*n.inputs, "", "")[:3] for n in (x, w))
+    if node.op_type == "MatMul":
+        inputs: tuple[str, ...] = (a, b, a_scale, b_scale, a_zero, b_zero)
+        return replace(node, domain=MS, op_type="MatMulIntegerToFloat", version=1, inputs=inputs, attributes={})
+    inputs = (a, a_scale, a_zero, b, b_scale, b_zero)
+    kept = {key: value for key, value in node.attributes.items() if key in ("alpha", "transA", "transB")}
+    return replace(node, domain=MS, op_type="QGemm", version=1, inputs=inputs, attributes=kept)
+
+
+def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
+    """A float tensor times stored weights of 8 bits or fewer becomes MatMulNBits, which rounds the tensor to int8."""
+    for node in model.nodes:
+        w = parameters(model, model.producers.get(node.inputs[1])) if _multiplies(node) else None
+        codes = model.constants.get(w.node.inputs[0]) if w is not None else None
+        x = model.producers.get(node.inputs[0]) if w is not None else None
+        if w is None or codes is None or codes.ndim != 2 or codes.dtype.name not in _CODES:
+            continue
+        if (x is not None and x.op_type == "DequantizeLinear") or w.scale.dtype.name not in ("float32", "float16"):
+            continue
+        if _reader(model, w.node) is None or node.inputs[0] in model.constants:
+            continue
+        block = _block(w, codes)
+        if block is not None:
+            yield _in_blocks(node, w, codes, block)
+
+
+def _multiplies(node: Node) -> bool:
+    """Is it a product without factors or transposed operands?"""
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    at_once = all(node.attributes.get(name, value) == value for name, value in plain.items())
+    return node.op_type in ("MatMul", "Gemm") and not node.domain and len(node.inputs) > 1 and at_once
+
+
+def _block(w: StoredParameters, codes: Array) -> int | None:
+    """Elements of a column that share a scale; None where onnxruntime makes no MatMulNBits of the weights."""
+    axis, block = w.node.attributes.get("axis", 1), w.node.attributes.get("block_size", 0)
+    if not isinstance(axis, int) or not isinstance(block, int):
+        return None
+    if block:
+        power = block >= _SMALLEST and block & (block - 1) == 0
+        return block if power and axis % 2 == 0 and w.scale.ndim == 2 else None
+    return _BLOCK if w.is_scalar or (w.scale.ndim == 1 and axis % 2 == 1) else None
+
+
+def _in_blocks(node: Node, w: StoredParameters, codes: Array, block: int) -> Rewrite:
+    """MatMulNBits with accuracy_level 4, whose B has a row for each column of the weights."""
+    depth, columns = codes.shape
+    count = -(-depth // block)
+    low, high = limits(codes.dtype)
+    bits = int(high - low).bit_length()
+    zero = np.zeros((), np.int64) if w.zero is None else w.zero.astype(np.int64)
+    scales, zeros = (_per_block(each, count, columns) for each in (w.scale, zero - int(low)))
+    full = np.full((columns, count * block), -int(low), np.int64)
+    full[:, :depth] = codes.T.astype(np.int64) - int(low)
+    arrays = (_packed(full, bits).reshape(columns, count, -1), scales.ravel(), _packed(zeros, bits).ravel())
+    names = tuple(f"{node.label}/{part}" for part in ("B", "scales", "zero_points"))
+    inputs = (node.inputs[0], *names, *(("", node.inputs[2]) if len(node.inputs) > 2 else ()))
+    attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block, "accuracy_level": 4}
+    made = replace(node, domain=MS, op_type="MatMulNBits", version=1, inputs=inputs, attributes=attributes)
+    text = (
+        f"makes MatMulNBits with accuracy_level 4 of {w.node.label} and {node.label}, which rounds blocks of {block} "
+        f"elements of {node.inputs[0]} to int8"
+    )
+    constants = dict(zip(names, arrays, strict=True))
+    return Rewrite(node, node.inputs[0], text, {node.outputs[0]: (made,)}, constants)
+
+
+def _per_block(values: Array, count: int, columns: int) -> Array:
+    """A scale, or one for each column or block of a column, as [columns, blocks]."""
+    if values.size == 1:
+        return np.full((columns, count), values.reshape(()))
+    return np.ascontiguousarray(np.broadcast_to(values.reshape(-1, columns).T, (columns, count)))
+
+
+def _packed(codes: Array, bits: int) -> Array:
+    """Codes of some bits in bytes along the last axis, the first in the lowest bits."""
+    each = 8 // bits
+    padded = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % each)])
+    parts = padded.reshape(*padded.shape[:-1], -1, each) << (np.arange(each) * bits)
+    return np.asarray(parts.sum(-1), np.uint8)
+
+
+@frozen
+class TwoPairs:
+    """Two pairs of QuantizeLinear and DequantizeLinear behind each other, which become one."""
+
+    first: StoredParameters
+    second: StoredParameters
+    inner: tuple[Node, Node]
+    last: tuple[Node, ...]
+
+    def merged(self) -> tuple[Array, Array]:
+        """The scale and zero point of the range that both have."""
+        assert self.first.zero is not None
+        assert self.second.zero is not None
+        kind = self.first.zero.dtype
+        low, high = (np.float32(limit) for limit in limits(kind))
+        pairs = [
+            (np.float32(p.scale.item()), np.float32(p.zero.item()))
+            for p in (self.first, self.second)
+            if p.zero is not None
+        ]
+        least = max((low - zero) * scale for scale, zero in pairs)
+        most = min((high - zero) * scale for scale, zero in pairs)
+        scale = np.float32((most - least) / (high - low))
+        zero = np.clip(np.rint(low - least / scale), low, high) if scale > 0 else low
+        return np.asarray(scale), np.asarray(zero).astype(kind)
+
+
+def merged_pairs(model: Model) -> Iterator[TwoPairs]:
+    for node in model.nodes:
+        first = parameters(model, node, "QuantizeLinear")
+        inner = _reader(model, node) if first is not None else None
+        before = parameters(model, inner)
+        outer = _reader(model, inner) if inner is not None and before is not None else None
+        second = parameters(model, outer, "QuantizeLinear")
+        if first is None or before is None or second is None or inner is None or outer is None:
+            continue
+        last = tuple(model.consumers.get(outer.outputs[0], ()))
+        ends = [parameters(model, reader) for reader in last]
+        named = any(value.name == outer.outputs[0] for value in model.outputs)
+        if not ends or named or not all(end is not None and end.same(second) for end in ends):
+            continue
+        plain = all(p.is_scalar and p.zero is not None for p in (first, second))
+        if plain and first.same(before) and not first.same(second) and _one_type(first, second):
+            yield TwoPairs(first, second, (inner, outer), last)
+
+
+def _one_type(first: StoredParameters, second: StoredParameters) -> bool:
+    return first.zero is not None and second.zero is not None and first.zero.dtype == second.zero.dtype
+
+
+def pair_rewrites(model: Model) -> Iterator[Rewrite]:
+    """Two pairs of QuantizeLinear and DequantizeLinear behind each other become one, with the range that both have."""
+    for pairs in merged_pairs(model):
+        scale, zero = pairs.merged()
+        head = pairs.first.node
+        names = f"{head.label}/merged scale", f"{head.label}/merged zero point"
+        nodes: dict[str, tuple[Node, ...]] = {n.outputs[0]: () for n in pairs.inner}
+        nodes[head.outputs[0]] = (replace(head, inputs=(head.inputs[0], *names)),)
+        for end in pairs.last:
+            nodes[end.outputs[0]] = (replace(end, inputs=(head.outputs[0], *names)),)
+        text = (
+            f"merges {head.label} and {pairs.inner[1].label} to one pair, with scale {scale.item():.6g} and "
+            f"zero point {zero.item()}, and drops the rounding of the other"
+        )
+        yield Rewrite(head, head.outputs[0], text, nodes, dict(zip(names, (scale, zero), strict=True)))
+
+
+MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool")
+"""Operators behind which onnxruntime repeats the DequantizeLinear before them, with a QuantizeLinear."""
+
+
+def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
+    """Each DequantizeLinear of int32 codes with one scale, and an operator that only moves what it makes."""
+    for node in model.nodes:
+        p = parameters(model, node)
+        codes = node.inputs[0] if p is not None else ""
+        stored = model.constants.get(codes)
+        if p is None or not p.is_scalar or (stored is not None and stored.dtype != np.int32):
+            continue
+        for reader in model.consumers.get(node.outputs[0], ()):
+            folded = stored is not None and reader.op_type != "Transpose"
+            if reader.op_type in MOVES and not folded and reader.inputs[0] == node.outputs[0]:
+                yield p, reader
+
+
+def int32_rewrites(model: Model) -> Iterator[Rewrite]:
+    """Behind an operator that moves dequantized int32 codes without a zero point, all is rounded to uint8."""
+    for p, mover in moved_int32(model):
+        value, codes = model.types.get(p.node.inputs[0]), model.constants.get(p.node.inputs[0])
+        dtype = codes.dtype if codes is not None else value.dtype if value is not None else None
+        if p.zero is not None or dtype != np.int32 or mover.outputs[0].endswith(_MOVED):
+            continue
+        start, made = mover.outputs[0], mover.outputs[0] + _MOVED
+        quantize = Node(
+            mover.index, f"{start}/q", "", "QuantizeLinear", 13, (made, p.node.inputs[1]), (f"{start}/codes",), {}
+        )
+        inputs = (f"{start}/codes", p.node.inputs[1])
+        dequantize = Node(mover.index, f"{start}/dq", "", "DequantizeLinear", 13, inputs, (start,), {})
+        text = f"rounds the result of {mover.label} to uint8, with the scale of the int32 codes {p.node.inputs[0]}"
+        yield Rewrite(mover, start, text, {start: (replace(mover, outputs=(made,)), quantize, dequantize)}, {})
+
+
+_MOVED = "/moved"
+KINDS = (bias_rewrites, axis_rewrites, weight_only_rewrites, pair_rewrites, int32_rewrites)
+
+
+def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
+    """The model with every rewrite of nodes with these indices, and the clauses that say what they are."""
+    texts: list[str] = []
+    for kind in KINDS:
+        while (found := next((r for r in kind(model) if _touches(model, r, indices)), None)) is not None:
+            model = found.apply(model)
+            texts.append(found.text)
+    return model, tuple(texts)
+
+
+def _touches(model: Model, rewrite: Rewrite, indices: Set[int]) -> bool:
+    return any(model.producers[name].index in indices for name in rewrite.nodes)
+
+
+_UNIT = 2.0**-24
+
+
+def sum_bound(nodes: Sequence[Node], tensor: str, values: Mapping[str, Array]) -> Array | None:
+    """How far the sums of a MatMulNBits that makes this tensor may be from each other, in whatever order they are
+    added; None if none makes it."""
+    node = next((n for n in nodes if n.op_type == "MatMulNBits" and tensor in n.outputs), None)
+    if node is None or node.inputs[0] not in values or values[node.inputs[0]].dtype != np.float32:
+        return None
+    bits, block, depth, columns = (node.attributes[key] for key in ("bits", "block_size", "K", "N"))
+    assert isinstance(bits, int)
+    assert isinstance(block, int)
+    assert isinstance(depth, int)
+    assert isinstance(columns, int)
+    packed, scales, zeros = (values[name] for name in node.inputs[1:4])
+    count = packed.shape[1]
+    codes = _unpacked(packed.reshape(columns, -1), bits).reshape(columns, count, block)
+    offset = _unpacked(zeros.reshape(columns, -1), bits)[:, :count, None]
+    weights = np.abs(codes - offset) * np.abs(scales.astype(np.float64)).reshape(columns, count, 1)
+    x = np.abs(values[node.inputs[0]].astype(np.float64))
+    sizes = x @ weights.reshape(columns, -1)[:, :depth].T
+    bias = values.get(node.inputs[5]) if len(node.inputs) > 5 else None
+    sizes = sizes * 2 if bias is None else sizes * 2 + np.abs(bias)
+    return np.asarray(4 * (depth + 8) * _UNIT * sizes)
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The codes in bytes along the last axis, as int64."""
+    parts = packed.astype(np.int64)[..., None] >> (np.arange(8 // bits) * bits)
+    return np.asarray((parts & ((1 << bits) - 1)).reshape(*packed.shape[:-1], -1))
