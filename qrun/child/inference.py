@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.shape_inference
 from onnx import helper
+
+Expansion = tuple[str, Sequence[tuple[int, int | None]], int | None]
+Expand = Callable[[str, str, int], Expansion | None]
+"""Of a domain, an operator and its number of inputs: what it computes between DequantizeLinear and QuantizeLinear.
+
+That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the
+output's scale, which its zero point follows (None: the output is not quantized).
+None for operators that ONNX infers itself.
+"""
 
 
 def inferred(model: bytes) -> list[bytes]:
@@ -16,9 +25,18 @@ def inferred(model: bytes) -> list[bytes]:
     return [value.SerializeToString() for value in (*made.value_info, *made.output)]
 
 
-def shapes_made(model: bytes) -> dict[str, tuple[int | None, ...]]:
-    """The shape of each tensor that nodes of the main graph make, as far as it follows without what the file states."""
+def shapes_made(
+    model: bytes, expansions: Mapping[tuple[str, str, int], Expansion]
+) -> dict[str, tuple[int | None, ...]]:
+    """The shape of each tensor that nodes of the main graph make, as far as it follows without what the file states.
+
+    expansions: what an Expand gives, by its arguments.
+    """
     proto = onnx.load_model_from_string(model)
+    if expansions:
+        nodes = [one for node in proto.graph.node for one in plain_nodes(node, lambda *key: expansions.get(key))]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
     del proto.graph.value_info[:]
     for output in proto.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -47,3 +65,35 @@ def node_outputs(
         opset_imports=[helper.make_opsetid(domain, number) for domain, number in opsets.items()],
     )
     return {name: kind.SerializeToString() for name, kind in made.items()}
+
+
+def plain_nodes(node: onnx.NodeProto, expand: Expand) -> Sequence[onnx.NodeProto]:
+    """The node, or the standard nodes that make tensors of the same types and shapes."""
+    try:
+        return list(_standard(node, expand))
+    except IndexError:
+        return [node]
+
+
+def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
+    """Raises IndexError where an input or output is missing."""
+    computes = expand(node.domain, node.op_type, len(node.input))
+    attributes = {a.name: a for a in node.attribute}
+    turned = attributes.pop("channels_last", None)
+    if computes is None or (turned is not None and turned.i):
+        yield node
+        return
+    op_type, operands, out = computes
+    inputs = []
+    for place, scale in operands:
+        inputs.append(node.input[place])
+        if scale is not None:
+            inputs[-1] = f"{node.output[0]} <- {len(inputs)} {inputs[-1]}"
+            yield helper.make_node("DequantizeLinear", [node.input[place], node.input[scale]], inputs[-1:])
+    scales = [] if out is None else node.input[out : out + 2]
+    made = f"{node.output[0]} <-" if any(scales) else node.output[0]
+    float_node = helper.make_node(op_type, inputs, [made])
+    float_node.attribute.extend(attributes.values())
+    yield float_node
+    if any(scales):
+        yield helper.make_node("QuantizeLinear", [made, *scales], node.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import onnx
 from onnx import helper
 
 from qrun.child import running
+from qrun.child.inference import Expand, plain_nodes
 from qrun.ir import schema
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
@@ -24,15 +25,6 @@ MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
 LONGEST = 60.0
 """Seconds until the inference counts as failed: some equations of Einsum keep it busy for ever."""
-
-
-Expand = Callable[[str, str, int], tuple[str, Sequence[tuple[int, int | None]], int | None] | None]
-"""Of a domain, an operator and its number of inputs: what it computes between DequantizeLinear and QuantizeLinear.
-
-That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the
-output's scale, which its zero point follows (None: the output is not quantized).
-None for operators that ONNX infers itself.
-"""
 
 
 def with_inferred(model: Model, source: str | Path | bytes, expand: Expand) -> Model:
@@ -55,7 +47,7 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
         proto = inlined(parse(data, str(source)), str(source))
         named = {name for node in proto.graph.node for name in node.output}
         if any(expand(node.domain, node.op_type, len(node.input)) for node in proto.graph.node):
-            nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
+            nodes = [plain for node in proto.graph.node for plain in plain_nodes(node, expand)]
             del proto.graph.node[:]
             proto.graph.node.extend(nodes)
         long = _shortened(proto.graph)
@@ -99,7 +91,7 @@ def infer_node(
     """
     found = dict(types)
     try:
-        for proto in _plain(_known(node), expand):
+        for proto in plain_nodes(_known(node), expand):
             inputs = [name for name in proto.input if name]
             given = {name: _type_proto(found[name]).SerializeToString() for name in inputs}
             data = [onnx.numpy_helper.from_array(values[name], name) for name in inputs if name in values]
@@ -158,38 +150,6 @@ def node_proto(node: Node) -> onnx.NodeProto:
         for k, v in attributes.items()
     }
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
-
-
-def _plain(node: onnx.NodeProto, expand: Expand) -> Sequence[onnx.NodeProto]:
-    """The node, or the standard nodes that make tensors of the same types and shapes."""
-    try:
-        return list(_standard(node, expand))
-    except IndexError:
-        return [node]
-
-
-def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
-    """Raises IndexError where an input or output is missing."""
-    computes = expand(node.domain, node.op_type, len(node.input))
-    attributes = {a.name: a for a in node.attribute}
-    turned = attributes.pop("channels_last", None)
-    if computes is None or (turned is not None and turned.i):
-        yield node
-        return
-    op_type, operands, out = computes
-    inputs = []
-    for place, scale in operands:
-        inputs.append(node.input[place])
-        if scale is not None:
-            inputs[-1] = f"{node.output[0]} <- {len(inputs)} {inputs[-1]}"
-            yield helper.make_node("DequantizeLinear", [node.input[place], node.input[scale]], inputs[-1:])
-    scales = [] if out is None else node.input[out : out + 2]
-    made = f"{node.output[0]} <-" if any(scales) else node.output[0]
-    float_node = helper.make_node(op_type, inputs, [made])
-    float_node.attribute.extend(attributes.values())
-    yield float_node
-    if any(scales):
-        yield helper.make_node("QuantizeLinear", [made, *scales], node.output)
 
 
 def _without_made_up(value: TensorType) -> TensorType:

@@ -55,7 +55,7 @@ def check(
     return sorted(once(found, model), key=order)
 
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds after which ONNX's inference of shapes counts as failed: some models keep it busy for ever."""
 
 
@@ -73,12 +73,15 @@ def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]]
     def inferred() -> Mapping[str, Shape]:
         from qrun.child import Crash, Failed, Slow, running
         from qrun.ir.load import read_file
+        from qrun.ops import expansion
 
         data = given if isinstance(given, bytes) else None
         if data is None:
             data = read_file(Path(given)) if isinstance(given, (str, Path)) else given.SerializeToString()  # type: ignore[attr-defined]
+        kinds = {(node.domain, node.op_type, len(node.inputs)) for node in model.nodes if node.domain}
+        expansions = {kind: found for kind in kinds if (found := expansion(*kind))}
         try:
-            shapes: Mapping[str, Shape] = running().ask("infer", "shapes_made", data, seconds=_PATIENCE)
+            shapes: Mapping[str, Shape] = running().ask("infer", "shapes_made", data, expansions, seconds=_PATIENCE)
         except (Crash, Failed, Slow):
             return {}
         return shapes
@@ -129,8 +132,12 @@ def once(found: Sequence[Finding], model: Model) -> list[Finding]:
 
 
 def _behind(finding: Finding, found: Sequence[Finding], model: Model) -> bool:
-    """Whether a node before it has a finding about values or scales, from which it may follow."""
-    bad = {f.index for f in found if f.index is not None and f.index != finding.index and _spoils(f)}
+    """Whether a node before it has a finding from which it may follow: one about values or scales; or of shapes that
+    were inferred, an error, also at the same node."""
+    if RULES[finding.rule].infers:
+        bad = {f.index for f in found if f.index is not None and f.level == "error"}
+    else:
+        bad = {f.index for f in found if f.index is not None and f.index != finding.index and _spoils(f)}
     seen, rest = set[int](), [finding.index] if bad and finding.index is not None else []
     while rest:
         index = rest.pop()

@@ -72,7 +72,8 @@ class Rule:
     stops:   a run that meets this ends with an error of the same code, whatever the level.
     replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
     every:   a finding with one set of inputs counts only if all others show it too.
-    follows: a finding counts only if no other about values is before it, from which it may follow.
+    follows: a finding counts only if no other is before it from which it may follow: one about values or scales, or,
+             of shapes that were inferred, an error.
     """
 
     id: str

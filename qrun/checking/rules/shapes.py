@@ -87,6 +87,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
     "warning",
     spec="https://github.com/onnx/onnx/blob/main/docs/ShapeInference.md",
     fix="leave the shape out, or state the one that is made; onnx.shape_inference.infer_shapes adds it",
+    follows=True,
 )
 def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Finding]:
     """The file states another shape of a tensor than follows from the inputs and operators.

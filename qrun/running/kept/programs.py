@@ -153,8 +153,8 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         kernel = bound.kernel if bound else None
         if step.bodies:  # how much memory inner graphs hold depends on values
             return None
-        silent = kernel is None or (kernel.complete == ALWAYS and kernel.plain is None)
-        if silent and not (kernel is not None and item in there and _quantizes(step.node)):
+        silent = kernel is not None and kernel.complete == ALWAYS and kernel.plain is None
+        if kernel is None or (silent and not (item in there and _quantizes(step.node))):
             continue
         read, made = moving(compiled.plan, step), step.node.outputs
         given = listing.given
