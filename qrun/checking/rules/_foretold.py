@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
@@ -59,21 +59,27 @@ def foretold(
     """What a run would refuse, at nodes of which no rule says that it is wrong. known: what rules found."""
     wrong = {f.index for f in known if f.rule in RULES and RULES[f.rule].stops}
     shapes = inferred() if inferred else {}
-    return [f for f in refused(model, shapes) if f.index not in wrong]
+    return list(refused(model, shapes, wrong))
 
 
-def refused(model: Model, shapes: Mapping[str, Shape] = MappingProxyType({})) -> Iterator[Finding]:
-    """Nodes of the main graph that a run would refuse for stored tensors, attributes and shapes.
+def refused(
+    model: Model, shapes: Mapping[str, Shape] = MappingProxyType({}), wrong: Collection[int | None] = ()
+) -> Iterator[Finding]:
+    """Nodes of the main graph that a run would refuse for stored tensors, attributes and shapes; of nodes in a row the
+    first. wrong: places of nodes that are known to be refused.
 
     shapes: of tensors, which are believed more than what the file states. Judged are operators of com.microsoft and
     QONNX, and those of ai.onnx that refuse no values. Of sizes that callers choose, one is taken: then only what is
     wrong with stored parameters counts.
     """
-    scope = Scope(model)
+    scope, spoilt = Scope(model), set[str]()
     for node in model.nodes:
-        if node.op_type in _JUDGED if not node.domain else FORMER.get(node.domain, node.domain) in (MS, QONNX):
+        if node.index in wrong or not spoilt.isdisjoint(node.inputs):
+            spoilt.update(node.outputs)
+        elif node.op_type in _JUDGED if not node.domain else FORMER.get(node.domain, node.domain) in (MS, QONNX):
             error = _refusal(model, scope, node, shapes)
             if error is not None:
+                spoilt.update(node.outputs)
                 yield as_finding(error)
 
 
