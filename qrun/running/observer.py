@@ -57,7 +57,7 @@ class Observer:
                 made = tuple(seen(name) for name in node.outputs)
                 if check(made if count > 1 else made[0]):
                     few = Context()
-                    observe_codes(made, few)
+                    observe_codes(node, made, few)
                     if few.observations:
                         self.found[item] = (*(self._kept.told or ())[item], *few.observations)
                     return
@@ -68,6 +68,6 @@ class Observer:
             budget = self._budget.aside()
             budget.live = self._kept.held.get(item, 0)
             ctx = Context(self._kept.compiled.arith, node.version, count, wanted, True, budget)
-            observe_codes(reference(step, args, ctx), ctx)
+            reference(step, args, ctx)
             self.peak = max(self.peak, budget.peak)
             self.found[item] = tuple(ctx.observations)

@@ -9,9 +9,10 @@ from typing import Any
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, MemoryLimitError, OperatorError, QrunError, RunError, used_up
 from qrun.ir import Array, Model, Node
+from qrun.ir.schema import OWN
 from qrun.ir.types import describe
 from qrun.memory import Budget
-from qrun.ops import Arith, Body, Context, Observation
+from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
 from qrun.ops._context import Round, Turns
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
@@ -89,11 +90,9 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
         start = run.clock.now()
         result, native = compute(step, args, bound, ctx)
         duration = run.clock.now() - start
-        if run.observe:
+        if native and bound is not None and run.observe:
             with run.clock.aside:
-                if native and bound is not None:
-                    observe(step, args, bound, result, ctx)
-                observe_codes(result, ctx)
+                observe(step, args, bound, result, ctx)
     except OperatorError as error:
         raise error if error.where else located(error, model, node, step.definition) from None
     except LimitError as error:
@@ -259,7 +258,9 @@ def compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | Non
 
 def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
     """What the reference kernel makes of these inputs."""
-    return step.definition.compute(args, step.kwargs, ctx)
+    made = step.definition.compute(args, step.kwargs, ctx)
+    observe_codes(step.node, made, ctx)
+    return made
 
 
 def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Any, ctx: Context) -> None:
@@ -267,13 +268,19 @@ def observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, resu
     kernel = bound.kernel
     if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):
         ctx.observations.extend(bound.observations)
+        observe_codes(step.node, result, ctx)
     else:
         reference(step, args, ctx)
 
 
-def observe_codes(result: Any, ctx: Context) -> None:
-    """Observe that a step's first result has few codes: the least and the greatest."""
-    found = few_codes(result)
+def quantizes(node: Node) -> bool:
+    """Whether the node's first output has a scale, or is what a table of codes holds."""
+    return node.domain == OWN or any(q.is_output for q in quantizers(node))
+
+
+def observe_codes(node: Node, result: Any, ctx: Context) -> None:
+    """Observe that what a node quantizes has few codes: the least and the greatest."""
+    found = few_codes(result) if ctx.observing and quantizes(node) else None
     if found:
         size = (result[0] if isinstance(result, tuple) else result).size
         ctx.observe("few-codes", "", size, size, (), f"{found[0]} {found[1]}")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from qrun.declare.frozen import frozen, replace
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import OWN
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, Unportable, View, listed, portable
 from qrun.native.plan.program import Program
-from qrun.ops import Arith, Observation, quantizers
+from qrun.ops import Arith, Observation
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops.lowering.kernel import NativeSection
 from qrun.running.compiled import Compiled
@@ -30,6 +29,7 @@ from qrun.running.kept.packed import (
 )
 from qrun.running.kept.rechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.plan import Plan, Step, moving, step_of
+from qrun.running.steps import quantizes
 
 if TYPE_CHECKING:
     from qrun.native.plan.schedule import Schedule
@@ -154,7 +154,7 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
         if step.bodies:  # how much memory inner graphs hold depends on values
             return None
         silent = kernel is not None and kernel.complete == ALWAYS and kernel.plain is None
-        if kernel is None or (silent and not (item in there and _quantizes(step.node))):
+        if kernel is None or (silent and not (item in there and quantizes(step.node))):
             continue
         read, made = moving(compiled.plan, step), step.node.outputs
         given = listing.given
@@ -168,11 +168,6 @@ def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> d
             return None
         found[item] = kernel.complete
     return found
-
-
-def _quantizes(node: Node) -> bool:
-    """Whether the node's first output has a scale, or is what a table of codes holds."""
-    return node.domain == OWN or any(q.is_output for q in quantizers(node))
 
 
 def look_key(item: int, name: str) -> tuple[str, int, str]:
