@@ -173,7 +173,8 @@ What all quantized operators have in common. qrun explain OPERATOR has the formu
   sums        of integers are exact, and wrap to int32 at the end (QR403)
   padding     counts as the real number 0, which is the code x_zero_point
   parameters  of a whole tensor have the shape [] or [1]; both give a result
-              of the same shape  no elements the sum is 0, the mean is NaN""",
+              of the same shape
+  nothing     where there are no elements, the sum is 0 and the mean is NaN""",
     "causes": """\
 qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There
 are three exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told
@@ -192,7 +193,8 @@ qrun conform gives a runtime the cases of a frozen suite, and judges every answe
                6.1e-5 steps of a tie, or the answer is a known alternative
   wrong        anything else; with its cause, and whether recomputing proved it
   refused      the runtime refuses a form that the specification allows
-  crashed, hung  the process ended, or did not answer in --timeout seconds
+  crashed      the process ended before it answered
+  hung         the process did not answer within --timeout seconds
   unsupported  the runtime has no such operator or element type
 
 qrun explain CAUSE tells of each cause, also of garbage (other bits from run to run), accepts-invalid (an answer for a forbidden

@@ -12,7 +12,7 @@ from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
 from qrun.evaluating.tally import PairedDifference, Score
 from qrun.report.evaluationverdict import names_of, verdict_of
 from qrun.report.grid import Column, Grid
-from qrun.report.screen import BAD
+from qrun.report.screen import BAD, GOOD
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import decibel, duration, number, percent, plural
 
@@ -52,7 +52,8 @@ class Gate:
 
     def __str__(self) -> str:
         """What is said where it is not passed."""
-        return f"{self.option} {self.expected:g} is missed by {self.model}: {self.got:.2f}"
+        got = f"loses {self.got:.2f} points" if self.option == "--max-drop" else f"reaches {self.got:.2f} %"
+        return f"{self.model} {got} ({self.option} {self.expected:g})"
 
 
 def evaluation_fields(found: Evaluation, gates: Sequence[Gate]) -> dict[str, Any]:
@@ -64,7 +65,9 @@ def evaluation_sheet(found: Evaluation, gates: Sequence[Gate], markdown: bool = 
     """markdown: a row of scores for each model, not for each score."""
     verdict, style = verdict_of(found)
     if missed := [str(gate) for gate in gates if not gate.passed]:
-        verdict, style = f"missed: {'; '.join(missed)}", BAD
+        verdict, style = f"failed: {'; '.join(missed)}", BAD
+    elif gates and style is not BAD:
+        style = GOOD
     about = [_how(found)]
     scores = (
         _beside(found)
@@ -156,7 +159,7 @@ def _differences(found: Evaluation) -> list[Block]:
         return []
     columns: list[Column | None] = [
         Column("model", shrink=2, cell=lambda row: names[row[0]]),
-        Column("than", shrink=1, cell=lambda row: names[row[2].to]),
+        Column("compared with", shrink=1, cell=lambda row: names[row[2].to]),
         Column("metric", shrink=1, cell=lambda row: TITLES.get(row[2].metric, row[2].metric)),
         Column("difference", right=True, cell=lambda row: points_text(row[2], row[2].value)),
         Column(
@@ -169,10 +172,10 @@ def _differences(found: Evaluation) -> list[Block]:
             ),
         ),
         Column("lost", right=True, optional=1, cell=lambda row: number(row[2].lost)),
-        Column("won", right=True, optional=1, cell=lambda row: number(row[2].won)),
+        Column("gained", right=True, optional=1, cell=lambda row: number(row[2].won)),
         Column("p", right=True, optional=2, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
     ]
-    legends = {"p": "p: McNemar's test; how likely so uneven a split is if both models are equally good."}
+    legends = {"p": "p: chance of a split this uneven between equally good models (McNemar)."}
     return [Block("Differences on the same samples", Grid.of(columns, rows), legends=legends)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qrun.evaluating.evaluation import Evaluation
 from qrun.evaluating.tally import PairedDifference, Score
 from qrun.report.screen import BAD, GOOD, OPEN
@@ -15,35 +17,48 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
     """The answer in a sentence, and its style."""
     if found.failed >= found.samples:
         return f"failed: none of {plural(found.samples, 'sample')} could be run", BAD
-    for place, model in enumerate(found.models):
-        for difference in model.differences:
-            if difference.metric == "top1":
-                return sentence(found, place, difference), OPEN if difference.value >= 0 else BAD
+    apart = [
+        (d.value, place, d) for place, model in enumerate(found.models) for d in model.differences if d.metric == "top1"
+    ]
+    if apart:
+        _, place, worst = min(apart, key=lambda item: item[:2])
+        return sentence(found, place, worst) + _others([value for value, _, d in apart if d is not worst]), OPEN
     names = names_of(found)
-    score = found.score(0, "top1") or found.agreement(0)
-    if score is not None:
-        label, against = names[0], names[-1]
-        name = "accuracy" if score.metric == "top1" else f"agreement with {against}"
+    scored = [
+        (found.score(place, "top1") or found.agreement(place), name)
+        for place, name in enumerate(names[: len(found.models)])
+    ]
+    known = [(score, name) for score, name in scored if score is not None]
+    if known:
+        score, label = min(known, key=lambda item: item[0].value)
+        name = "accuracy" if score.metric == "top1" else f"agreement with {names[-1]}"
         whole = score.value == 1 and score.metric != "top1"
-        return f"{name}: {label} {share(score)}", GOOD if whole else OPEN
+        more = f", the lowest of {len(known)} models" if len(known) > 1 else ""
+        return f"{name}: {label} {share(score)}{more}", GOOD if whole else OPEN
     return f"evaluated: {plural(found.samples - found.failed, 'sample')}", OPEN
 
 
+def _others(values: Sequence[float]) -> str:
+    """What the other models' top-1 differ by, behind the sentence about the worst one."""
+    if not values:
+        return ""
+    low, high = (f"{100 * value:+.2f}" for value in (min(values), max(values)))
+    span = low if low == high else f"{low} to {high}"
+    return f"; {plural(len(values), 'other model')}: {span} points"
+
+
 def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
-    """``int8 is 0.6 points worse than float (0.2 to 1.0), 31 samples lost, 13 won``."""
+    """``int8's top-1 is 0.60 points below float's (0.20 to 1.00); 31 samples lost, 13 gained``."""
     names = names_of(found)
-    model, other = names[place], names[d.to]
     points, low, high = ((value or 0.0) * 100 for value in (d.value, d.low, d.high))
+    word = "below" if points < 0 else "above"
+    changed = f"{plural(d.lost, 'sample')} lost, {d.won} gained"
     if d.p is not None and d.p >= _SURE:
-        return (
-            f"no significant difference: {model} has {points:+.2f} points of {other}'s top-1 ({low:+.2f} to {high:+.2f}), "
-            f"{d.lost} samples lost, {d.won} won"
-        )
-    word, ends = ("worse", (-high, -low)) if points < 0 else ("better", (low, high))
-    return (
-        f"{word}: {model} is {abs(points):.2f} points {word} than {other} ({ends[0]:.2f} to {ends[1]:.2f}), "
-        f"{d.lost} samples lost, {d.won} won"
-    )
+        told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
+        return f"no significant difference: {told}; {changed}"
+    ends = (-high, -low) if points < 0 else (low, high)
+    told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
+    return f"{'worse' if points < 0 else 'better'}: {told} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
 
 
 def share(score: Score) -> str:

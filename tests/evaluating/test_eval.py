@@ -202,7 +202,7 @@ def test_nothing_that_can_be_run_is_exit_code_1(tmp_path: Path) -> None:
 def test_gates(digits: Digits, options: list[str], code: int, gate: str) -> None:
     shown = call("eval", model("qdq"), *digits.options, "--limit", "300", "--against", FLOAT, *options)
     assert shown.code == code, shown.out
-    assert shown.out.startswith("missed: " if gate else "no significant difference")
+    assert shown.out.startswith("failed: " if gate else "no significant difference")
     assert gate in shown.out
     (found, *_) = told(
         call("eval", model("qdq"), *digits.options, "--limit", "300", "--against", FLOAT, *options, "--json")
@@ -223,12 +223,19 @@ def test_a_worse_model_is_said_to_be_worse(digits: Digits, tmp_path: Path) -> No
     args = ["eval", "blind.onnx", *digits.options, "--limit", "400", "--against", FLOAT]
     shown = call(*args, "--max-drop", "1")
     assert shown.code == 1
-    assert "missed: --max-drop 1 is missed by blind.onnx" in shown.out
+    assert "failed: blind.onnx loses " in shown.out
     plain = call(*args)
     right = logits(FLOAT, digits.images[:400]).argmax(axis=1) == digits.labels[:400]
     lost = int((right & (digits.labels[:400] == 9)).sum())
-    assert plain.out.startswith("worse: blind.onnx is ")
-    assert f"{lost} samples lost, 0 won" in " ".join(plain.out.split())
+    assert plain.out.startswith("worse: blind.onnx's top-1 is ")
+    assert f"{lost} samples lost, 0 gained" in " ".join(plain.out.split())
+    several = call("eval", model("qdq"), "blind.onnx", *args[2:])
+    assert several.out.startswith("worse: blind.onnx's top-1 is "), several.out
+    assert re.search(r"; 1 other model: [+-]\d\.\d\d points", " ".join(several.out.split()))
+    assert several.code == plain.code == 0
+    for options, red in ([], False), (["--max-drop", "1"], True):
+        verdict = call(*args, "--color", "always", *options).out.splitlines()[0]
+        assert bool(re.search(r"\x1b\[[0-9;]*31m", verdict)) is red, "exit code 0 is not red"
 
 
 def test_it_stops_when_it_is_sure(digits: Digits) -> None:
