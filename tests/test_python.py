@@ -133,3 +133,16 @@ def test_the_command_still_names_its_options(session: qrun.Session) -> None:
         session.run({})
     assert caught.value.fixes[0] == "add -i images=FILE"
     assert "session.run({'images': array})" in str(caught.value)
+
+
+def test_help_shows_the_function_of_the_report() -> None:
+    """Its package has the same name."""
+    import inspect
+    import pydoc
+
+    shown = pydoc.render_doc(qrun.report, renderer=pydoc.plaintext)
+    assert "qrun.report - One self-contained HTML page of a model" in shown
+    assert "qrun.report(model: 'str | Path | bytes | onnx.ModelProto | Model', feeds:" in shown
+    assert "as for Session" in shown
+    assert "May be imported by" not in shown
+    assert list(inspect.signature(qrun.report).parameters)[:3] == ["model", "feeds", "output"]

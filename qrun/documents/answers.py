@@ -258,8 +258,9 @@ class FedInput:
 class RunOutput:
     """An output of a run.
 
-    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows. values: nested
-    lists; None of large arrays. None also stands for what a saved run does not tell.
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows;
+    argmax_rows_left: how many rows that leaves out. values: nested lists; None of large arrays. None also stands for
+    what a saved run does not tell.
     """
 
     name: str
@@ -274,6 +275,7 @@ class RunOutput:
     argmax_rows: tuple[int | None, ...] | None
     sha256: str
     values: Any = None
+    argmax_rows_left: int = omitted(0)
 
     @property
     def form(self) -> TensorForm:

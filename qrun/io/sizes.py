@@ -48,7 +48,8 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
             if one is None or len(one) != 1:
                 raise _no_size(model, spec, size, f"--shape {symbol}=4")
             if symbols.setdefault(symbol, one[0]) != one[0]:
-                raise _bad_shape(model, spec, f"{symbol} = {symbols[symbol]} before", f"{symbol} = {size}")
+                before = f"{symbol} = {symbols[symbol]} before"
+                raise _bad_shape(model, spec, before, f"{symbol} = {size}", f"leave out --shape {spec}")
         else:
             raise _unknown_shape(model, spec, known, values)
     return Sizes(symbols, shapes)
@@ -71,16 +72,16 @@ def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols
         else:
             fits &= want == got
     if not fits:
-        raise _bad_shape(model, spec, value, shape)
+        raise _bad_shape(model, spec, f"{value.name} {value}", shape_text(shape), _forms(model, value, shape))
 
 
-def _bad_shape(model: Model, spec: str, value: TensorType, shape: tuple[int, ...]) -> CallError:
+def _bad_shape(model: Model, spec: str, expected: str, got: str, fix: str) -> CallError:
     return CallError(
         "QR003",
         f"--shape {spec} does not fit the model",
         where=[model.label],
-        facts=[("expected", f"{value.name} {value}"), ("got", shape_text(shape))],
-        fixes=[_forms(model, value, shape)],
+        facts=[("expected", expected), ("got", got)],
+        fixes=[fix],
     )
 
 

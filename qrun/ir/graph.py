@@ -57,12 +57,16 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
 def _constants(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Array]:
     """Initializers by name; sparse ones as the dense tensors that they stand for."""
     constants: dict[str, Array] = {}
-    for tensor in chain(graph.initializer, graph.sparse_initializer):
-        sparse = not hasattr(tensor, "name")
-        name = tensor.values.name if sparse else tensor.name
+
+    def add(name: str, array: Array) -> None:
         if name in constants:
             raise invalid(scope, f"initializer {name!r} is defined twice", name)
-        constants[name] = to_dense(tensor, scope.external) if sparse else to_array(tensor, scope.external)
+        constants[name] = array
+
+    for tensor in graph.initializer:
+        add(tensor.name, to_array(tensor, scope.external))
+    for sparse in graph.sparse_initializer:
+        add(sparse.values.name, to_dense(sparse, scope.external))
     return constants
 
 

@@ -52,7 +52,7 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     names = names_of(found)
     points, low, high = ((value or 0.0) * 100 for value in (d.value, d.low, d.high))
     word = "below" if points < 0 else "above"
-    changed = f"{plural(d.lost, 'sample')} lost, {d.won} gained"
+    changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
     if d.p is not None and d.p >= _SURE:
         told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
         return f"no significant difference: {told}; {changed}"

@@ -286,8 +286,10 @@ def output_records(arrays: Mapping[str, Array]) -> list[RunOutput]:
     for name, array in tensors(arrays).items():
         s, values = stats(array), listed(array, JSON_VALUES)
         rows = None if s.rows is None else s.rows[:JSON_VALUES]
+        left = max(len(s.rows or ()) - JSON_VALUES, 0)
         form = name, type_name(array.dtype), tuple(array.shape)
-        made.append(RunOutput(*form, s.low, s.high, s.mean, s.nan, s.inf, s.argmax, rows, digest(array), values))
+        sha256 = digest(array)
+        made.append(RunOutput(*form, s.low, s.high, s.mean, s.nan, s.inf, s.argmax, rows, sha256, values, left))
     return made
 
 

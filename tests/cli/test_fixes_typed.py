@@ -71,6 +71,7 @@ CALLS = [
     "run color.onnx --shape 'image[0]=2'",
     "run color.onnx --shape N=2,H=3",
     "run color.onnx --shape N=many",
+    "run color.onnx --shape N=2 --shape N=3",
     "run two.onnx --shape ids:3x2x2",
     "run two.onnx -i 'ids=[[1,2]]'",
     "run two.onnx -i '[[1,2]]' -i 'mask=[[1,1]]'",
