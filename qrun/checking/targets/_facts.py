@@ -21,9 +21,10 @@ def ports(view: TargetView, op: Op, port: str, retyped: bool) -> Sequence[Facts]
     if port == "outputs":
         return [_output(view, name, retyped) for name in op.outputs if name]
     if port in ("inputs", "data"):
-        found = [f for f in (_input(view, op, k, retyped) for k in range(len(op.inputs))) if _is_real(f)]
+        found = [f for f in (_input(view, name, retyped) for name in op.inputs) if _is_real(f)]
         return found if port == "inputs" else [f for f in found if not f["const"]]
-    return [_input(view, op, _NAMES[port] if port in _NAMES else int(port), retyped)]
+    place = _NAMES[port] if port in _NAMES else int(port)
+    return [_input(view, op.inputs[place] if place < len(op.inputs) else "", retyped)]
 
 
 def _is_real(facts: Facts) -> bool:
@@ -31,20 +32,24 @@ def _is_real(facts: Facts) -> bool:
     return bool(facts["given"]) and (facts["quantized"] or facts["type"] in (*_REAL, "int8", "uint8"))
 
 
-def _input(view: TargetView, op: Op, place: int, retyped: bool) -> Facts:
-    name = op.inputs[place] if place < len(op.inputs) else ""
+def _input(view: TargetView, name: str, retyped: bool) -> Facts:
     if not name:
         return {"given": False}
+    if ("read", name) in view.found:
+        return view.found["read", name]
     maker = view.maker.get(name)
     facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "const": view.constant(name)}
     facts |= _size(view, name)
     if maker is not None and maker.op_type == DEQUANTIZE:
         facts |= {"quantized": True} | _parameters(view, maker)
         facts |= _types(view, maker.inputs[0], view.maker.get(maker.inputs[0]), retyped)
+    view.found["read", name] = facts
     return facts
 
 
 def _output(view: TargetView, name: str, retyped: bool) -> Facts:
+    if ("made", name) in view.found:
+        return view.found["made", name]
     readers = view.read(name)
     quantizers = [op for op in readers if op.op_type == QUANTIZE]
     facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "readers": len(readers)}
@@ -53,6 +58,7 @@ def _output(view: TargetView, name: str, retyped: bool) -> Facts:
     if quantizers:
         facts |= {"quantized": True} | _parameters(view, quantizers[0])
         facts |= _types(view, quantizers[0].outputs[0], quantizers[0], retyped)
+    view.found["made", name] = facts
     return facts
 
 

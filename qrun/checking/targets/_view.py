@@ -29,16 +29,21 @@ class Op:
 
 
 class TargetView:
-    """One graph of a model; see `Preparation`."""
+    """One graph of a model; see `Preparation`. found: the facts of tensors that rules asked for so far."""
 
     def __init__(self, scope: Scope, preparation: Preparation) -> None:
         self.scope = scope
-        self.ops = [Op(node.op_type, list(node.inputs), list(node.outputs), node) for node in scope.model.nodes]
+        self.ops = [
+            Op(node.op_type, list(node.inputs), list(node.outputs), node)
+            for node in scope.model.nodes
+            if node.inputs and node.outputs and len(node.inputs) > (node.op_type in BOTH)
+        ]
         self.results = {value.name for value in scope.model.outputs}
         self.static = all(known(value.shape) is not None for value in scope.model.fed.values())
         self._same: dict[str, str] = {}
         self._codes: dict[str, str] = {}
         self.link()
+        self.found: dict[tuple[str, str], dict[str, Any]] = {}
         preparation.apply(self)
 
     def link(self) -> None:
@@ -88,32 +93,45 @@ class TargetView:
     def quantize(self, name: str, like: Op, reader: Op | None = None) -> None:
         """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` behind a tensor. Readers that
         quantize it, and its maker, are before the pair; of a graph input, all but one reader."""
-        end = f" {len(self.ops)}"
-        before, codes = f"{name}\0before{end}", f"{name}\0codes{end}"
+        number = len(self._codes)
+        before, codes = f"{name}\0before {number}", f"{name}\0codes {number}"
         maker = self.maker.get(name)
-        self._same[before] = self._same.get(name, name)
-        self._same[codes] = self._same[before]
+        self._same[before] = self._same[codes] = self._same.get(name, name)
         self._codes[codes] = self.type(like.inputs[0] if like.op_type == DEQUANTIZE else like.outputs[0])
         if maker is not None:
             maker.outputs[maker.outputs.index(name)] = before
-            for op in self.read(name):
-                if op.op_type == QUANTIZE:
-                    op.inputs[0] = before
+            self.maker[before] = maker
             start, end = before, name
+            moved = [op for op in self.read(name) if op.op_type == QUANTIZE]
         else:
             start, end = name, before
-            if reader is not None:
-                reader.inputs[:] = [end if n == name else n for n in reader.inputs]
-        self.ops.append(Op(QUANTIZE, [start, *like.inputs[1:]], [codes]))
-        self.ops.append(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
-        self.link()
+            moved = [op for op in self.read(name) if op is reader]
+        for op in moved:
+            self._reread(op, name, before)
+        self._add(Op(QUANTIZE, [start, *like.inputs[1:]], [codes]))
+        self._add(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
+
+    def _add(self, op: Op) -> None:
+        self.ops.append(op)
+        self.maker[op.outputs[0]] = op
+        for name in op.inputs:
+            self.readers.setdefault(name, []).append(op)
+
+    def _reread(self, op: Op, old: str, new: str) -> None:
+        """Let one reader of a tensor read another."""
+        op.inputs[:] = [new if name == old else name for name in op.inputs]
+        self.readers[old].remove(op)
+        self.readers.setdefault(new, []).append(op)
 
     def without(self, op: Op) -> None:
         """Remove an operator: who reads its output reads its first input."""
-        for reader in self.read(op.outputs[0]):
-            reader.inputs[:] = [op.inputs[0] if name == op.outputs[0] else name for name in reader.inputs]
+        made = op.outputs[0]
+        for name in filter(None, op.inputs):
+            self.readers[name].remove(op)
+        for reader in list(self.read(made)):
+            self._reread(reader, made, op.inputs[0])
+        del self.maker[made]
         self.ops.remove(op)
-        self.link()
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,7 @@ class Preparation:
                 view.without(op)
             elif op.op_type == "Shape" and (view.static or _of_reshape(view, op)):
                 view.ops.remove(op)
+                view.readers[op.inputs[0]].remove(op)
         _merge(view)
         if self.joined:
             _join(view)
@@ -208,7 +227,7 @@ def _join(view: TargetView) -> None:
                 op.op_type, op.outputs = "Gemm", add.outputs
                 op.inputs.append(bias)
                 view.ops.remove(add)
-                view.link()
+    view.link()
 
 
 def _repeated(view: TargetView, op: Op) -> bool:
