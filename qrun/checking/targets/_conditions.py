@@ -69,7 +69,7 @@ def _log2(c: Conditions, op: Op, condition: Condition) -> bool:
                 return True
             with np.errstate(divide="ignore", invalid="ignore"):
                 term = factor * np.log2(facts["scale"])
-            if term.size > 1 and total.size > 1 and term.size != total.size:
+            if 1 not in (term.size, total.size) and term.size != total.size:
                 return False
             total = total + term
     slack = condition.get("tol", 0)

@@ -217,16 +217,15 @@ def _merge(view: TargetView) -> None:
 def _join(view: TargetView) -> None:
     """Make Gemm of MatMul of two matrices and Add of a stored vector."""
     for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
-        readers = view.read(op.outputs[0])
-        shapes = [view.shape(name) for name in op.inputs]
-        if len(readers) == 1 and readers[0].op_type == "Add" and all(s is not None and len(s) == 2 for s in shapes):
-            add = readers[0]
-            bias = next((name for name in add.inputs if name != op.outputs[0]), "")
-            shape = view.shape(bias) if view.array(bias) is not None else None
-            if shape is not None and len(shape) == 1 and shapes[1] is not None and shape[0] == shapes[1][1]:
-                op.op_type, op.outputs = "Gemm", add.outputs
-                op.inputs.append(bias)
-                view.ops.remove(add)
+        readers, shapes = view.read(op.outputs[0]), [view.shape(name) for name in op.inputs]
+        if [len(shape or ()) for shape in shapes] != [2, 2] or len(readers) != 1 or readers[0].op_type != "Add":
+            continue
+        bias = next((name for name in readers[0].inputs if name != op.outputs[0]), "")
+        value = view.array(bias)
+        if value is not None and value.ndim == 1 and (shapes[1] or ())[1:] == value.shape:
+            op.op_type, op.outputs = "Gemm", readers[0].outputs
+            op.inputs.append(bias)
+            view.ops.remove(readers[0])
     view.link()
 
 
