@@ -115,7 +115,9 @@ def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[
 
 
 def _inputs(found: Comparison, t: ComparedTensor) -> str:
-    maybe = f"; its node may have read {', '.join(t.unseen[:3])} in float32, not rounded" if t.unseen else ""
+    proved = t.guilt is not None and t.guilt.reason.cause == "kept-in-float32"
+    read = "but its node read" if proved else "its node may have read"
+    maybe = f"; {read} {', '.join(t.unseen[:3])} in float32, not rounded" if t.unseen else ""
     if found.isolate or found.piecewise:
         return f"those of {found.names[0 if found.piecewise else 1]} on both sides{maybe}"
     if t.unseen:
