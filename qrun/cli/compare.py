@@ -41,7 +41,8 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
         "qrun compare m.onnx -i x.npy --record golden/     # then: m.onnx golden/",
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
-    notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr; of several models the best one), 1 if not. Two "
+    notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr; of several models the best one), 1 if not. A float "
+    "model against a quantized one is a measurement, with exit code 0, unless --min-sqnr, --rtol, --atol or --lsb says what to reach. Two "
     "models take several sets of inputs: -i for each, or a folder of .npz files or test_data_set_* folders. A cause is named only if computing the node in this "
     "way gives the other side's bits. Between runtimes, without --atol, sums (of Conv, MatMul, AveragePool ...) may also differ by 16 eps (float32 "
     "epsilons) of their tensor's largest magnitude, and what elementwise nodes make of them; --lsb counts dequantized steps too, also of two models.",

@@ -14,6 +14,7 @@ from qrun.comparing.differences import ErrorSums, Tolerance, decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.matching.match import Left, match
 from qrun.comparing.matching.operators import is_dequantize
+from qrun.comparing.ranking.corrections import MANY, Corrected, corrections
 from qrun.comparing.ranking.effects import averaged
 from qrun.comparing.ranking.groups import RoundingGroup, groups
 from qrun.comparing.ranking.lists import Suggestion, suggest
@@ -32,8 +33,8 @@ SECONDS = 60.0
 """Time for the measured effects of nodes, all runs together."""
 _SHARE = 0.7
 """Of that time, for the single nodes; the rest is for the lists of nodes to keep in float."""
-_MUCH = 0.1
-"""A node with a wrong scale and at least this share of the noise is the first thing to correct."""
+_RUNS = 4
+"""Sets of inputs with which corrections are measured."""
 
 
 @frozen
@@ -46,10 +47,13 @@ class Accuracy(InNotebook):
     partly:   nodes of which only the rounding of the result is known: tensors that they read have no counterpart in the
               reference, so that they cannot be computed from its tensors.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
+    corrections: what to correct first; measured with the first of the inputs, see _RUNS.
     real:     SQNR of the outputs (of the mean ratio of the `averaged` ones: all that are floats, if any is), over the
               runs in which all nodes together were measured; as measured there if an output is of codes that nothing
               tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
+    judged:   is there anything to reach? A float model and one quantized from it differ, so unless the caller states a
+              tolerance or dB, comparing them is a measurement.
     seconds:  the time limit of the ranking; inf: none.
     """
 
@@ -67,10 +71,12 @@ class Accuracy(InNotebook):
     partly: tuple[Node, ...]
     suggestion: Suggestion | None
     departure: Departure | None
+    corrections: tuple[Corrected, ...]
     real: float
     averaged: int
     tolerance: Tolerance
     min_sqnr: float | None
+    judged: bool = True
     seconds: float = SECONDS
 
     def __repr__(self) -> str:
@@ -96,14 +102,20 @@ class Accuracy(InNotebook):
 
     @property
     def passed(self) -> bool:
-        """Are all outputs good enough?"""
-        return all(map(self.reaches, self.outputs))
+        """Are all outputs good enough? All are where nothing must be reached."""
+        return not self.judged or all(map(self.reaches, self.outputs))
 
     @property
-    def misfits(self) -> tuple[Cost, ...]:
-        """Nodes that cost much because a scale does not suit the values:
-        that scale must be corrected before anything else."""
-        return tuple(cost for cost in self.costs if cost.fit is not None and cost.share >= _MUCH)
+    def mismatches(self) -> tuple[Cost, ...]:
+        """Nodes where something is to be corrected."""
+        nodes = {one.node.index for one in self.corrections}
+        return tuple(cost for cost in self.costs if cost.node.index in nodes)
+
+    @property
+    def wrong(self) -> bool:
+        """Is there so much to correct that it comes before any list of nodes to keep in float?"""
+        gains = [one.after - one.before for one in self.corrections if one.after is not None and one.before is not None]
+        return len(gains) < len(self.corrections) or sum(gains) >= MANY
 
 
 def accuracy(
@@ -111,7 +123,7 @@ def accuracy(
     quantized: Model,
     feeds: Sequence[Values],
     *,
-    tolerance: Tolerance = Tolerance(),  # noqa: B008
+    tolerance: Tolerance | None = None,
     min_sqnr: float | None = None,
     max_memory: int | None = None,
     max_time: float | None = None,
@@ -121,6 +133,7 @@ def accuracy(
     """Compare two models with the same inputs, over all feeds.
 
     feeds:      at least one set of arrays by input name; one at a time is in memory with all its tensors.
+    tolerance:  None: the usual one, which a model quantized from a float one need not keep.
     min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
     max_time:   seconds that a run of the first inputs may take; None: any time.
@@ -137,7 +150,7 @@ def accuracy(
     a, b = (Reals(replace(model, defaults=_fed(model, feeds))) for model in (reference, quantized))
     found = match(a, b)
     ranking = Ranking(a, b, groups(a, b, found), len(feeds), seconds * _SHARE, progress)
-    rows = Rows(a, b, found, session, tolerance)
+    rows = Rows(a, b, found, session, tolerance or Tolerance())
     for one in feeds:
         a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
         clean = ranking.mixed.clean(check_feeds(reference, one))
@@ -149,6 +162,19 @@ def accuracy(
     real = suggestion.ratio if any(rows.coded) else rows.reached[suggestion.runs - 1]
     a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
     gone = departure(rows, ranking, feeds[0], real, suggestion.ratio)
+    better: tuple[Corrected, ...] = ()
+    if lists and not gone:
+        used = list(feeds[:_RUNS])
+
+        def measure(model: Model) -> float:
+            trial = Rows(
+                a, Reals(replace(model, defaults=_fed(model, feeds))), found, Session(model, fuse=False), rows.tolerance
+            )
+            for one in used:
+                trial.add(one, ranking.mixed.clean(check_feeds(reference, one)))
+            return trial.reached[-1]
+
+        better = corrections(costs, quantized, rows.reached[len(used) - 1], measure, seconds * (1 - _SHARE))
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}
     return Accuracy(
         reference,
@@ -165,10 +191,12 @@ def accuracy(
         tuple(w.group.node for w in ranking.watches if not w.group.whole),
         suggestion if any(cost.measured for cost in lists) and not gone else None,
         gone,
+        better,
         decibels(real),
         len(averaged(rows.end_sums)),
-        tolerance,
+        tolerance or Tolerance(),
         min_sqnr,
+        tolerance is not None or min_sqnr is not None or not _made_of(a, b) or any(rows.coded),
         seconds,
     )
 
@@ -192,6 +220,11 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
         ends = [", ".join(v.name for v in model.outputs) for model in (reference, quantized)]
         fix = "compare a model with one that was made from it"
         raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
+
+
+def _made_of(a: Reals, b: Reals) -> bool:
+    """Is only the second model quantized?"""
+    return not (a.quantizes or a.opaque) and bool(b.quantizes or b.opaque)
 
 
 def _fed(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:

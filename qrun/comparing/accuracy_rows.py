@@ -29,6 +29,7 @@ class OutputAccuracy:
                      outputs that decide nothing.
     equal:           within the tolerance in all runs.
     counted:         does the tolerance count in steps: is it an integer tensor, or dequantized in the second model?
+    classes:         is it a table of rows, so that what it decides are classes?
     codes:           does one model give codes of unknown scale, and the other real numbers? Then it has no noise and is
                      not equal.
     """
@@ -47,6 +48,7 @@ class OutputAccuracy:
     equal: bool
     counted: bool
     codes: bool
+    classes: bool = False
 
 
 @frozen
@@ -87,6 +89,7 @@ class Rows:
         self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
         self.end_sums = [ErrorSums() for _ in self.ends]
         self.agreed = [[0, 0] for _ in self.ends]
+        self.classes = [True] * len(self.ends)
         self.equal = [True] * len(self.ends)
         self.counted = [False] * len(self.ends)
         self.coded = [False] * len(self.ends)
@@ -149,6 +152,7 @@ class Rows:
         self.end_sums[at].add(got, want)
         axes = [axis for axis, size in enumerate(want.shape) if size > 1]
         if want.dtype.kind == "f" and axes and want.size and len(axes) < 4:
+            self.classes[at] &= want.ndim == 2
             same = np.argmax(got, axes[-1]) == np.argmax(want, axes[-1])
             self.agreed[at][0] += int(np.count_nonzero(same))
             self.agreed[at][1] += int(np.size(same))
@@ -171,11 +175,12 @@ class Rows:
         return first.astype(kind), second.astype(kind), step
 
     def outputs(self) -> Iterator[OutputAccuracy]:
-        for (mine, theirs), sums, (agreed, decided), equal, counted, coded in zip(
-            self.ends, self.end_sums, self.agreed, self.equal, self.counted, self.coded, strict=True
-        ):
-            right = agreed if decided else None
-            yield OutputAccuracy(mine, theirs, sums.result(), right, decided or None, equal, counted, coded)
+        for at, (mine, theirs) in enumerate(self.ends):
+            agreed, decided = self.agreed[at]
+            told = self.equal[at], self.counted[at], self.coded[at], self.classes[at]
+            yield OutputAccuracy(
+                mine, theirs, self.end_sums[at].result(), agreed if decided else None, decided or None, *told
+            )
 
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
         for m in self.matches:

@@ -35,6 +35,11 @@ def tolerance(
     return Tolerance(lsb, usual.rtol if rtol is None else rtol, usual.atol if atol is None else atol, eps)
 
 
+def stated(lsb: int, rtol: float | None, atol: float | None) -> bool:
+    """Did the caller say what counts as equal?"""
+    return bool(lsb) or rtol is not None or atol is not None
+
+
 def sides(
     model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", **limits: Unpack[ResourceLimits]
 ) -> tuple[Side, Side]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args, overload
 
 from qrun.comparing.accuracy import SECONDS, Accuracy, accuracy
-from qrun.comparing.choices import AGAINST, sides, tolerance
+from qrun.comparing.choices import AGAINST, sides, stated, tolerance
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.errors import CallError, choose
@@ -77,7 +77,8 @@ def compare(
     arith:      of the side that is qrun.
     isolate:    feed every node the other side's values, so that only the guilty ones differ.
     lsb, rtol, atol: what counts as equal, in steps and as numpy.isclose has it; None: as ``qrun compare``.
-    min_sqnr:   dB that each output must reach, in place of rtol and atol.
+    min_sqnr:   dB that each output must reach, in place of rtol and atol. Without any of them nothing must be reached
+                where a float model is compared with a quantized one.
     budget:     seconds for measuring what each node costs; None for no limit.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
     max_time:   seconds that it may take; None: any time.
@@ -95,7 +96,7 @@ def compare(
             first,
             second,
             several,
-            tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol),
+            tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol) if stated(lsb, rtol, atol) else None,
             min_sqnr=min_sqnr,
             max_memory=max_memory,
             max_time=max_time,

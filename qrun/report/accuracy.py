@@ -12,12 +12,12 @@ from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking.rank import Cost
 from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds
-from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
+from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.comparemodels import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
-from qrun.report.screen import BAD, GOOD
+from qrun.report.screen import BAD, GOOD, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, more, top_rows
 from qrun.report.text import decibel, file_size, number, percent, plural
 
@@ -36,11 +36,11 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     """The report. top: rows of each table, None for all; sources: of the inputs."""
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
-    advice = [Block("Correct first", lines=corrections(found))] if found.misfits else []
-    if not found.misfits and found.suggestion is not None:
-        advice = [Block("Keep in float", lines=kept(found))]
+    advice = [Block("Correct first", lines=corrections(found))] if found.corrections else []
+    if not found.wrong and found.suggestion is not None:
+        advice += [Block("Keep in float", lines=kept(found))]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]
-    told, style = verdict(found) + chance(sources), GOOD if reached else BAD
+    told, style = verdict(found) + chance(sources), OPEN if not found.judged else GOOD if reached else BAD
     stored = in_the_files(found.reference, found.quantized)
     files = [] if stored is None else [files_block(stored, top)]
     return Sheet([*files, *_tables(found, top), *advice], told, style, models, about, notes(found))
@@ -159,14 +159,17 @@ def candidates_sheet(found: Sequence[Candidate], first: str, top: int | None, so
     good = sum(each.passed for _, each in found)
     goal = f"--min-sqnr {best.min_sqnr:g}" if best.min_sqnr is not None else "the tolerance"
     words = ("equal", "differ") if best.min_sqnr is None else ("accurate", "too noisy")
-    verdict = f"{words[not best.passed]}: the best is {found[0][0]}, SQNR {decibel(least(best))}{_flips(best)}; {good} of {len(found)} reach {goal}."
+    said = f"{words[not best.passed]}: the best is {found[0][0]}, SQNR {decibel(least(best))}{classes(best)}; {good} of {len(found)} reach {goal}."
+    if not best.judged:
+        said = f"{found[0][0]}: {decibel(least(best))} SQNR against {first}{classes(best)}, the best of {len(found)}."
     about = [f"{plural(best.runs, 'set')} of inputs; SQNR is that of the worst output"]
     notes = [f"{path}: {text}" for path, each in found for text in (hurry(each), departed(each)) if text]
-    (block,) = top_rows("Models, the best first", _CANDIDATES, found, top, "model")
+    columns = [column for column in _CANDIDATES if best.judged or column.header != "good enough"]
+    (block,) = top_rows("Models, the best first", columns, found, top, "model")
     tip = f"qrun compare {first} {found[0][0]} with the same inputs tells what each node costs"
     models = [headline(reference, Feeds(dict(best.feeds), dict(sources)))]
-    style = GOOD if best.passed else BAD
-    return Sheet([replace(block, lines=[tip])], verdict + chance(sources), style, models, about, notes)
+    style = OPEN if not best.judged else GOOD if best.passed else BAD
+    return Sheet([replace(block, lines=[tip])], said + chance(sources), style, models, about, notes)
 
 
 _CANDIDATES = [
@@ -197,11 +200,6 @@ def _same(outputs: Sequence[OutputAccuracy]) -> str:
     """In how many rows argmax is the same."""
     agreed, decided = _decisions(outputs)
     return f"{agreed} of {decided}" if decided else "-"
-
-
-def _flips(found: Accuracy) -> str:
-    agreed, decided = _decisions(found.outputs)
-    return f", argmax changed in {decided - agreed} of {decided}" if agreed < decided else ""
 
 
 def candidates_fields(found: Sequence[Candidate], sources: Sources = NONE) -> dict[str, Any]:

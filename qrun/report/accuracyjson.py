@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
+from qrun.comparing.accuracy_rows import OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
+from qrun.comparing.ranking.corrections import Corrected
 from qrun.comparing.ranking.lists import HALF, Suggestion
-from qrun.comparing.ranking.rank import Cost
 from qrun.documents.record import encode
 from qrun.errors import some
 from qrun.io.inputs import Feeds
@@ -34,8 +36,10 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "tolerance": {name: getattr(found.tolerance, name) for name in ("rtol", "atol", "lsb", "eps")},
         "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
-        "passed": found.passed,
-        "outputs": [{**encode(output), "passed": found.reaches(output)} for output in found.outputs],
+        "passed": found.passed if found.judged else None,
+        "outputs": [
+            {**encode(output), "passed": found.reaches(output) if found.judged else None} for output in found.outputs
+        ],
         "costs": found.costs,
         "quantized_nodes": found.quantizing,
         "measured_nodes": found.measured,
@@ -43,6 +47,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "out_of_time": found.hurried,
         "operators": found.suggestion.operators if found.suggestion else (),
         "departure": _departure(found),
+        "corrections": found.corrections,
         "keep_in_float": _suggested(found),
         "tensors": found.tensors,
         "unmatched": found.left,
@@ -63,7 +68,7 @@ _NODE = {"index": "index", "name": "name", "domain": "full_domain", "op": "op_ty
 
 def _suggested(found: Accuracy) -> dict[str, Any] | None:
     kept = found.suggestion
-    if kept is None or found.misfits:
+    if kept is None or found.wrong:
         return None
     return {
         "count": kept.count,
@@ -88,12 +93,13 @@ def excluded(found: Accuracy) -> str:
 
 
 def verdict(found: Accuracy) -> str:
-    """Are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
-    flips = "".join(
-        f"; argmax of {o.name} changed in {o.decided - o.agreed} of {o.decided}"
-        for o in found.outputs
-        if o.decided is not None and o.agreed is not None and o.agreed < o.decided
-    )
+    """How far off is the worst output, and in how many rows the classes are the same; and is that good enough?"""
+    flips = classes(found)
+    if not found.judged:
+        low = worst_output(found.outputs)
+        where = f" ({low.name}, the worst of {len(found.outputs)} outputs)" if found.outputs[1:] else ""
+        against = f"{decibel(low.noise.sqnr)} SQNR against {found.reference.label}"
+        return f"{found.quantized.label}: {against}{where}{flips}."
     off = [o for o in found.outputs if not found.reaches(o)]
     counted = any(o.counted for o in off or found.outputs)
     within = limits(found.tolerance if counted else replace(found.tolerance, lsb=0)) or "no tolerance"
@@ -102,7 +108,7 @@ def verdict(found: Accuracy) -> str:
     codes = next((o for o in off if o.codes), None)
     if codes is not None:
         return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
-    low = min(off or found.outputs, key=lambda o: 0.0 if math.isnan(o.noise.sqnr) else o.noise.sqnr)
+    low = worst_output(off or found.outputs)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     reached = f"SQNR {decibel(low.noise.sqnr)}"
     if found.min_sqnr is None:
@@ -110,6 +116,19 @@ def verdict(found: Accuracy) -> str:
     if off:
         return f"too noisy: {low.name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
     return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
+
+
+def worst_output(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
+    return min(outputs, key=lambda o: 0.0 if math.isnan(o.noise.sqnr) else o.noise.sqnr)
+
+
+def classes(found: Accuracy) -> str:
+    """In how many rows the outputs decide alike: ``, same class in 498 of 500``; "" where they decide nothing."""
+    told = [o for o in found.outputs if o.decided]
+    return "".join(
+        f", same {'class' if o.classes else 'argmax'}{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}"
+        for o in told
+    )
 
 
 def _at(found: Accuracy) -> str:
@@ -134,22 +153,20 @@ def departed(found: Accuracy) -> str:
 
 
 def corrections(found: Accuracy) -> list[str]:
-    """Scales to correct before anything else, one a line."""
-    return [_correction(cost) for cost in found.misfits]
+    """What to correct before anything else, one a line."""
+    return [_correction(one) for one in found.corrections]
 
 
-def _correction(cost: Cost) -> str:
-    fit = cost.fit
-    assert fit is not None
-    what = "scale of its input" if fit.inside else "scale of its result"
-    bound = f"at least {fit.wanted:.4g}" if fit.wanted > fit.now else f"about {fit.wanted:.4g} for these inputs"
-    return f"node {cost.node.index} {cost.node.label}: {what} {bound} (now {fit.now:.4g}): calibrate again"
+def _correction(one: Corrected) -> str:
+    if one.before is None or one.after is None:
+        return f"node {one.node.index} {one.node.label}: {one.text}"
+    return f"{one.text}: {one.before:.1f} -> {decibel(one.after)} (node {one.node.index} {one.node.label})"
 
 
 def kept(found: Accuracy) -> list[str]:
     """What to keep in float, in sentences; nothing where scales are to be corrected first."""
     advice = found.suggestion
-    if advice is None or found.misfits:
+    if advice is None or found.wrong:
         return []
     whole, steps = decibel(dict(advice.tried)[0]), f"({', '.join(f'{n}: {decibel(v)}' for n, v in advice.tried if n)})"
     if decibel(found.real) != whole:

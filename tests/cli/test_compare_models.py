@@ -33,8 +33,8 @@ def models(second: Path | str, *options: str) -> tuple[str | Path, ...]:
 
 
 @pytest.mark.parametrize(("least", "code", "said"), [
-    ("30", 0, "accurate: all outputs at 30 dB or more; logits has SQNR 35.8 dB."),
-    ("40", 1, "too noisy: logits below 40 dB; SQNR 35.8 dB."),
+    ("30", 0, "accurate: all outputs at 30 dB or more; logits has SQNR 35.8 dB, same class in 8 of 8."),
+    ("40", 1, "too noisy: logits below 40 dB; SQNR 35.8 dB, same class in 8 of 8."),
 ])  # fmt: skip
 def test_decibels_decide_in_place_of_the_tolerance(least: str, code: int, said: str) -> None:
     ended = call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least))
@@ -47,12 +47,26 @@ def test_decibels_decide_in_place_of_the_tolerance(least: str, code: int, said: 
     assert found["min_sqnr_db"] == float(least)
 
 
-def test_without_them_the_tolerance_decides() -> None:
+def test_without_a_target_it_is_a_measurement() -> None:
     ended = call(*models(DIGITS / "qdq/model.onnx"))
-    assert (ended.code, ended.out.splitlines()[0]) == (
-        1,
-        "differ: logits over rtol 0.001, atol 1e-07; SQNR 35.8 dB.",
+    second, first = DIGITS / "qdq/model.onnx", DIGITS / "float/model.onnx"
+    said = f"{second}: 35.8 dB SQNR against {first}, same class in 8 of 8."
+    assert (ended.code, ended.out.splitlines()[0]) == (0, said)
+    found = call(*models(second, "--json")).json
+    assert (found["exit_code"], found["equal"], found["passed"], found["outputs"][0]["passed"]) == (
+        0,
+        False,
+        None,
+        None,
     )
+    ended = call("compare", second, DIGITS / "qoperator/model.onnx", *INPUT)
+    assert (ended.code, ended.out.startswith("differ: ")) == (1, True), "both are quantized"
+
+
+def test_a_stated_tolerance_decides() -> None:
+    ended = call(*models(DIGITS / "qdq/model.onnx", "--rtol", "0.001"))
+    said = "differ: logits over rtol 0.001, atol 1e-07; SQNR 35.8 dB, same class in 8 of 8."
+    assert (ended.code, ended.out.splitlines()[0]) == (1, said)
     ended = call(*models(DIGITS / "qdq/model.onnx", "--lsb", "1"))
     assert (ended.code, "differ: logits over lsb 1, rtol 0.001" in ended.out) == (1, True)
     assert call(*models(DIGITS / "qdq/model.onnx", "--lsb", "2")).code == 0, "0.45 is two steps of 0.211"
@@ -63,8 +77,8 @@ def test_without_them_the_tolerance_decides() -> None:
 def test_a_changed_class_is_in_the_verdict(coarse: Path) -> None:
     for options in ((), ("--min-sqnr", "30"), ("--min-sqnr", "0"), ("--atol", "1000")):
         ended = call(*models(coarse, *options))
-        assert ended.out.splitlines()[0].endswith("; argmax of logits changed in 1 of 8.")
-        assert ended.code == (0 if options in (("--min-sqnr", "0"), ("--atol", "1000")) else 1)
+        assert ended.out.splitlines()[0].endswith(", same class in 7 of 8.")
+        assert ended.code == (1 if options == ("--min-sqnr", "30") else 0)
 
 
 def test_decibels_are_for_two_models_only(folder: Path) -> None:

@@ -128,7 +128,7 @@ def zero_int8(kind: str, model: onnx.ModelProto) -> None:
 
 def zero_uint8(kind: str, model: onnx.ModelProto) -> None:
     symmetric(model, "x")
-    store(model, "x_scale", value(model, "x_scale") / f32(1.9))
+    store(model, "x_scale", value(model, "x_scale") / f32(1.7))
     store(model, "x_zero", np.uint8(0))
 
 
@@ -173,16 +173,16 @@ DEFECTS: dict[str, tuple[Callable[[str, onnx.ModelProto], None], str]] = {
     "input channels": (input_channels, "input channels 1 and 4 of the weights are exchanged"),
     "scales of channels": (channel_scales, "are exchanged"),
     "weight scales of layers": (weight_scales, "does not fit"),
-    "activation scales": (activation_scales, ""),
+    "activation scales": (activation_scales, "fit"),
     "axis": (scale_axis, "lies along axis"),
     "moved": (moved, " here, "),
-    "zero int8": (zero_int8, "int8 0"),
-    "zero uint8": (zero_uint8, "uint8 0"),
-    "zero value": (zero_value, "-40"),
+    "zero int8": (zero_int8, "_zero int8 0 does not fit: -128 does, or uint8 0"),
+    "zero uint8": (zero_uint8, "x_zero uint8 0 does not fit: "),
+    "zero value": (zero_value, "_zero int8 -40 does not fit: -128 does"),
     "unsigned weights": (weights_unsigned, "the codes of the weights are int8, stored as uint8"),
-    "no calibration": (no_calibration, "1"),
-    "halved": (halved, ""),
-    "halved input": (partial(halved, tensor="x"), ""),
+    "no calibration": (no_calibration, "x_scale 1 is too large: 0.02"),
+    "halved": (halved, " is too small: "),
+    "halved input": (partial(halved, tensor="x"), "x_scale "),
     "transposed": (transposed, "transposed"),
     "residual 0": (partial(residual, read=0), "an Add of g is missing here"),
     "residual 1": (partial(residual, read=1), "an Add of g is missing here"),
@@ -214,3 +214,34 @@ def test_a_defect_is_the_first_thing_said(kind: str, name: str) -> None:
     assert first.faults
     assert said in first.why
     assert all(not cost.faults for cost in found.costs[2:]), [(c.node.label, c.why) for c in found.costs]
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_range_that_does_not_fit_comes_first_with_what_correcting_it_brings(kind: str, name: str) -> None:
+    plant, said = DEFECTS[name]
+    found, good = compared(kind, partial(plant, kind)), compared(kind)
+    first = found.costs[0]
+    assert first.fit is not None
+    assert said in first.why
+    if good.real - found.real < 1:
+        assert found.corrections == (), "it costs next to nothing"
+        return
+    one = found.corrections[0]
+    assert one.node.index == first.node.index
+    assert one.before == pytest.approx(found.real)
+    assert one.after is not None
+    assert one.after > found.real + 3
+    if name != "activation scales":
+        assert one.after > good.real - 1.5
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_correction_of_weights_is_measured(kind: str) -> None:
+    """The scales of two layers exchanged: with both corrected, the model is as good as before."""
+    found, good = compared(kind, partial(weight_scales, kind)), compared(kind)
+    one, two = found.corrections
+    assert (one.before, one.after) == (pytest.approx(found.real), two.before)
+    assert two.after == pytest.approx(good.real, abs=0.5)
+    names = [f"{name}_w_scale" for name in PAIRS[kind]]
+    assert all(name in text for name in names for text in (one.text, two.text))

@@ -140,6 +140,21 @@ class Reals:
         )
         return {name: self.model.constants[name] for name in names if name in self.model.constants}
 
+    @cached_property
+    def activation_scales(self) -> Mapping[str, float]:
+        """The single scales of quantizers, by the name of the model's own constant."""
+        names = [self.own_name(node.inputs[1]) for node in self.nodes if is_quantize(node)]
+        stored = self.model.constants
+        return {name: float(stored[name].reshape(())) for name in names if name in stored and stored[name].size == 1}
+
+    def own_name(self, name: str) -> str:
+        """The model's own constant that one of the unfolded model is made of."""
+        while name and name not in self.model.constants and (place := self.producers.get(name)) is not None:
+            if not self.nodes[place].inputs:
+                break
+            name = self.nodes[place].inputs[0]
+        return name
+
     def _is_coded(self, name: str) -> bool:
         value = self.model.constants.get(name)
         return value is not None and value.size > 1 and value.dtype.itemsize == 1 and integral(value.dtype)

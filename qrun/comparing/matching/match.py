@@ -231,16 +231,12 @@ class _Matcher:
     def _take_back(self, value: str, counterpart: str) -> None:
         """An operator that seemed to be missing in the first model is the one that makes `counterpart` there."""
         place, other = self.b.made.get(value), self.a.made.get(counterpart)
-        if (
-            place in self.skipped
-            and other is not None
-            and other not in self.taken
-            and self.starts[value] != counterpart
-        ):
-            if kind(self.b.nodes[place]) == kind(self.a.nodes[other]):
-                self.skipped.remove(place)
-                del self.starts[value]
-                self._pair(place, other, "reader")
+        if place not in self.skipped or other is None or other in self.taken or self.starts[value] == counterpart:
+            return
+        if kind(self.b.nodes[place]) == kind(self.a.nodes[other]):
+            self.skipped.remove(place)
+            del self.starts[value]
+            self._pair(place, other, "reader")
 
     def _backward(self) -> None:
         """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then

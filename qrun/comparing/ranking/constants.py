@@ -181,8 +181,8 @@ class Constants:
             if not _same(mine.matrix, wanted):
                 yield UnlikeConstant("weights", mine.weights, theirs.weights, mine.matrix, wanted, place, 1)
             if not _same(mine.bias, theirs.bias):
-                names = [(p.biases[0] if len(p.biases) == 1 else "") for p in (mine, theirs)]
-                yield UnlikeConstant("bias", *names, mine.bias, theirs.bias, place, 2)
+                name, other = (p.biases[0] if len(p.biases) == 1 else "" for p in (mine, theirs))
+                yield UnlikeConstant("bias", name, other, mine.bias, theirs.bias, place, 2)
 
     def instead(self, keep: Collection[UnlikeConstant] = ()) -> dict[int, Operation]:
         """Operations in place of the group's own, with the first model's constants in place of all but these."""

@@ -1,5 +1,5 @@
-"""What is wrong with a constant of the second model: a factor, an order, an axis, a type of codes, if that alone makes it
-the first model's again as far as rounding allows."""
+"""What is wrong with a constant of the second model: a factor, an order, an axis, a type of codes, if that alone makes
+it the first model's again as far as rounding allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
 _EQUAL = 60.0
 """dB from which explanations are equally good."""
 _STEPS, _ROUNDED = 2.0, 0.95
-"""Rounding that minds other weights moves one by up to so many steps; share of the elements that must be within these."""
+"""Rounding that minds other weights moves one by up to so many steps; this share of all must be."""
 _MANY = 4096
 """Channels among which no order is looked for."""
 _ALIKE = 0.9
@@ -201,13 +201,13 @@ def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> It
     found = [b.constant(name) for name in read]
     if any(one is None for one in found) or found[0].size != 1:  # type: ignore[union-attr]
         return
-    fits = np.asarray(found[0].reshape(()) * found[1], scale.dtype)  # type: ignore[union-attr,operator]
+    fits = np.asarray(found[0].reshape(()) * found[1], scale.dtype)  # type: ignore[union-attr]
     if fits.size != scale.size or np.allclose(fits.reshape(-1), scale.reshape(-1), rtol=0.01):
         return
     fits = fits.reshape(scale.shape)
     name = stored.names[1]
     text = (
-        f"{_shown(name, scale)} of the bias does not fit: {' * '.join(stored.own(n) for n in read)} does{_value(fits)}"
+        f"{_shown(name, scale)} of the bias does not fit: {' * '.join(b.own_name(n) for n in read)} does{_value(fits)}"
     )
     change = f"{_number(scale)} -> {_number(fits)}"
     yield _Guess(Fault("bias-scale", text, (Correction(name, fits, change),)), stored.real(scale=fits))
@@ -285,7 +285,7 @@ def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]
         sizes = np.linalg.norm(others, axis=1) / np.maximum(np.linalg.norm(back, axis=1), 1e-30)
         back = back * sizes[:, None]
         text = f"{text}, but not their scales"
-        yield _Guess(Fault("exchanged-channels", text), np.moveaxis(back.reshape(shape), 0, axis))
+        yield _Guess(Fault("exchanged-codes", text), np.moveaxis(back.reshape(shape), 0, axis))
     if mine.ndim > 2 and mine.shape[-1] > 1:
         yield _Guess(Fault("transposed", "the kernels are transposed here"), np.swapaxes(mine, -1, -2))
         yield _Guess(Fault("mirrored", "the kernels are mirrored here"), np.flip(mine, tuple(range(2, mine.ndim))))

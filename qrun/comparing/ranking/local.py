@@ -195,7 +195,12 @@ class Watch:
     def input_spread(self) -> Spread | None:
         """How the values are spread that the noisiest quantizer in front of the group's operators reads;
         None without one."""
-        return self.inputs[max(self.noise, key=lambda key: self.noise[key])].spread() if self.noise else None
+        key = self.noisiest()
+        return None if key is None else self.inputs[key].spread()
+
+    def noisiest(self) -> tuple[int, int] | None:
+        """The quantizer in front of the group's operators that makes the most noise, by (operator, input)."""
+        return max(self.noise, key=lambda key: self.noise[key]) if self.noise else None
 
     def channel_ratio(self) -> float:
         """How uneven the channels of weights with one scale are:

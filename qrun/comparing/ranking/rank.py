@@ -12,6 +12,7 @@ from qrun.comparing.ranking.effects import Effects
 from qrun.comparing.ranking.faults import FINE, Fault
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
+from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
@@ -30,9 +31,9 @@ class Cost:
     ratio:    noise to signal at the outputs when only this node is quantized (mean over the outputs). Not `measured`:
               its part, by the noise of its own result, of what it does together with nodes next to it.
     sqnr:     the same in dB. share: of the sum over all nodes.
-    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``, ``bias``,
-              ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the kind of
-              the first of the faults; why: in words, with the numbers seen.
+    reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
+              ``bias``, ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the
+              kind of the first of the faults; why: in words, with the numbers seen.
     fit:      the scale that the values need, where the one they have is far off.
     faults:   what is wrong here, the costliest first.
     """
@@ -113,23 +114,10 @@ _OFF = 4.0
 _PART = 0.01
 """A fault that makes less than this part of a group's noise is none of its reasons."""
 
-_BOUNDED = ("Softmax", "Sigmoid", "HardSigmoid", "Tanh")
+_BOUNDED = {
+    "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
+}  # fmt: skip
 """Operators whose codes stand for all that they can make, by convention, whatever the values are."""
-
-
-@frozen
-class Fit:
-    """A scale that does not suit the values.
-
-    now:    the scale; wanted: the smallest one whose codes reach from the smallest to the largest value and 0.
-    inside: is it in front of the group's operators, not behind them?
-    """
-
-    KEYS = keys("scale=now wanted of_input=inside")
-
-    now: float
-    wanted: float
-    inside: bool
 
 
 def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
@@ -152,19 +140,25 @@ def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] 
     inputs = watch.input_spread()
     reason, why = _reason(watch, local, spread, inputs)
     inside = max(local.clipped, local.rounding, local.weights, local.bias, local.structure) < local.input
-    seen = inputs if inside and inputs is not None else spread
-    bounded = not inside and any(node.op_type in _BOUNDED for node in watch.group.floats)
-    lossy = reason == "clipped" and seen.beyond > _LOST * seen.count
-    wide = reason == "range-unused" and not bounded
-    return reason, why, _fit(seen, inside) if lossy or wide else None
+    fit = _fit(watch, local, spread, inside) if reason in ("clipped", "range-unused", "rounding", "input") else None
+    return reason, f"{fit.text}; {why}" if fit else why, fit
 
 
-def _fit(spread: Spread, inside: bool) -> Fit | None:
-    known = spread.range
-    if known is None or known.codes < 2:
+def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None:
+    """What scale or zero point would make much less noise; None if none would, or none is known."""
+    key = watch.noisiest() if inside else None
+    seen = watch.inputs[key].spread() if key is not None else spread
+    path = watch.group.own[key] if key is not None else watch.group.rounds
+    lossy = seen.beyond > 0 and (key is not None or local.clipped > local.rounding)
+    low, high = min(seen.least, 0.0), max(seen.most, 0.0)
+    bounds = [_BOUNDED[node.op_type] for node in watch.group.floats if node.op_type in _BOUNDED]
+    if bounds and not inside:
+        low, high = min(low, bounds[0][0]), max(high, bounds[0][1])
+    found = fitting(watch.b, path, low, high, lossy, inside)
+    if found is None:
         return None
-    wanted = (max(spread.most, 0.0) - min(spread.least, 0.0)) / (known.codes - 1)
-    return Fit(known.step, wanted, inside) if wanted and not 1 / _OFF < wanted / known.step < _OFF else None
+    noise = watch.noise[key] if key is not None else watch.energy["clipped"] + watch.energy["rounding"]
+    return found if noise > GAIN * seen.count * found.wanted**2 / 12 else None
 
 
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
@@ -247,7 +241,7 @@ def _clipped(spread: Spread) -> str:
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
-    return f"clips {spread.beyond / spread.count:.2%}: values reach {value:.4g}, the range {end:.4g}"
+    return f"clips {spread.beyond / spread.count:.2%}: values reach {value:.4g}, range ends at {end:.4g}"
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:

@@ -31,21 +31,13 @@ class Stored:
     def names(self) -> tuple[str, str, str]:
         """Of the model's own constants: codes, scale, zero point."""
         codes, scale, zero = (*self.b.nodes[self.place].inputs, "")[:3]
-        return self.own(codes), self.own(scale), self.own(zero)
+        return self.b.own_name(codes), self.b.own_name(scale), self.b.own_name(zero)
 
     @property
     def axis(self) -> int:
         codes = self.parameters()[0]
         axis = int(self.b.nodes[self.place].attributes.get("axis", 1))  # type: ignore[arg-type]
         return axis % max(codes.ndim, 1)
-
-    def own(self, name: str) -> str:
-        """The model's own constant that one of the unfolded model is made of."""
-        while name and name not in self.b.model.constants and (place := self.b.producers.get(name)) is not None:
-            if not self.b.nodes[place].inputs:
-                break
-            name = self.b.nodes[place].inputs[0]
-        return name
 
     def parameters(self) -> tuple[Array, Array, Array]:
         """Codes, scale and zero point."""

@@ -49,7 +49,9 @@ class _Edits:
                 yield from self._replaced(place, other)
         if len(self.lost) > 1:
             names = ", ".join(self.a.nodes[q].op_type for q in self.lost)
-            gone = {q: partial(_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost}
+            gone: dict[int, Operation] = {
+                q: partial(_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
+            }
             yield Fault("missing-operator", f"{names} of {self.label} are missing here"), gone
 
     def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
