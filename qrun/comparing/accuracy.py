@@ -98,7 +98,7 @@ class Accuracy(InNotebook):
         """Is an output good enough? One without numbers must be equal."""
         if self.min_sqnr is None or not output.noise.count:
             return output.equal
-        return output.noise.sqnr >= self.min_sqnr
+        return min(one.noise.sqnr for one in (output, *output.parts)) >= self.min_sqnr
 
     @property
     def passed(self) -> bool:
@@ -150,7 +150,7 @@ def accuracy(
     a, b = (Reals(replace(model, defaults=_fed(model, feeds))) for model in (reference, quantized))
     found = match(a, b)
     ranking = Ranking(a, b, groups(a, b, found), len(feeds), seconds * _SHARE, progress)
-    rows = Rows(a, b, found, session, tolerance or Tolerance())
+    rows = Rows(a, b, found, session, tolerance or Tolerance(), ranking.mixed.mixed)
     for one in feeds:
         a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
         clean = ranking.mixed.clean(check_feeds(reference, one))
@@ -168,7 +168,12 @@ def accuracy(
 
         def measure(model: Model) -> float:
             trial = Rows(
-                a, Reals(replace(model, defaults=_fed(model, feeds))), found, Session(model, fuse=False), rows.tolerance
+                a,
+                Reals(replace(model, defaults=_fed(model, feeds))),
+                found,
+                Session(model, fuse=False),
+                rows.tolerance,
+                ranking.mixed.mixed,
             )
             for one in used:
                 trial.add(one, ranking.mixed.clean(check_feeds(reference, one)))
@@ -193,7 +198,7 @@ def accuracy(
         gone,
         better,
         decibels(real),
-        len(averaged(rows.end_sums)),
+        len(averaged(rows.judged_sums)),
         tolerance or Tolerance(),
         min_sqnr,
         tolerance is not None or min_sqnr is not None or not _made_of(a, b) or any(rows.coded),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from qrun.comparing.columns import Columns, PartAccuracy, PartSums
 from qrun.comparing.differences import ErrorSums, Noise, Tolerance, difference, integral
 from qrun.comparing.matching.graph import Reals, Source
 from qrun.comparing.matching.match import Match, Matching
@@ -30,6 +31,7 @@ class OutputAccuracy:
     equal:           within the tolerance in all runs.
     counted:         does the tolerance count in steps: is it an integer tensor, or dequantized in the second model?
     classes:         is it a table of rows, so that what it decides are classes?
+    parts:           where it mixes ranges, each part by itself.
     codes:           does one model give codes of unknown scale, and the other real numbers? Then it has no noise and is
                      not equal.
     """
@@ -37,7 +39,7 @@ class OutputAccuracy:
     KEYS = {
         **keys("name other"),
         **through("noise", Noise.KEYS),
-        **keys("argmax_agreed=agreed argmax_total=decided codes equal"),
+        **keys("argmax_agreed=agreed argmax_total=decided codes equal parts"),
     }
 
     name: str
@@ -49,6 +51,7 @@ class OutputAccuracy:
     counted: bool
     codes: bool
     classes: bool = False
+    parts: tuple[PartAccuracy, ...] = ()
 
 
 @frozen
@@ -76,10 +79,19 @@ class TensorAccuracy:
 class Rows:
     """Sums for each pair of tensors and each pair of outputs.
 
-    reached: noise to signal ratio at the outputs (their mean) after each run.
+    mixed:   the parts of outputs that mix ranges, by name of the first model's.
+    reached: noise to signal ratio at the outputs and parts (their mean) after each run.
     """
 
-    def __init__(self, a: Reals, b: Reals, found: Matching, session: Session, tolerance: Tolerance) -> None:
+    def __init__(
+        self,
+        a: Reals,
+        b: Reals,
+        found: Matching,
+        session: Session,
+        tolerance: Tolerance,
+        mixed: Mapping[str, Sequence[Columns]],
+    ) -> None:
         self.a, self.b, self.session, self.tolerance = a, b, session, tolerance
         self.matches = found.matches
         self.sums = {m.value: ErrorSums() for m in found.matches}
@@ -88,6 +100,8 @@ class Rows:
         mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
         self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
         self.end_sums = [ErrorSums() for _ in self.ends]
+        self.mixed = mixed
+        self.parts: list[list[PartSums]] = [[] for _ in self.ends]
         self.agreed = [[0, 0] for _ in self.ends]
         self.classes = [True] * len(self.ends)
         self.equal = [True] * len(self.ends)
@@ -130,7 +144,13 @@ class Rows:
         first, second = ({**side.model.constants, **run} for side, run in ((self.a, clean), (self.b, got)))
         for at, (mine, theirs) in enumerate(self.ends):
             self._end(at, got[theirs], clean[mine], second, first)
-        self.reached.append(mean_ratio(self.end_sums))
+        self.reached.append(mean_ratio(self.judged_sums))
+
+    @property
+    def judged_sums(self) -> list[ErrorSums]:
+        """Sums of each output, or of its parts."""
+        pairs = zip(self.end_sums, self.parts, strict=True)
+        return [sums for whole, parts in pairs for sums in ([part.sums for part in parts] or [whole])]
 
     def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values) -> None:
         form = form_difference(got, want)
@@ -150,6 +170,10 @@ class Rows:
         if want.dtype.kind not in "fiub":
             return
         self.end_sums[at].add(got, want)
+        if not self.parts[at]:
+            self.parts[at] = [PartSums(part, self.ends[at][0]) for part in self.mixed.get(self.ends[at][0], ())]
+        for one in self.parts[at]:
+            one.add(got, want)
         axes = [axis for axis, size in enumerate(want.shape) if size > 1]
         if want.dtype.kind == "f" and axes and want.size and len(axes) < 4:
             self.classes[at] &= want.ndim == 2
@@ -177,7 +201,13 @@ class Rows:
     def outputs(self) -> Iterator[OutputAccuracy]:
         for at, (mine, theirs) in enumerate(self.ends):
             agreed, decided = self.agreed[at]
-            told = self.equal[at], self.counted[at], self.coded[at], self.classes[at]
+            told = (
+                self.equal[at],
+                self.counted[at],
+                self.coded[at],
+                self.classes[at],
+                tuple(one.result() for one in self.parts[at]),
+            )
             yield OutputAccuracy(
                 mine, theirs, self.end_sums[at].result(), agreed if decided else None, decided or None, *told
             )

@@ -81,14 +81,19 @@ def _outputs(found: Accuracy) -> Grid:
         return lambda o: "-" if o.codes else text(o)
 
     columns = [
-        Column("name", shrink=1, cell=lambda o: o.name if o.name == o.other else f"{o.name} / {o.other}"),
+        Column("name", shrink=1, cell=_output_name),
         Column("SQNR", right=True, cell=lambda o: "codes" if o.codes else decibel(o.noise.sqnr)),
         Column("cosine", right=True, cell=told(lambda o: f"{o.noise.cosine:.6f}")),
         Column("max abs", right=True, cell=told(lambda o: number(o.noise.largest))),
         Column("argmax", right=True, cell=told(lambda o: "-" if o.decided is None else f"{o.agreed} of {o.decided}")),
         Column("NaN/Inf", right=True, optional=1, cell=told(lambda o: str(o.noise.odd))),
     ]
-    return Grid.of(columns, found.outputs)
+    parts = [replace(o, name=p.name, other=p.name, noise=p.noise, decided=None) for o in found.outputs for p in o.parts]
+    return Grid.of(columns, [*found.outputs, *parts])
+
+
+def _output_name(output: OutputAccuracy) -> str:
+    return output.name if output.name == output.other else f"{output.name} / {output.other}"
 
 
 def _costs(costs: Sequence[Cost]) -> Grid:

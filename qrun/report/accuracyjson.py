@@ -94,7 +94,7 @@ def excluded(found: Accuracy) -> str:
 
 def verdict(found: Accuracy) -> str:
     """How far off is the worst output, and in how many rows the classes are the same; and is that good enough?"""
-    flips = classes(found)
+    flips = classes(found) + lost(found)
     if not found.judged:
         low = worst_output(found.outputs)
         where = f" ({low.name}, the worst of {len(found.outputs)} outputs)" if found.outputs[1:] else ""
@@ -110,12 +110,16 @@ def verdict(found: Accuracy) -> str:
         return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
     low = worst_output(off or found.outputs)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
-    reached = f"SQNR {decibel(low.noise.sqnr)}"
+    part = min(low.parts, key=lambda one: one.noise.sqnr, default=None)
+    worse = part if part is not None and part.noise.sqnr < low.noise.sqnr else None
+    reached = f"SQNR {decibel((worse or low).noise.sqnr)}"
+    name = worse.name if worse is not None and found.min_sqnr is not None else low.name
     if found.min_sqnr is None:
+        reached = f"SQNR {decibel(low.noise.sqnr)}"
         return f"differ: {low.name}{others} over {within}; {reached}{flips}."
     if off:
-        return f"too noisy: {low.name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
-    return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
+        return f"too noisy: {name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
+    return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {name} has {reached}{flips}."
 
 
 def worst_output(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
@@ -129,6 +133,18 @@ def classes(found: Accuracy) -> str:
         f", same {'class' if o.classes else 'argmax'}{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}"
         for o in told
     )
+
+
+def lost(found: Accuracy) -> str:
+    """The parts of outputs of which nothing is left: which, what they were and what they are."""
+    gone = [part for output in found.outputs for part in output.parts if part.lost]
+    first, second = found.reference.label, found.quantized.label
+    return "".join(f"; {p.name} is lost: {_range(p.wanted)} in {first}, {_range(p.got)} in {second}" for p in gone)
+
+
+def _range(ends: tuple[float, float]) -> str:
+    low, high = (f"{end:.4g}" for end in ends)
+    return f"all {low}" if low == high else f"{low} to {high}"
 
 
 def _at(found: Accuracy) -> str:

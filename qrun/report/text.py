@@ -205,7 +205,13 @@ def decibel(value: float | None) -> str:
     """``37.3 dB``; ``exact`` without any noise."""
     if value is None or value != value:
         return "-"
-    return "exact" if value == float("inf") else "no signal" if value == float("-inf") else f"{value:.1f} dB"
+    return (
+        "exact"
+        if value == float("inf")
+        else "no signal"
+        if value == float("-inf")
+        else f"{round(value, 1) + 0.0:.1f} dB"
+    )
 
 
 def percent(share: float) -> str:

@@ -71,10 +71,10 @@ class Effects:
         if self.progress is not None:
             self._tell(total)
         self._steps += 1
-        outputs = [clean[name] for name in self.mixed.outputs]
+        outputs = self.mixed.parts([clean[name] for name in self.mixed.outputs])
         groups = [self.watches[i].group for i in members if self.watches[i].sums.ratio]
         known = {groups[0].target: made[members[0]]} if len(members) == 1 and groups else None
-        got = self.mixed.run(clean, groups, known) if groups else outputs
+        got = self.mixed.parts(self.mixed.run(clean, groups, known)) if groups else outputs
         sums = self.parts.setdefault(members, [ErrorSums() for _ in outputs])
         for one, x, want in zip(sums, got, outputs, strict=True):
             one.add(comparable(x), comparable(want))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
+from qrun.comparing.columns import Columns, columns
 from qrun.comparing.matching.graph import Path, Reals, Region, region
 from qrun.comparing.matching.likeness import is_absorbed, kind
 from qrun.comparing.matching.match import Matching
@@ -226,6 +227,7 @@ class Mixed:
     def __init__(self, a: Reals, b: Reals) -> None:
         self.a, self.b = a, b
         self.outputs = [v.name for v in a.model.outputs]
+        self.mixed: dict[str, tuple[Columns, ...]] = {}
 
     def clean(self, feeds: Values) -> dict[str, Array]:
         """Every tensor of the first model's own run."""
@@ -240,7 +242,16 @@ class Mixed:
         for name in self.outputs:
             if name not in values:
                 values[name] = self.a.constant(name)  # type: ignore[assignment]
+            if name not in self.mixed:
+                self.mixed[name] = columns(values[name])
         return values
+
+    def parts(self, outputs: Sequence[Array]) -> list[Array]:
+        """Outputs, those that mix ranges in parts, as a run of the first model has shown them."""
+        found = []
+        for name, array in zip(self.outputs, outputs, strict=True):
+            found += [part.of(array) for part in self.mixed[name]] or [array]
+        return found
 
     def run(self, clean: Values, active: Sequence[RoundingGroup], known: Values | None = None) -> list[Array]:
         """The outputs with these groups in place. known: what groups make, by target, if that is known already."""

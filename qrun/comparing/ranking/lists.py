@@ -120,10 +120,11 @@ class _Trials:
         return self.sums[kept]
 
     def _add(self, kept: Kept, clean: Values) -> None:
-        row = self.sums.setdefault(kept, [ErrorSums() for _ in self.mixed.outputs])
+        wanted = self.mixed.parts([clean[name] for name in self.mixed.outputs])
+        row = self.sums.setdefault(kept, [ErrorSums() for _ in wanted])
         active = [w.group for w in self.watches if w.group.target not in kept]
-        for total, x, name in zip(row, self.mixed.run(clean, active), self.mixed.outputs, strict=True):
-            total.add(comparable(x), comparable(clean[name]))
+        for total, x, want in zip(row, self.mixed.parts(self.mixed.run(clean, active)), wanted, strict=True):
+            total.add(comparable(x), comparable(want))
 
 
 def suggest(

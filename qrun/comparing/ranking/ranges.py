@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,13 @@ _LIKE = 1.25
 """Up to so many times the least scale, the zero point stays what it is."""
 _SAME = 0.001
 """Up to this part two scales are the same number."""
+
+
+_OTHERS: dict[str, np.dtype[Any]] = {
+    str(np.dtype(one)): np.dtype(other)
+    for one, other in ((np.int8, np.uint8), (np.uint8, np.int8), (np.int16, np.uint16), (np.uint16, np.int16))
+}
+"""The type of codes that is of the same size."""
 
 
 @frozen
@@ -50,9 +58,7 @@ class _Quantizer:
     zero: Array
     known: Limits
 
-    def covers(
-        self, scale: float, zero: float, low: float, high: float, kind: np.dtype[np.generic] | None = None
-    ) -> bool:
+    def covers(self, scale: float, zero: float, low: float, high: float, kind: np.dtype[Any] | None = None) -> bool:
         least, most = integer_range(kind or self.zero.dtype)
         return (least - zero - 0.5) * scale <= low and high <= (most - zero + 0.5) * scale
 
@@ -108,12 +114,7 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
 def _moved(own: _Quantizer, now: float, zero: float, moved: float, low: float, high: float, inside: bool) -> Fit:
     """The scale is right, and the zero point is not: its number, or its type."""
     kind = own.zero.dtype
-    other = {
-        "int8": np.dtype(np.uint8),
-        "uint8": np.dtype(np.int8),
-        "int16": np.dtype(np.uint16),
-        "uint16": np.dtype(np.int16),
-    }.get(str(kind))
+    other = _OTHERS.get(str(kind))
     fits = other is not None and own.covers(now, zero, low, high, other)
     either = f", or {other} {zero:g}" if fits else ""
     text = f"{own.names[1]} {kind} {zero:g} does not fit: {moved:g} does{either}"

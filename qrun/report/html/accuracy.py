@@ -23,12 +23,24 @@ def accuracy_parts(found: Item) -> list[Markup]:
         columns = [HtmlColumn("output", text_cell("name"), name=True), SQNR, COSINE, MAX_ABS, agreed]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if costs:
-        parts += [tag("h3", "What costs accuracy, costliest first"), _costs(costs)]
+        parts += [tag("h3", "What costs accuracy"), _costs(costs)]
+    wrong = list(items(found, "corrections"))
+    if wrong:
+        parts += [tag("h3", "Correct first"), table("corrections", _CORRECTIONS, wrong)]
     if kept:
         parts += _keep(found["keep_in_float"], kept)
     if tensors:
         parts += [tag("h3", "Tensors, in graph order"), _noises(tensors)]
     return parts
+
+
+_CORRECTIONS = [
+    HtmlColumn("#", lambda r: str(r["index"].size), number=True),
+    HtmlColumn("node", text_cell("name"), name=True),
+    HtmlColumn("what", text_cell("text"), wide=True),
+    HtmlColumn("outputs' SQNR dB", number_cell("before_db", 1), number=True),
+    HtmlColumn("then", number_cell("after_db", 1), number=True),
+]
 
 
 def _keep(found: Item, kept: Sequence[str]) -> list[Markup]:
