@@ -98,7 +98,7 @@ class Accuracy(InNotebook):
         """Is an output good enough? One without numbers must be equal."""
         if self.min_sqnr is None or not output.noise.count:
             return output.equal
-        return min(one.noise.sqnr for one in (output, *output.parts)) >= self.min_sqnr
+        return min(noise.sqnr for noise in (output.noise, *(part.noise for part in output.parts))) >= self.min_sqnr
 
     @property
     def passed(self) -> bool:

@@ -23,6 +23,8 @@ from helpers.defects import (
     swap_rows,
     value,
 )
+from helpers.models import make_model
+from onnx import helper
 
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
@@ -245,3 +247,81 @@ def test_a_correction_of_weights_is_measured(kind: str) -> None:
     assert two.after == pytest.approx(good.real, abs=0.5)
     names = [f"{name}_w_scale" for name in PAIRS[kind]]
     assert all(name in text for name in names for text in (one.text, two.text))
+
+
+# What is no defect
+
+
+def folded(times: float = 1, bias: float = 1) -> Accuracy:
+    """Conv, BatchNormalization and Relu beside a Conv with the normalization in its weights, quantized; these and the
+    bias so many times as large."""
+    rng = np.random.default_rng(3)
+    w = rng.normal(0, 0.3, (8, 3, 3, 3)).astype(f32)
+    gain, shift, mean = (rng.normal(middle, 0.5, 8).astype(f32) for middle in (2, 0, 0))
+    var = (1 + rng.random(8)).astype(f32)
+    x = rng.normal(0, 1, (2, 3, 8, 8)).astype(f32)
+    first = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c", "gain", "shift", "mean", "var"], ["n"], "norm"),
+        helper.make_node("Relu", ["n"], ["y"], "relu"),
+    ]
+    shapes: tuple[Any, Any] = ({"x": [2, 3, 8, 8]}, {"y": [2, 8, 8, 8]})
+    source = make_model(first, *shapes, {"w": w, "gain": gain, "shift": shift, "mean": mean, "var": var}, opset=17)
+    factor = gain / np.sqrt(var + f32(1e-5))
+    real = w * factor[:, None, None, None]
+    scale = (np.abs(real).max((1, 2, 3)) / 127).astype(f32)
+    constants = {
+        "q": np.rint(real / scale[:, None, None, None]).astype(np.int8), "s": scale * f32(times),
+        "z": np.zeros(8, np.int8), "b": (shift - mean * factor) * f32(bias),
+    }  # fmt: skip
+    second = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=0),
+        helper.make_node("Conv", ["x", "d", "b"], ["n"], "conv", pads=[1] * 4),
+        helper.make_node("Relu", ["n"], ["y"], "relu"),
+    ]
+    return accuracy(qrun.load(source), qrun.load(make_model(second, *shapes, constants, opset=17)), [{"x": x}])
+
+
+def test_a_normalization_in_the_weights_is_no_fault() -> None:
+    (cost,) = folded().costs
+    assert cost.faults == ()
+    assert (cost.reason, cost.local.structure, cost.local.bias) == ("precision", pytest.approx(0, abs=1e-9), 0)
+    (cost,) = folded(times=1.5).costs
+    assert cost.why.startswith("s "), cost.why
+    assert "is 1.5 times too large" in cost.why
+    (cost,) = folded(bias=0).costs
+    assert cost.why.startswith("the bias of g is missing here"), cost.why
+
+
+@pytest.mark.parametrize("op", ["Sub", "Div"])
+def test_exchanged_inputs_are_named(op: str) -> None:
+    rng = np.random.default_rng(4)
+    shapes: tuple[Any, Any] = ({"a": [4, 16], "b": [4, 16]}, {"y": [4, 16]})
+    feeds = {name: (2 + rng.random((4, 16))).astype(f32) for name in "ab"}
+    source = make_model([helper.make_node(op, ["a", "b"], ["y"], "it")], *shapes)
+    nodes = [
+        helper.make_node(op, ["b", "a"], ["r"], "it"),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    model = make_model(nodes, *shapes, {"s": f32(2 / 127), "z": np.int8(0)})
+    first = accuracy(qrun.load(source), qrun.load(model), [feeds]).costs[0]
+    assert first.why.startswith(f"the inputs of its {op} are exchanged here")
+
+
+def test_exchanged_constants_of_a_normalization_are_named() -> None:
+    model = quantized("encoder")
+    node = node_of(model, "norm")
+    node.input[1], node.input[2] = node.input[2], node.input[1]
+    found = accuracy(qrun.load(network("encoder")), qrun.load(model), [batch("encoder")])
+    assert found.costs[0].node.label == "norm"
+    assert "beta and gamma are exchanged here" in found.costs[0].why
+    assert "gamma that of g" in found.corrections[0].text
+
+
+def test_another_alpha_is_named() -> None:
+    model = quantized("cnn")
+    set_attributes(model, "y", alpha=1.5)
+    found = accuracy(qrun.load(network("cnn")), qrun.load(model), [batch("cnn")])
+    assert found.costs[0].node.label == "y"
+    assert "alpha" in found.costs[0].why

@@ -114,7 +114,8 @@ def _next(
     node = reals.nodes[place]
     if node.domain or sum(name in reals.sources for name in node.inputs) != 1:
         return None
-    found = [_vector(reals.constant(name), count, behind) for i, name in enumerate(node.inputs) if i != at]
+    last = 0 if node.op_type == "BatchNormalization" else behind
+    found = [_vector(reals.constant(name), count, last) for i, name in enumerate(node.inputs) if i != at]
     if any(one is None for one in found) or not found:
         return None
     step = _affine(node, at, found)  # type: ignore[arg-type]

@@ -123,6 +123,10 @@ def _guesses(
     if not wanted.any():
         yield _Guess(Fault(f"other-{constant.role}", f"{_role(constant)} is not in {label}"), wanted)
         return
+    own, first = constants.products.get(constant.place, (None, None))
+    if constant.role == "weights" and own is not None and first is not None and own.alpha != first.alpha:
+        text = f"alpha of its Gemm is {own.alpha:g} here, {first.alpha:g} in {label}"
+        yield _Guess(Fault("other-attribute", text), mine * (first.alpha / own.alpha))
     for other in constants.found:
         if other.place == constant.place and other.at != constant.at and constant.role == "constant":
             names = f"{constant.name} and {other.name} are exchanged here"
