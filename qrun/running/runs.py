@@ -193,8 +193,10 @@ class Runs:
 
     def _keep_observed(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> None:
         """Make the program for the outputs and inputs of `first`, an observing run, and keep it, if none is kept."""
+        if self.kept is None or self.kept.find(keep, True, values) is not None:
+            return
         chosen = self.prepared(keep, True)
-        if self.kept is None or self.kept.find(keep, True, values) is not None or chosen.programs is None:
+        if chosen.programs is None:
             return
         found = chosen.programs.ready(chosen.plan, values)
         if found is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
+from time import process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,25 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
-from qrun.native.emit.spec import PASS, SKIP, STATE, YIELD
+from qrun.native.emit.spec import (
+    DONE,
+    DOZE,
+    ENTRY,
+    INSIDE,
+    PASS,
+    PLAN,
+    SKIP,
+    SLEEPERS,
+    STATE,
+    STRUCT,
+    SYSCALL,
+    TIMES,
+    YIELD,
+)
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Need, address, aligned, arrange
-from qrun.native.machine.threads import yielding
+from qrun.native.machine.threads import system_call, yielding
 from qrun.native.plan.items import Task
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp
@@ -136,6 +152,49 @@ def test_a_thread_that_waits_long_gives_way(patience: int, given: int) -> None:
         state[YIELD // 8] = function
         engine.runner.follow(0, address(state), patience, 0, 0)
     assert len(calls) == given
+
+
+def test_a_thread_that_waits_long_for_others_sleeps_until_one_wakes_it() -> None:
+    """The leader's one step is done at once, but a helper is inside: it leaves while the leader sleeps."""
+    engine, state = Engine.create("", OBJECTS), aligned(STATE // 8, np.int64, 0)
+    plan, struct, times = (aligned(n, np.int64, 0) for n in (ENTRY // 8, STRUCT // 8, 4))
+    asked: list[tuple[int, int, int]] = []
+
+    def call(number: int, counter: int, what: int, value: int, *_: int) -> int:
+        asked.append((counter, what, value))
+        assert state[SLEEPERS // 8] == 1
+        state[INSIDE // 8] = 0
+        return 0
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
+    told = kind(call)
+    plan[:3] = engine.runner.meter.empty, address(struct), 1
+    state[SYSCALL // 8], state[PLAN // 8] = ctypes.cast(told, ctypes.c_void_p).value, address(plan)
+    state[TIMES // 8], state[INSIDE // 8] = address(times), 1
+    engine.runner.lead(address(state), 0, 1, 0)
+    assert asked == [(address(state) + INSIDE, 128, 1)]
+    assert state[SLEEPERS // 8] == 0
+    state[SLEEPERS // 8] = 1
+    engine.runner.lead(address(state), 0, 1, 0)
+    assert asked[1:] == [(address(struct) + DONE, 129, 2**31 - 1)], "who ends a step wakes those that wait for it"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="futexes are Linux's")
+def test_threads_sleep_and_wake_on_linux() -> None:
+    engine, state = Engine.create("", OBJECTS), aligned(STATE // 8, np.int64, 0)
+    plan, struct, times = (aligned(n, np.int64, 0) for n in (ENTRY // 8, STRUCT // 8, 4))
+    plan[:3] = engine.runner.meter.empty, address(struct), 1
+    state[SYSCALL // 8], state[PLAN // 8], state[TIMES // 8] = system_call(), address(plan), address(times)
+    state[INSIDE // 8], state[DOZE // 8 + 1] = 1, 10**6
+    leader = threading.Thread(target=engine.runner.lead, args=(address(state), 0, 1, 0))
+    before = process_time()
+    leader.start()
+    sleep(0.5)
+    assert leader.is_alive()
+    assert process_time() - before < 0.25, "it would have spun for half a second"
+    state[INSIDE // 8] = 0
+    leader.join(10)
+    assert not leader.is_alive()
 
 
 def test_the_shortest_of_some_runs_says_what_a_call_costs() -> None:

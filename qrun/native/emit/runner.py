@@ -16,15 +16,19 @@ which is the same if it found none; then when it came to the end.
 Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and
 finds the tiles taken; nobody waits for a sleeping thread.
 
-Who waits long gives its processor to others, through the function whose address the state has at YIELD, 0 for none. A
-system may wake a helper on the leader's processor: without that, each would wait there, for milliseconds, for what the
-other cannot do meanwhile. At first a thread waits without, as giving way costs more than most waits take.
+Who waits long for work of others sleeps on Linux until a counter changes (a futex): on a busy machine the other thread
+may have no processor for milliseconds, and gets one sooner. Who changes a counter wakes those that sleep, if SLEEPERS
+says that there are any. Elsewhere, and where a helper waits for the next run, a thread gives its processor to others
+through the function whose address the state has at YIELD, 0 for none. A system may wake a helper on the leader's
+processor: without that, each would wait there, for milliseconds, for what the other cannot do meanwhile. At first a
+thread spins, as sleeping and giving way cost more than most waits take.
 
 Which thread sees what, and why each memory ordering suffices (names of LLVM; C++ says relaxed for monotonic):
 
 monotonic   The counter of taken tiles (in the kernels). It must give each number to one thread, no more: what a tile
             reads was made before a barrier, or before the run was opened.
-release     Adding to the count of finished tiles, after the kernel has returned: what its tiles stored comes before.
+release     Adding to the count of finished tiles, after the kernel has returned: what its tiles stored comes before. It
+            is seq_cst, since it is an end of sleep too.
 acquire     Reading that count in a barrier. The additions of several threads are one release sequence, since each is a
             read-modify-write: who reads the full count sees the results of all of them.
 seq_cst     Opening, entering, closing. A helper adds itself to those inside, then looks whether the run is still open;
@@ -35,6 +39,9 @@ seq_cst     Opening, entering, closing. A helper adds itself to those inside, th
             Opening is also the release that the plan, its range and its counters need, which are plain stores; leaving
             is the release after which the leader, who reads that nobody is inside, has all results. Both would do with
             less, but happen once a run and thread.
+            Sleeping and waking: a thread adds itself to SLEEPERS, then looks at the counter again; who changes the
+            counter then looks at SLEEPERS. One of them sees the other; and Linux lets nobody sleep whose counter has
+            changed meanwhile.
 
 A helper that leaves out the wait before calls of the leader alone does wait after the last of them, if it goes on with
 others. There it reads what the leader has added after it had waited itself: so all before is done, and seen.
@@ -88,8 +95,12 @@ def _direct(w: Flow, told: Value) -> Value:
 
 
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
-_BRIEF, _GIVEN = 256, 16
-"""Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts."""
+_BRIEF, _GIVEN, _AWAKE = 256, 16, 2048
+"""Turns of a wait (tens of nanoseconds each) after which a thread gives way; for how many turns that counts; after how
+many turns it sleeps."""
+_FUTEX = {"x86_64": 202, "aarch64": 98}
+_SLEEP, _WAKE, _ALL = 128, 129, 2**31 - 1
+"""The number of Linux's call, what it is asked for (within one process), and how many threads are woken."""
 
 
 def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
@@ -105,13 +116,48 @@ def _wait(pause: Pause, w: Flow, give_way: Value, turn: Value) -> Value:
     return turns
 
 
-def _wait_until(w: Flow, ready: Callable[[], Value], give_way: Value) -> None:
-    """Wait until the i1 is true that `ready` writes."""
+def _rest(futex: int, w: Flow, state: Value, counter: Value, seen: Value, turn: Value) -> Value:
+    """Make a turn of a wait for a counter that was this: sleep, if there were many. Returns how many there were."""
+    system, give_way = ((state + place).load("ptr", 8) for place in (spec.SYSCALL, spec.YIELD))
+
+    def asleep() -> list[Value]:
+        w.atomic("add", state + spec.SLEEPERS, 1, "seq_cst")
+        with w.when(w.atomic_load(counter, "seq_cst").test("eq", seen)):
+            asked = f"i64 {futex}, ptr {counter}, i64 {_SLEEP}, i64 {seen}, ptr {state + spec.DOZE}, ptr null, i64 0"
+            w.let("i64", f"call i64 (i64, ...) {system}({asked})")
+        w.atomic("sub", state + spec.SLEEPERS, 1, "seq_cst")
+        return [turn]
+
+    awake = w.value("ptr", "null")
+    long = turn.test("uge", _AWAKE) & system.test("ne", "null")
+    here = w.instead([give_way], system.test("ne", "null"), lambda: [awake])
+    spun = w.let("i64", f"call i64 @wait(ptr {here[0]}, i64 {turn})")
+    return w.instead([spun], long, asleep)[0]
+
+
+def _roused(futex: int, w: Flow, state: Value, counter: Value) -> None:
+    """Wake the threads that sleep until this counter changes, as it just did."""
+    system = (state + spec.SYSCALL).load("ptr", 8)
+    asked = f"i64 {futex}, ptr {counter}, i64 {_WAKE}, i64 {_ALL}, ptr null, ptr null, i64 0"
+    with w.when(system.test("ne", "null")):
+        w.let("i64", f"call i64 (i64, ...) {system}({asked})")
+
+
+def _changed(w: Flow, state: Value, counter: Value, what: str, number: Value) -> None:
+    """Change a counter, and wake those that wait for that."""
+    w.atomic(what, counter, number, "seq_cst")
+    with w.when(w.atomic_load(state + spec.SLEEPERS, "seq_cst").test("ne", 0)):
+        w.do(f"call void @roused(ptr {state}, ptr {counter})")
+
+
+def _wait_until(w: Flow, state: Value, counter: Value, order: str, ready: Callable[[Value], Value]) -> None:
+    """Wait until a counter is as `ready` says. order: in which it is read."""
     look, again, after = w.labels("look", "again", "after")
     head, (turn,) = w.head(look, [w.value("i64", 0)])
-    w.branch(ready(), after, again)
+    seen = w.atomic_load(counter, order)
+    w.branch(ready(seen), after, again)
     w.label(again)
-    w.back(head, [w.let("i64", f"call i64 @wait(ptr {give_way}, i64 {turn})")])
+    w.back(head, [w.let("i64", f"call i64 @rest(ptr {state}, ptr {counter}, i64 {seen}, i64 {turn})")])
     w.jump(look)
     w.label(after)
 
@@ -125,7 +171,7 @@ def _segment(
     times: Value,
     scratch: Value,
     heeded: Value,
-    give_way: Value,
+    state: Value,
 ) -> None:
     """heeded: the bits spec.SKIP and spec.PASS that this thread heeds: 0 for the leader."""
     with w.loop(first, end, 1, once=True) as turn:
@@ -135,18 +181,18 @@ def _segment(
             place.store(came, 8)
         alone = (entry + 40).load("i64", 8) & heeded
         with w.when((alone & spec.SKIP).test("eq", 0)):
-            _call(clock, w, entry, stamp + 8, scratch, heeded)
+            _call(clock, w, entry, stamp + 8, scratch, heeded, state)
         marked = (entry + 24).load("i64", 8).test("ne", 0)
         with w.when(marked & (alone & spec.PASS).test("eq", 0)):
             since = (entry + 32).load("i64", 8)
             with w.loop(since, turn.index + 1, 1, once=True) as before:
                 other = plan + before.index * spec.ENTRY
                 done, tiles = (other + 8).load("ptr", 8) + spec.DONE, (other + 16).load("i64", 8)
-                _wait_until(w, lambda: w.atomic_load(done, "acquire").test("uge", tiles), give_way)
+                _wait_until(w, state, done, "acquire", lambda seen, all_=tiles: seen.test("uge", all_))
     (times + end * 16).store(w.call("i64", clock), 8)
 
 
-def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heeded: Value) -> None:
+def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heeded: Value, state: Value) -> None:
     """Do what is left of a call, unless its guard is 0. worked: where is noted when the thread ended its work on it."""
     kernel, args = (place.load("ptr", 8) for place in (entry, entry + 8))
     guard = (args + spec.GUARD).load("ptr", 8)
@@ -155,13 +201,13 @@ def _call(clock: str, w: Flow, entry: Value, worked: Value, scratch: Value, heed
         did = w.let("i64", f"call i64 {kernel}(ptr {args}, ptr {args + spec.NEXT}, ptr {scratch})")
         with w.when(did.test("ne", 0)):
             worked.store(w.call("i64", clock), 8)
-            w.atomic("add", args + spec.DONE, did, "release")
+            _changed(w, state, args + spec.DONE, "add", did)
     with w.when(~goes & heeded.test("eq", 0)):
-        w.atomic("add", args + spec.DONE, (entry + 16).load("i64", 8), "release")
+        _changed(w, state, args + spec.DONE, "add", (entry + 16).load("i64", 8))
 
 
 def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Value:
-    plan, times, give_way = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES, spec.YIELD))
+    plan, times = ((state + place).load("ptr", 8) for place in (spec.PLAN, spec.TIMES))
     zero, generation = w.value("i64", 0), (state + spec.GENERATION).load("i64", 8) + 1
     (state + spec.GENERATION).store(generation, 8)
     with w.loop(first, end, 1, once=True) as turn:
@@ -171,10 +217,10 @@ def _lead(w: Flow, state: Value, first: Value, end: Value, scratch: Value) -> Va
     for place, number in ((spec.RANGE, first), (spec.RANGE + 8, end)):
         (state + place).store(number, 8)
     w.atomic_store(generation, state + spec.OPEN, "seq_cst")
-    segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 0, ptr {give_way}"
+    segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 0, ptr {state}"
     w.do(f"call void @segment({segment})")
     w.atomic_store(zero, state + spec.OPEN, "seq_cst")
-    _wait_until(w, lambda: w.atomic_load(state + spec.INSIDE, "seq_cst").test("eq", 0), give_way)
+    _wait_until(w, state, state + spec.INSIDE, "seq_cst", lambda seen: seen.test("eq", 0))
     return zero
 
 
@@ -192,13 +238,15 @@ def _follow(w: Flow, plan: Value, state: Value, patience: Value, times: Value, s
 
     def work() -> list[Value]:
         first, end = ((state + place).load("i64", 8) for place in (spec.RANGE, spec.RANGE + 8))
-        segment = f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {spec.SKIP | spec.PASS}, ptr {give_way}"
+        segment = (
+            f"ptr {plan}, i64 {first}, i64 {end}, ptr {times}, ptr {scratch}, i64 {spec.SKIP | spec.PASS}, ptr {state}"
+        )
         w.do(f"call void @segment({segment})")
         return [generation]
 
     still = w.atomic_load(state + spec.OPEN, "seq_cst").test("eq", generation)
     (seen,) = w.instead([last], still, work)
-    w.atomic("sub", state + spec.INSIDE, one, "seq_cst")
+    _changed(w, state, state + spec.INSIDE, "sub", one)
     w.back(head, [zero, seen])
     w.jump("look")
     w.label("exit")
@@ -271,10 +319,13 @@ def runner_text(architecture: str) -> str:
     """LLVM IR of all functions. The unit of the time stamps is the processor's; machine/meter.py finds it."""
     clock, segment = (
         _CLOCK[architecture],
-        "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %yield",
+        "ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded, ptr %state",
     )
+    futex = _FUTEX[architecture]
     return functions({
         "internal i64 @wait(ptr %yield, i64 %turn)": partial(_wait, PAUSE[architecture]),
+        "internal i64 @rest(ptr %state, ptr %counter, i64 %seen, i64 %turn)": partial(_rest, futex),
+        "internal void @roused(ptr %state, ptr %counter)": partial(_roused, futex),
         f"internal void @segment({segment})": partial(_segment, clock),
         "internal i1 @undecided(ptr %plan, ptr %doubtful, i64 %doubts)": _undecided,
         "internal void @tallied(ptr %first, i64 %count)": _tallied,

@@ -91,7 +91,9 @@ DOUBT, NEXT, GUARD, DONE, STRUCT = 248, 256, 264, 320, 384
 of taken tiles, the address of the byte that is 0 where the call is to be left out (0 if it never is), the counter of
 finished tiles, the struct's end. The counters have cache lines of 64 bytes to themselves but for the address, which is
 read with the first one: all threads write them, while they read the arguments."""
-OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, GONE, STATE = 0, 64, 128, 144, 152, 160, 168, 192, 256
+OPEN, INSIDE, RANGE, YIELD, PLAN, TIMES, GENERATION, SLEEPERS, SYSCALL, GONE, DOZE, STATE = (
+    0, 64, 128, 144, 152, 160, 168, 176, 184, 192, 200, 256,
+)  # fmt: skip
 """The state that leader and helpers share, in bytes from its start.
 
 OPEN        the generation that is open, 0 for none: helpers that wait read it over and over
@@ -100,11 +102,14 @@ RANGE       the first call, and the end of the calls
 YIELD       the address of the function by which a thread gives way, 0 for none
 PLAN, TIMES the addresses of the plan and of the leader's times
 GENERATION  the generation that was open last
+SLEEPERS    how many threads sleep, or are about to
+SYSCALL     the address of the function by which a thread asks Linux to let it sleep, 0 for none
 GONE        how many helpers have left
+DOZE        how long a thread sleeps at most, seconds and nanoseconds
 STATE       the end of it all
 
-OPEN, INSIDE and GONE have a cache line each. YIELD to GENERATION share that of RANGE, since the leader alone changes
-them, and never while a run is open.
+OPEN, INSIDE and GONE have a cache line each. YIELD to SYSCALL share that of RANGE, since the leader alone changes
+them, and never while a run is open; but for SLEEPERS, which is seldom changed.
 """
 STATE_AT, FIRST_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 72, 8)
 """What a run that is one call is told, in bytes from its start.

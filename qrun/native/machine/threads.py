@@ -150,6 +150,13 @@ def yielding() -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@cache
+def system_call() -> int:
+    """The address of the C library's `syscall` on Linux; 0 elsewhere."""
+    function = getattr(ctypes.CDLL(None), "syscall", None) if sys.platform == "linux" else None
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
+
+
 T = TypeVar("T")
 _SWITCH = 2e-4
 """Seconds after which Python gives the GIL to the thread that compiles. That needs it for a moment between two calls of

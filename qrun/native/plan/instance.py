@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, TIMES, YIELD
+from qrun.native.emit.spec import DOUBT, DOZE, ENTRY, GONE, PLAN, SKIP, STATE, STRUCT, SYSCALL, TIMES, YIELD
 from qrun.native.errors import Late, Unplanned
 from qrun.native.machine.call import scratch, undecided
 from qrun.native.machine.memory import Array, Ints, address, aligned, forget, new_aligned
-from qrun.native.machine.threads import yielding
+from qrun.native.machine.threads import system_call, yielding
 from qrun.native.plan.items import Key
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
@@ -38,6 +38,8 @@ class Looks(Protocol):
 
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
+_DOZE = 1_000_000
+"""Nanoseconds that a thread which waits for others sleeps at most, should nobody wake it."""
 _FEW = 4
 """Words that are set one by one sooner than at once."""
 _WORTH = 32
@@ -57,7 +59,9 @@ class Instance:
         calls, walked = len(listing.kernels), len(listing.counts)
         self.structs, self.plan = (aligned((calls, nbytes // 8), np.int64, 0) for nbytes in (STRUCT, ENTRY))
         self.state = aligned(STATE // 8, np.int64, 0)
-        self.state[YIELD // 8] = yielding() if listing.engine.threads > 1 else 0
+        if listing.engine.threads > 1:
+            self.state[YIELD // 8], self.state[SYSCALL // 8] = yielding(), system_call()
+            self.state[DOZE // 8 + 1] = _DOZE
         self.times = np.zeros((listing.engine.threads, walked + 1, 2), np.int64)
         self.start = address(self.state)
         self.state[PLAN // 8], self.state[TIMES // 8] = address(self.plan), address(self.times)
