@@ -58,13 +58,13 @@ class OrtSession:
         """
         call, start = self.call(feeds, names, plain), perf_counter_ns()
         made, duration = call(), perf_counter_ns() - start
-        if isinstance(made, list):
+        if _as_arrays(feeds, plain):
             return [(array, 0) for array in made], duration
         return [(_numpy(value), value.element_type()) for value in made], duration
 
     def call(self, feeds: Fed, names: Sequence[str] | None = None, plain: bool = True) -> Callable[[], Any]:
-        """The call of onnxruntime that `run` makes: a list of arrays if all types are numpy's own, else OrtValues."""
-        if plain and not any(number for _, number in feeds.values()):
+        """The call of onnxruntime that `run` makes: it returns arrays if all types are numpy's own, else OrtValues."""
+        if _as_arrays(feeds, plain):
             return partial(self._session.run, names, {name: array for name, (array, _) in feeds.items()})
         values = {name: _value(*given) for name, given in feeds.items()}
         return partial(self._session.run_with_ort_values, names, values)
@@ -72,6 +72,11 @@ class OrtSession:
     def finish(self) -> str:
         """End profiling; the path of the profile."""
         return str(self._session.end_profiling())
+
+
+def _as_arrays(feeds: Fed, plain: bool) -> bool:
+    """Whether all types, of feeds and of outputs, are numpy's own."""
+    return plain and not any(number for _, number in feeds.values())
 
 
 def _value(array: Array, number: int) -> Any:

@@ -118,7 +118,7 @@ def test_a_feed_is_the_array_of_its_run_and_held_feeds_stay() -> None:
     runner = one.runner({"i0": x})
     x[0] = 9
     assert one.execute({"i0": x}).outputs["y0"][0] == 9
-    assert dict(runner.run().outputs) == {}
+    assert len(runner.burst(3).run_ns) == 3
 
 
 @pytest.mark.usefixtures("faulty")

@@ -393,25 +393,19 @@ def test_the_strip_is_as_wide_as_the_time() -> None:
     assert widths == pytest.approx([100 * t / sum(times) for t in times], abs=0.06)
 
 
-def test_the_strip_ends_where_the_run_does() -> None:
-    """What the nodes' medians leave of a run is there as well, and of the runs that their times are of."""
+def test_the_strip_ends_where_a_plain_run_does() -> None:
+    """What the nodes' medians leave of a plain run is there as well; shares are parts of the nodes."""
     nodes = [node(0, median_ms=2.0), node(1, median_ms=1.0)]
-    plain, watched = {"median_ms": 4.0, "samples_ms": [4.0]}, {"median_ms": 5.0, "samples_ms": [5.0]}
-    for more, end, widths in ((plain, "4.00 ms", [50, 25, 25]), (watched, "5.00 ms", [40, 20, 40])):
-        runs = {"profiled_run": more} if more is watched else {}
-        text = html(collected(profile=profile(nodes, run=plain, **runs)))
-        strip = text[text.index('class="strip"') :].partition("</svg>")[0]
-        assert [float(w) for w in re.findall(r'width="([\d.]+)%"', strip)] == pytest.approx(widths, abs=0.06)
-        assert 'class="rest"' in strip
-        assert f"<span>0</span><span>{end}</span>" in text
-        shares = [row[5] for row in Read(text).table("kernel")[1:]]
-        assert shares == [f"{width:.1f}%" for width in widths[:2]]
-        assert (
-            "rest"
-            not in html(collected(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]}))).partition(
-                "<svg"
-            )[2]
-        )
+    profiled = {"profiled_run": {"median_ms": 5.0, "samples_ms": [5.0]}}
+    text = html(collected(profile=profile(nodes, run={"median_ms": 4.0, "samples_ms": [4.0]}, **profiled)))
+    strip = text[text.index('class="strip"') :].partition("</svg>")[0]
+    assert [float(w) for w in re.findall(r'width="([\d.]+)%"', strip)] == pytest.approx([50, 25, 25], abs=0.06)
+    assert 'class="rest"' in strip
+    assert "call overhead 1.00 ms" in strip
+    assert "<span>0</span><span>4.00 ms</span>" in text
+    assert [row[5] for row in Read(text).table("kernel")[1:]] == ["66.7%", "33.3%"]
+    alone = html(collected(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]})))
+    assert "rest" not in alone.partition("<svg")[2]
 
 
 def test_a_node_without_a_name_is_called_as_on_the_screen() -> None:
