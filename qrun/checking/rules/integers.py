@@ -127,7 +127,7 @@ def _found(model: Model) -> Sequence[tuple[float, Finding]]:
     made = []
     for cause in found.causes:
         nodes = [j for j in cause.judged if (j.scope.path, j.node.index) not in own]
-        if nodes and not cause.rule.chosen:
+        if nodes and not cause.rule.chosen and cause.rule.otherwise == "float":
             kinds = Counter(j.node.op_type for j in nodes)
             made.append((sum(kinds[op] for op in _PRODUCTS) / products, _finding(found, cause.rule, nodes, kinds)))
     return made

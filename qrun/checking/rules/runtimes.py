@@ -90,9 +90,10 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
 def refused_by_ort(model: Model) -> Iterator[Finding]:
     """The specification allows the form of a node, but onnxruntime 1.32.0 refuses it on the CPU, or crashes.
 
-    These are: one zero point per row of a, or per output channel of ConvInteger; auto_pad SAME with dilations; a pool
-    whose pads are as large as its kernel; zero points that are optional in com.microsoft and left out; x and scale of
-    different types in QuantizeLinear (fixed in 1.32).
+    These are: an int8 tensor that one Transpose, Reshape or the like reads whose result is not quantized, from opset 21
+    on, which onnxruntime does not load on x86 CPUs; one zero point per row of a, or per output channel of ConvInteger;
+    auto_pad SAME with dilations; a pool whose pads are as large as its kernel; zero points that are optional in
+    com.microsoft and left out; x and scale of different types in QuantizeLinear (fixed in 1.32).
 
     Why is this bad?
         Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
@@ -129,6 +130,28 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
                 expected=expected,
                 got=got,
                 why=f"{node.op}-{node.version} allows it; {who} does not on the CPU.",
+            )
+    yield from _not_loaded(model)
+
+
+def _not_loaded(model: Model) -> Iterator[Finding]:
+    """What keeps onnxruntime from loading the model on x86 CPUs, at the first of the nodes."""
+    from qrun.checking.targets import integers
+
+    found = integers(model)
+    if found is None:
+        return
+    for cause in found.causes:
+        if cause.rule.otherwise == "refused":
+            first, count = cause.judged[0], several(len(cause.judged), "such node")
+            yield Finding(
+                f"{found.runtime} does not load the model on {found.on}: {first.node.op_type} at opset "
+                f"{model.opsets.get('')}: {cause.rule.cause}",
+                **first.scope.at(first.node, f"{first.node.inputs[0]} (input 0)"),
+                expected="QuantizeLinear behind the result, or uint8",
+                got=f"an int8 input, and a result that is not quantized; {count}",
+                why=f"{cause.rule.why}: output_dtype INT8 does not match y_zero_point type UINT8.",
+                fix=cause.rule.fix,
             )
 
 

@@ -1,18 +1,19 @@
 """What runtimes and devices make of a quantized model: their rules as data, and who reads them.
 
 A target is a JSON file of this package. Each of its rules names operators and what a node of theirs must fulfil;
-`otherwise` says what the target does with a node that does not: it computes it in `float`. Nodes that fulfil all run
-in integers. `@NAME` stands for the operators under `sets`. `cause` says why such a node is in float, `why` is the
-target's reason, `fix` what to change; with `chosen`, the model's author left the node in float. `since` and `until`
-are the first and the last of the versions under `measured` that have the rule; null: the first, or the last, of all
-has it. `proof` says how a rule is known: from the target's source, from an oracle (what the target was seen to do), or
-from both.
+`otherwise` says what the target does with a node that does not: it computes it in `float`, or does not load the model
+(`refused`). Nodes that fulfil all run in integers. `@NAME` stands for the operators under `sets`. `cause` says why such
+a node is in float, `why` is the target's reason, `fix` what to change; with `chosen`, the model's author left the node
+in float. `since` and `until` are the first and the last of the versions under `measured` that have the rule; null: the
+first, or the last, of all has it. `proof` says how a rule is known: from the target's source, from an oracle (what the
+target was seen to do), or from both.
 
 A condition is one of
 
     {"all": [..]} {"any": [..]} {"not": c} {"use": NAME}      NAME stands under `define`
     {"port": P, FACT: TEST, ..}      facts of a tensor at the node; an input that is left out passes
     {"attr": A, "default": d, TEST}  an attribute
+    {"opset": TEST}                  the model's version of ai.onnx
     {"option": NAME, TEST}           what a user may set; the defaults stand under `options`
     {"same": FACT, "ports": [P, ..]} one fact is the same at all; "parameters" are type, scale and zero point
     {"log2": {P: k, ..}, "min": a, "max": b, "tol": t}        the sum of k log2(scale of P) is from a to b
@@ -21,7 +22,8 @@ A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that s
 these that are not stored); y (output 0); outputs. The facts of a tensor are given, quantized, type, rank; of an input
 const; of an output readers (how many), graph_output, next (the only reader, if it has one reader too); of a quantized
 tensor declared (its type in the file; `type` is the one that the target gives it), scale, zero, zero_given, per
-(tensor, channel or block), axis, axis_back (from the end: 1 is the last). A test is a value, a list of values, or some
+(tensor, channel or block), axis, axis_back (from the end: 1 is the last); of a quantized output spread (the target adds
+its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some
 of min, max, not. `prepare` says what the target makes of the graph first (`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.

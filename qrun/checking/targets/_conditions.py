@@ -12,7 +12,7 @@ from qrun.checking.targets._facts import Facts, ports
 from qrun.checking.targets._view import Op, TargetView
 
 Condition = Mapping[str, Any]
-_OF_SCALES = ("scale", "zero", "zero_given", "per", "axis", "axis_back", "declared")
+_OF_SCALES = ("scale", "zero", "zero_given", "per", "axis", "axis_back", "declared", "spread")
 _PARAMETERS = ("declared", "scale", "zero", "zero_given")
 
 
@@ -86,6 +86,10 @@ def _option(c: Conditions, op: Op, condition: Condition) -> bool:
     return _passes(c.options.get(condition["option"]), _test(condition, "option")) is not False
 
 
+def _opset(c: Conditions, op: Op, condition: Condition) -> bool:
+    return _passes(c.view.scope.model.opsets.get(""), condition["opset"]) is not False
+
+
 def _port(c: Conditions, op: Op, condition: Condition) -> bool:
     tests = {key: test for key, test in condition.items() if key != "port"}
     for facts in ports(c.view, op, condition["port"], c.retyped):
@@ -108,6 +112,7 @@ _KINDS = {
     "log2": _log2,
     "attr": _attribute,
     "option": _option,
+    "opset": _opset,
     "port": _port,
 }
 

@@ -56,7 +56,7 @@ def _output(view: TargetView, name: str, retyped: bool) -> Facts:
     facts |= {"graph_output": name in view.results, "next": _next(view, name)}
     facts |= _size(view, name)
     if quantizers:
-        facts |= {"quantized": True} | _parameters(view, quantizers[0])
+        facts |= {"quantized": True, "spread": quantizers[0].spread} | _parameters(view, quantizers[0])
         facts |= _types(view, quantizers[0].outputs[0], quantizers[0], retyped)
     view.found["made", name] = facts
     return facts

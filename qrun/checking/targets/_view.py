@@ -20,12 +20,17 @@ _STORES = (*BOTH, "Identity", "Transpose", "Reshape")
 
 @dataclass(eq=False)
 class Op:
-    """A node of the view, whose inputs and outputs may be others than in the file. node: None if the target adds it."""
+    """A node of the view, whose inputs and outputs may be others than in the file.
+
+    node:   None if the target adds it. spread: it is a QuantizeLinear that the target adds behind an operator whose
+            input is dequantized.
+    """
 
     op_type: str
     inputs: list[str]
     outputs: list[str]
     node: Node | None = None
+    spread: bool = False
 
 
 class TargetView:
@@ -108,7 +113,7 @@ class TargetView:
             moved = [op for op in self.read(name) if op is reader]
         for op in moved:
             self._reread(op, name, before)
-        self._add(Op(QUANTIZE, [start, *like.inputs[1:]], [codes]))
+        self._add(Op(QUANTIZE, [start, *like.inputs[1:]], [codes], spread=like.op_type == DEQUANTIZE))
         self._add(Op(DEQUANTIZE, [codes, *like.inputs[1:]], [end]))
 
     def _add(self, op: Op) -> None:
