@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.context import GraphContext, invalid, label
-from qrun.ir.foreign import foreign_domain
 from qrun.ir.messages import AttributeProto
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.order import Names, execution_order
@@ -176,6 +175,8 @@ def _node(
 
 
 def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -> ModelError:
+    from qrun.ir.foreign import foreign_domain
+
     known = any(schema.schema("", op_type, opset) for opset in reversed(schema.OPSETS))
     imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
     foreign = foreign_domain(domain)

@@ -11,13 +11,13 @@ from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._advice import PER_AXIS, axis_fix, zero_point_fix
 from qrun.ops._op import Array, Shape, refuse
 from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
 
 _PER_TENSOR = (10, 13)
 """The first version of ai.onnx, which has no axis, and the first that has one."""
+_PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
 
@@ -115,6 +115,8 @@ def grain(
     found = _grain(x, scale, axis, block_size, op, names[0])
     both_single = scale.size == 1 and zero is not None and zero.size == 1 and zero.ndim <= 1
     if zero is not None and zero.shape != scale.shape and not both_single:
+        from qrun.ops._advice import zero_point_fix
+
         raise refuse(
             f"{names[1]} has shape {shape_text(zero.shape)}, {names[0]} {shape_text(scale.shape)}",
             names[1],
@@ -140,6 +142,8 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
         raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)
     place = _axis(x, axis, op)
     if scale.shape[0] != x.shape[place]:
+        from qrun.ops._advice import axis_fix
+
         fix = axis_fix(x.shape, scale.shape[0], axis)
         want = f"a scalar or [{x.shape[place]}] (the length of axis {place} of x {shape_text(x.shape)})"
         raise _bad_scale(name, want, scale, f"{op}: one value per slice along axis.", fix)
@@ -182,7 +186,7 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
     raise _bad_scale(name, shape_text(want_shape), scale, why, _PER_BLOCK)
 
 
-def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = PER_AXIS) -> OperatorError:
+def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = _PER_AXIS) -> OperatorError:
     return refuse(f"{name} has shape {shape_text(scale.shape)}", name, expected, scale, why=why, fix=fix, code="QR301")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._advice import type_fix
 from qrun.running.plan import Step
 
 
@@ -29,6 +28,8 @@ def check_types(step: Step, args: Sequence[Array | None]) -> None:
         if dtype.names and step.definition.compounds:
             continue
         if dtype.names or (formal.types is not None and dtype not in formal.types):
+            from qrun.ops._advice import type_fix
+
             raise OperatorError(
                 f"{name} is {type_name(dtype)}, which {step.node.op}-{step.node.version} does not take",
                 param=name,

@@ -11,7 +11,6 @@ from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
 from qrun.ops import Granularity as Form
 from qrun.ops import Quantizer, Slot
-from qrun.ops._advice import axis_fix, zero_point_fix
 from qrun.ops._quantized import PER_AXIS_SINCE
 
 
@@ -69,6 +68,8 @@ def scale_shape(model: Model) -> Iterator[Finding]:
 
 def _scale_fix(node: Node, form: Form, scale: Shape | None, owner: Shape | None) -> str:
     """What to export, as the error of a run says it."""
+    from qrun.ops._advice import axis_fix
+
     if form == "axis" and older(node):
         return PER_AXIS_SINCE
     if form == "axis":
@@ -117,6 +118,8 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
 
 
 def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Iterator[Finding]:
+    from qrun.ops._advice import zero_point_fix
+
     got = known(scope.shape(zero.tensor))
     scale = known(scope.shape(q.scale.tensor)) if q.scale else None
     if got is None or (scale is not None and same_form(got, scale)):

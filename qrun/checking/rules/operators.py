@@ -15,7 +15,6 @@ from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import MS, OPSETS, schema
 from qrun.ops import find, near_operators
 from qrun.ops._quantized import PER_AXIS_SINCE
-from qrun.ops._without import why_without
 from qrun.running.plan import unsupported_fixes
 
 
@@ -47,6 +46,8 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
+    from qrun.ops._without import why_without
+
     for scope, node, count in _first_of_each(
         model, lambda node: find(node.domain, node.op_type, node.version) is None and not is_unknown(node)
     ):

@@ -15,7 +15,6 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import Formal
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
 from qrun.ops import Slot, quantizers
-from qrun.ops._advice import type_fix
 
 _BROUGHT_BY_IR = {
     4: "bfloat16",
@@ -122,6 +121,8 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
 
 def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
     """The first input of a type that the operator does not take."""
+    from qrun.ops._advice import type_fix
+
     given, place = given_types(scope, node), wrong[0]
     dtype, formal = given[place]
     op, name = f"{node.op}-{node.version}", formals(node)[1][place]
