@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers.cli import ROOT
 from helpers.models import make_model, typed
 from helpers.support import MS, node_model
 from onnx import TensorProto, helper
@@ -131,6 +132,16 @@ def test_another_divisor_of_a_fused_pool_is_no_requantization() -> None:
     assert first.pair.difference.largest > 5
     found = reason_of(first)
     assert (found.cause, found.also) == ("pool-divisor", ())
+
+
+def test_a_pool_without_padding_has_one_divisor() -> None:
+    """The groups of the digits' model round another way; nothing is divided by another number."""
+    folder = ROOT / "models" / "digits"
+    model, feeds = qrun.load(folder / "qdq/model.onnx"), {"images": np.load(folder / "x.npy")}
+    found = compare_runtimes(QrunSide(model), QrunSide(model, fuse=True), feeds)
+    assert reason_of(found.first) == Reason(
+        "fused-requantization", "groups as integer operators, the real value rounded once", 17, None, 17, 0.0, 0.0
+    )
 
 
 def blocks(dtype: Any, level: int, depth: int = 256) -> tuple[onnx.ModelProto, dict[str, Array]]:
