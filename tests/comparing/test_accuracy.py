@@ -493,7 +493,7 @@ def test_the_report_says_what_matters() -> None:
     text = shown(masked(), None, 5)
     assert not any(sign in text for sign in "│╭")
     for said in ("2 sets of inputs", "Add_hiding", "in 1 of 256 codes", 'nodes_to_exclude=["Add_hiding", "Softmax_shares"]',
-                 "differ: y over rtol 0.001"):  # fmt: skip
+                 " dB SQNR against "):  # fmt: skip
         assert said in text
     assert "in 1 of 256 codes" in shown(masked(), None, 5, markdown=True)
     assert shown(masked(), 80, 5, "ascii").isascii()

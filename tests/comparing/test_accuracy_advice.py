@@ -123,6 +123,17 @@ def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: f
     assert better.outputs[0].noise.sqnr == pytest.approx(better_by.after, abs=0.01)
 
 
+def test_a_bias_that_follows_from_a_scale_is_not_blamed() -> None:
+    """The bias of a QLinearConv has the scale of its input times that of its weights."""
+    found = compared(digits("float"), digits("qoperator", images_scale=1 / 0.003921569))
+    assert found.costs[0].node.label == "images_QuantizeLinear"
+    assert found.costs[0].why.startswith("images_scale 1 is too large: 0.003922 fits")
+    assert [one.node.label for one in found.corrections] == ["images_QuantizeLinear"]
+    behind = next(cost for cost in found.costs if cost.reason == "bias-factor")
+    assert behind.faults == ()
+    assert behind.why.endswith("; that follows from images_scale")
+
+
 @pytest.mark.parametrize("reach", [0.02, 50.0])
 def test_the_scale_of_an_input_is_called_so(reach: float) -> None:
     """x is read as it is by Add, and by MatMul behind a quantizer of its own whose scale is far too small or too

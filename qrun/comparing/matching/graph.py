@@ -147,6 +147,17 @@ class Reals:
         stored = self.model.constants
         return {name: float(stored[name].reshape(())) for name in names if name in stored and stored[name].size == 1}
 
+    def factors_of(self, name: str) -> tuple[str, ...]:
+        """The model's own constants whose product a constant of the unfolded model is; () for one of its own."""
+        place = self.producers.get(name)
+        if place is None or name in self.model.constants:
+            return ()
+        node = self.nodes[place]
+        if node.op_type != "Mul":
+            return self.factors_of(node.inputs[0]) if node.inputs else ()
+        inner = [self.factors_of(part) or (self.own_name(part),) for part in node.inputs]
+        return tuple(part for parts in inner for part in parts if part in self.model.constants)
+
     def own_name(self, name: str) -> str:
         """The model's own constant that one of the unfolded model is made of."""
         while name and name not in self.model.constants and (place := self.producers.get(name)) is not None:

@@ -43,11 +43,13 @@ class Fault:
     """Something wrong in a group that is proved: without it, its noise is gone.
 
     kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
+    follows: scales that it comes of, if these are wrong.
     """
 
     kind: str
     text: str
     corrections: tuple[Correction, ...] = ()
+    follows: tuple[str, ...] = ()
 
 
 @frozen(eq=False)
@@ -234,7 +236,8 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
         text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
         name = constant.name
         made = (_taken(constant, label),) if name and stored is None and constant.role == "constant" else ()
-        fault = Fault(f"{constant.role}-factor", text, made)
+        factors = stored.factors if stored is not None and constant.role == "bias" else ()
+        fault = Fault(f"{constant.role}-factor", text, made, factors)
     return _Guess(fault, fixed)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.effects import Effects
-from qrun.comparing.ranking.faults import FINE, Fault
+from qrun.comparing.ranking.faults import FINE, Correction, Fault
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
-from qrun.declare.frozen import frozen, keys
+from qrun.declare.frozen import frozen, keys, replace
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
 
@@ -99,7 +99,7 @@ class Ranking:
             faults = faults_of(watch, local)
             told = explain(watch, local, spread, faults)
             found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
-        return sorted(found, key=lambda c: (not c.faults, -c.ratio, -c.local.noise.ratio))
+        return _ordered(found)
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
@@ -118,6 +118,27 @@ _BOUNDED = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
 }  # fmt: skip
 """Operators whose codes stand for all that they can make, by convention, whatever the values are."""
+
+
+def _ordered(costs: Sequence[Cost]) -> list[Cost]:
+    """The costs, those where something is wrong first; what follows from another node's scale comes behind that."""
+    parts = [(part.name, cost) for cost in costs for part in _corrections(cost)]
+    sources = {name: cost.ratio for name, cost in reversed(parts)}
+    found: list[tuple[float, Cost]] = []
+    for cost in costs:
+        follow = [fault for fault in cost.faults if not sources.keys().isdisjoint(fault.follows)]
+        faults = tuple(fault for fault in cost.faults if fault not in follow)
+        names = [name for fault in follow for name in fault.follows if name in sources]
+        ratio = min([cost.ratio, *(sources[name] * (1 - _PART) for name in names)])
+        why = f"{cost.why}; that follows from {names[0]}" if names and not faults else cost.why
+        found.append((ratio, replace(cost, faults=faults, why=why) if follow else cost))
+    order = sorted(found, key=lambda each: (not each[1].faults, -each[0], -each[1].local.noise.ratio))
+    return [cost for _, cost in order]
+
+
+def _corrections(cost: Cost) -> list[Correction]:
+    found = [part for fault in cost.faults for part in fault.corrections]
+    return [*found, *(cost.fit.corrections if cost.fit else ())]
 
 
 def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:

@@ -39,6 +39,11 @@ class Stored:
         axis = int(self.b.nodes[self.place].attributes.get("axis", 1))  # type: ignore[arg-type]
         return axis % max(codes.ndim, 1)
 
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The scales that the scale is the product of; () if it is a constant of its own."""
+        return self.b.factors_of(self.b.nodes[self.place].inputs[1])
+
     def parameters(self) -> tuple[Array, Array, Array]:
         """Codes, scale and zero point."""
         codes, scale, zero = (self.b.constant(name) for name in (*self.b.nodes[self.place].inputs, "")[:3])
