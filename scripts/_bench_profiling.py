@@ -1,8 +1,10 @@
-"""What profiling costs: runs of one session as a user makes them, and as ``qrun profile`` does, in turn."""
+"""What profiling costs: runs of one session as a user makes them, and those in which ``qrun profile`` times the nodes, in
+turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -11,23 +13,24 @@ import numpy as np
 from _bench_cases import Networks
 from _engines import named
 
-WARM = 5
+WARM, PENDING = 5, 100
 KINDS = ("run", "profiled")
 
 
 def overhead(networks: Networks, name: str, kind: str, threads: int, rounds: int, cache: str) -> dict[str, Any]:
     """Milliseconds of `rounds` runs of each kind, from call to return, every other round the other kind first.
 
-    The profiled runs keep what the profile is made of, and read it when `qrun profile` does.
+    The profiled runs keep what the profile is made of, and read it after some runs, as `qrun profile` does.
     """
     from qrun import Session
-    from qrun.running.profiling import PENDING
 
     session = Session(networks.path(name, kind), backend="native", threads=threads, cache=cache)
     feeds = named(networks.input(name), session.inputs[0].name)
-    profiled = session.runner(feeds).run
     kept: list[Any] = []
-    calls: dict[str, Callable[[], Any]] = {"run": lambda: session.run(feeds), "profiled": profiled}
+    calls: dict[str, Callable[[], Any]] = {
+        "run": lambda: session.run(feeds),
+        "profiled": partial(session.execute, feeds, observe=False),
+    }
     for _ in range(WARM):
         for call in calls.values():
             call()

@@ -188,7 +188,7 @@ def _segment(
             with w.loop(since, turn.index + 1, 1, once=True) as before:
                 other = plan + before.index * spec.ENTRY
                 done, tiles = (other + 8).load("ptr", 8) + spec.DONE, (other + 16).load("i64", 8)
-                _wait_until(w, state, done, "acquire", lambda seen, all_=tiles: seen.test("uge", all_))
+                _wait_until(w, state, done, "acquire", lambda seen: seen.test("uge", tiles))
     (times + end * 16).store(w.call("i64", clock), 8)
 
 
