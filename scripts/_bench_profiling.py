@@ -1,5 +1,4 @@
-"""What profiling costs: runs of one session as a user makes them, and those in which ``qrun profile`` times the nodes, in
-turn."""
+"""What profiling costs: plain runs of a session, and those in which ``qrun profile`` times nodes, in turn."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ class Profile(InNotebook):
     @property
     def median_ns(self) -> float:
         """Median time of a plain run, ns."""
-        return float(np.median(self.run_ns))
+        return float(_median(self.run_ns))
 
     @property
     def medians(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Median time of each node, ns, in the order of the last run's events."""
-        return np.median(self.node_ns, 1) if self.node_ns.size else np.zeros(0)
+        return _median(self.node_ns) if self.node_ns.size else np.zeros(0)
 
     @property
     def overhead_ns(self) -> float | None:
@@ -97,7 +97,7 @@ class Profile(InNotebook):
     def held_ns(self) -> float:
         """By how much the nodes of a run together take longer than their medians, ns: in each run other nodes were held
         up."""
-        return float(np.median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
+        return float(_median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
 
     def with_nodes_of(self, other: Profile) -> Profile:
         """This profile with the nodes' times of profiled runs, which were made in turn with its own."""
@@ -178,8 +178,21 @@ class Summary:
 def summary(samples: Sequence[int] | np.ndarray) -> Summary:
     values = np.asarray(samples, np.float64)
     deviation = float(values.std(ddof=1)) if values.size > 1 else None
-    median, p90 = (float(v) for v in np.percentile(values, (50, 90)))
+    median, p90 = float(_quantile(values, 0.5)), float(_quantile(values, 0.9))
     return Summary(median, float(values.min()), p90, float(values.max()), float(values.mean()), deviation)
+
+
+def _median(values: Any) -> Any:
+    return _quantile(values, 0.5)
+
+
+def _quantile(values: Any, share: float) -> Any:
+    """Along the last axis, as numpy.quantile, which would import numpy's masked arrays."""
+    ordered = np.sort(np.asarray(values, np.float64), -1)
+    place = share * (ordered.shape[-1] - 1)
+    low = int(place)
+    high = min(low + 1, ordered.shape[-1] - 1)
+    return ordered[..., low] + (ordered[..., high] - ordered[..., low]) * (place - low)
 
 
 def outliers(samples: Sequence[int]) -> list[int]:
@@ -188,8 +201,8 @@ def outliers(samples: Sequence[int]) -> list[int]:
     A spread below 1 us, which clocks cannot tell from none, counts as 1 us.
     """
     values = np.asarray(samples, np.float64)
-    median = np.median(values)
-    mad = max(float(np.median(np.abs(values - median))), 1000.0)
+    median = _median(values)
+    mad = max(float(_median(np.abs(values - median))), 1000.0)
     return [int(at) for at in np.flatnonzero(0.6745 * (values - median) / mad > OUTLIER)]
 
 
@@ -274,7 +287,7 @@ class _Samples:
         self.nodes += [[event.duration_ns for event in events] for events in burst.events]
         self.last = burst.last
         self.on = None if self.on is None or burst.on_ns is None else self.on + burst.on_ns
-        self.typical = max(int(np.median(burst.run_ns)), 1)
+        self.typical = max(int(_median(burst.run_ns)), 1)
 
     def profile(self, interrupted: bool, asked: int | None) -> Profile:
         assert self.last is not None
