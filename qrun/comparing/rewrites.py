@@ -79,6 +79,12 @@ def parameters(model: Model, node: Node | None, op_type: str = "DequantizeLinear
     )
 
 
+def _number(node: Node, name: str, default: float = 0) -> float:
+    """An attribute that is a number; the default if it is not given or of another type."""
+    value = node.attributes.get(name, default)
+    return value if isinstance(value, int | float) else default
+
+
 def bias_rewrites(model: Model) -> Iterator[Rewrite]:
     """A stored float bias becomes int32 codes of x_scale * w_scale, and stored float weights become int8."""
     for node in model.nodes:
@@ -105,9 +111,8 @@ def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
     name = node.inputs[1]
     stored, made = model.constants.get(name), parameters(model, model.producers.get(name))
     if made is not None:
-        axis = made.node.attributes.get("axis", 1)
-        of_channels = made.is_scalar or axis == _channel_axis(node)
-        return (made.scale if of_channels and not made.node.attributes.get("block_size") else None), []
+        of_channels = made.is_scalar or _number(made.node, "axis", 1) == _channel_axis(node)
+        return (made.scale if of_channels and not _number(made.node, "block_size") else None), []
     if stored is None or stored.dtype != np.float32 or stored.ndim < 2 or not np.any(stored):
         return None, []
     least, most = (np.float32(limit(stored.ravel(), initial=0)) for limit in (np.min, np.max))
@@ -121,7 +126,7 @@ def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
 def _channel_axis(node: Node) -> int:
     if node.op_type != "Gemm":
         return _SUMS[node.op_type] or 0
-    return 0 if node.attributes.get("transB") else 1
+    return 0 if _number(node, "transB") else 1
 
 
 def _coded_bias(node: Node, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
@@ -170,7 +175,7 @@ def _with_wrapping_sums(model: Model, node: Node, joined: Rewrite) -> Rewrite | 
     """The rewrite with the integer operator, whose sums wrap around; None if no code of the bias makes them do so."""
     last = _reader(model, node)
     codes = [array for array in joined.constants.values() if array.dtype == np.int32]
-    plain = all(node.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    plain = all(_number(node, name, 1) == 1 for name in ("alpha", "beta"))
     x, w = (model.producers.get(name) for name in node.inputs[:2])
     if not codes or not np.any(codes[0] == _INT_MIN) or not plain or x is None or w is None or last is None:
         return None
@@ -227,7 +232,7 @@ def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, in
 
 def _due(node: Node, ndim: int) -> int:
     """The axis of the weights that has the output channels."""
-    return {"Conv": 0, "MatMul": ndim - 1}.get(node.op_type, 0 if node.attributes.get("transB") else 1)
+    return {"Conv": 0, "MatMul": ndim - 1}.get(node.op_type, 0 if _number(node, "transB") else 1)
 
 
 def _takes_axis(node: Node, requantized: bool, right: bool, codes: Array, fits: bool) -> bool:
@@ -293,7 +298,7 @@ def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
 def _multiplies(node: Node) -> bool:
     """Is it a product without factors or transposed operands?"""
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
-    at_once = all(node.attributes.get(name, value) == value for name, value in plain.items())
+    at_once = all(_number(node, name, value) == value for name, value in plain.items())
     return node.op_type in ("MatMul", "Gemm") and not node.domain and len(node.inputs) > 1 and at_once
 
 

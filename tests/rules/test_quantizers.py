@@ -167,7 +167,7 @@ def test_blocks_of_zeros_and_of_either_sign(symmetric: bool, tmp_path: Path) -> 
     scale = next(onnx.numpy_helper.to_array(t) for t in made.graph.initializer if "scale" in t.name)
     assert scale[0, 3] == 0
     assert (scale.min() < 0) == symmetric
-    assert qrun.check(made) == []
+    assert [f.rule for f in qrun.check(made)] == ["QR610"]  # MatMulNBits of it rounds x
     x = net.sample(5)
     (got,) = qrun.Session(made).run({"x": x}).values()
     np.testing.assert_allclose(got, run_ort(made, {"x": x})[0], rtol=0, atol=6e-6)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, ints, scopes
+from qrun.checking.rules._scope import Scope, ints, number, scopes
 from qrun.comparing.rewrites import (
     Rewrite,
     StoredParameters,
@@ -158,7 +158,7 @@ def _moved_codes(scope: Scope) -> Iterator[Finding]:
 
 def _int8_outputs(scope: Scope) -> Iterator[Finding]:
     for node in scope.model.nodes:
-        p = parameters(scope.model, node, "QuantizeLinear") if node.attributes.get("output_dtype") else None
+        p = parameters(scope.model, node, "QuantizeLinear") if number(node, "output_dtype") else None
         readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None else ()
         dequantized = len(readers) == 1 and readers[0].op_type == "DequantizeLinear"
         if p is not None and p.is_scalar and p.zero is not None and p.zero.dtype == np.int8 and dequantized:
