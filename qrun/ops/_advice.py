@@ -10,7 +10,8 @@ import numpy as np
 from qrun.ir import Array, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
 from qrun.ir.types import is_extension, shape_text, type_name
-from qrun.ops._granularity import PER_AXIS
+
+PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 
 
 def type_fix(node: Node, place: int, dtype: np.dtype[Any]) -> str:

@@ -17,7 +17,6 @@ from qrun.ops._quantized import PER_AXIS_SINCE
 
 _PER_TENSOR = (10, 13)
 """The first version of ai.onnx, which has no axis, and the first that has one."""
-PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
 
@@ -186,8 +185,11 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
     raise _bad_scale(name, shape_text(want_shape), scale, why, _PER_BLOCK)
 
 
-def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = PER_AXIS) -> OperatorError:
-    return refuse(f"{name} has shape {shape_text(scale.shape)}", name, expected, scale, why=why, fix=fix, code="QR301")
+def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = "") -> OperatorError:
+    from qrun.ops._advice import PER_AXIS
+
+    got = f"{name} has shape {shape_text(scale.shape)}"
+    return refuse(got, name, expected, scale, why=why, fix=fix or PER_AXIS, code="QR301")
 
 
 def _bad_block(expected: str, got: int, op: str) -> OperatorError:

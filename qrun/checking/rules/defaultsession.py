@@ -304,6 +304,7 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
     spec=_SPEC,
     fix=f"give DequantizeLinear no such reader: move the codes first, {_PLAIN}",
     applies=("DequantizeLinear",),
+    replaces=("QR607",),
 )
 def moved_codes(model: Model) -> Iterator[Finding]:
     """int32 codes without a zero point are dequantized before an operator that only moves elements.

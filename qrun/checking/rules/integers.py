@@ -41,7 +41,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 
     Bad
         main (float[1,1,4,4] x) => (float[1,1,4,4] y)
-        <float s = {0.1}, int8 z = {0}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        <float s = {0.1}, int8 z = {0}, float gs = {0.0039}, int8 gz = {-128}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
         {
             xq = QuantizeLinear(x, s, z)
             xd = DequantizeLinear(xq, s, z)
@@ -50,8 +50,8 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
             cq = QuantizeLinear(c, s, z)
             cd = DequantizeLinear(cq, s, z)
             g = Sigmoid(cd)
-            gq = QuantizeLinear(g, s, z)
-            gd = DequantizeLinear(gq, s, z)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
             ce = DequantizeLinear(cq, s, z)
             m = Mul(ce, gd)
             mq = QuantizeLinear(m, s, z)
@@ -60,7 +60,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 
     Good
         main (float[1,1,4,4] x) => (float[1,1,4,4] y)
-        <float s = {0.1}, uint8 z = {128}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        <float s = {0.1}, uint8 z = {128}, float gs = {0.0039}, uint8 gz = {0}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
         {
             xq = QuantizeLinear(x, s, z)
             xd = DequantizeLinear(xq, s, z)
@@ -69,8 +69,8 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
             cq = QuantizeLinear(c, s, z)
             cd = DequantizeLinear(cq, s, z)
             g = Sigmoid(cd)
-            gq = QuantizeLinear(g, s, z)
-            gd = DequantizeLinear(gq, s, z)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
             ce = DequantizeLinear(cq, s, z)
             m = Mul(ce, gd)
             mq = QuantizeLinear(m, s, z)
