@@ -28,11 +28,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 LEFT_OUT = "..."
-TIMED = ("Time", "Whole model", "Slowest nodes", "By operator")
-"""How sections, and lines, begin that hold times and what follows from them."""
+TIMED = re.compile(r"Whole model|Slowest nodes|By operator|[\d.]+ \w+ a run")
+"""How sections begin that hold times and what follows from them."""
 UNSTEADY = re.compile(r"\d[\d.,]* (ms|us|s|runs?|rules|CPUs?|threads?)\b|\d[\d.]* [kM]B(?=, no network)|\b\d\d\.\d KiB")
 """Times, what follows from them, and how many rules there are: one more leaves the pages as they are."""
-BUSY = re.compile(r"\n+note: the machine is busy.*?(?=\n\n|\Z)", re.S)
+BUSY = re.compile(r"\n+ *note: the machine is busy.*?(?=\n\n|\Z)", re.S)
 FAILED = re.compile(r"^(error |failed:|too noisy:|differ\b|differ:)", re.M)
 
 
@@ -118,8 +118,8 @@ def steady(lines: Sequence[str]) -> list[str]:
         if between:
             found += [LEFT_OUT] * (LEFT_OUT in section)
             continue
-        timed = next((start for start in TIMED if section[0].startswith(start)), "")
-        found += [f"{timed} ..."] if timed else [UNSTEADY.sub("#", line) for line in section]
+        timed = TIMED.match(section[0])
+        found += [UNSTEADY.sub("#", f"{timed[0]} ...")] if timed else [UNSTEADY.sub("#", line) for line in section]
     return found
 
 

@@ -48,15 +48,23 @@ def test_commands_print_what_the_pages_show(page: Path, tmp_path: Path) -> None:
 
 
 def test_screens_that_differ_are_seen() -> None:
-    printed = "a 1.5 ms\n\nTime  3 us\n  x\n\nb\nc"
-    assert screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "c"], printed)
+    printed = "a 1.5 ms\n\nBy operator\n  x\n\nb\nc"
+    assert screens.same(["a 7 us", "", "By operator", "  y", "", "b", "c"], printed)
     assert screens.same(["...", "b", "c"], printed)
-    assert screens.same(["a 7 us", "...", "Time", "...", "c"], printed)
+    assert screens.same(["a 7 us", "...", "By operator", "...", "c"], printed)
     assert screens.same(["x (61 rules, 2 nodes)"], "x (62 rules, 2 nodes)")
     assert not screens.same(["x (61 rules, 2 nodes)"], "x (61 rules, 3 nodes)")
-    assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b"], printed)
+    assert not screens.same(["a 7 us", "", "By operator", "  y", "", "b"], printed)
     assert not screens.same(["a 7 us", "", "b", "c"], printed)
-    assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "d"], printed)
+    assert not screens.same(["a 7 us", "", "By operator", "  y", "", "b", "d"], printed)
+
+
+def test_times_of_a_run_are_no_difference() -> None:
+    head, rest = "m.onnx  9 nodes", "\n\nChecks  1 warning"
+    slow = f"{head}\n\n58.0 us a run  median of 8 plain runs\n  8 more nodes  12.1 us{rest}"
+    fast = f"{head}\n\n1.2 ms a run  median of 9 plain runs\n  3 more nodes  12.1 us\n  call overhead{rest}"
+    assert screens.same(slow.splitlines(), fast)
+    assert not screens.same(slow.splitlines(), fast.replace("1 warning", "2 warnings"))
 
 
 def test_screens_are_written_again(tmp_path: Path) -> None:
