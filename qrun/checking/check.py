@@ -174,7 +174,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         found = [as_finding(error)]
         vectors = _refused(vector_folders(path, settings.data), error)
     else:
-        nodes, sha256, codes = len(model.nodes), model.sha256, integers(model)
+        nodes, sha256, codes = len(model.nodes), model.sha256, _integers(model)
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replayed(model, path, settings, make)
         inferred = inferring(model, model)
@@ -192,6 +192,14 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     for vector in vectors:
         vector.result = vector.feeds = None
     return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256, codes)
+
+
+def _integers(model: Model) -> Integers | None:
+    """What onnxruntime's default session computes in integers; None where it has no groups, or does not run."""
+    found = integers(model)
+    if found is None or any(cause.rule.otherwise == "refused" for cause in found.causes):
+        return None
+    return None if any(True for _ in RULES["QR609"].find(model, None)) else found
 
 
 def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:

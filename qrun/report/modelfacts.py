@@ -94,7 +94,7 @@ class ModelFacts:
 
     @cached_property
     def form(self) -> str:
-        """``QOperator``, ``QDQ``, ``dynamic``, ``weight only``, several of them, or ``float``."""
+        """``QOperator``, ``QDQ``, ``dynamic``, ``weight only``, ``quantized cache``, several of them, or ``float``."""
         found: dict[str, None] = {}
         ops = {node.op_type for _, node in nodes(self.model)}
         dynamic = ops.intersection(DYNAMIC)
@@ -110,6 +110,8 @@ class ModelFacts:
             found["QDQ" if ops.intersection(("QuantizeLinear", *dynamic)) else "weight only"] = None
         elif not found and ops.intersection(("QuantizeLinear", "DequantizeLinear")):
             found["QDQ"] = None
+        if any(_has_coded_cache(node) for _, node in nodes(self.model)):
+            found["quantized cache"] = None
         return ", ".join(found) or "float"
 
     @cached_property
@@ -206,6 +208,11 @@ def _bits(scope: Scope, node: Node) -> str:
 def _qonnx(node: Node) -> bool:
     """Whether the node quantizes, and keeps floats, as QONNX has it."""
     return FORMER.get(node.domain, node.domain) == QONNX and node.op_type in ("Quant", "IntQuant", "BipolarQuant")
+
+
+def _has_coded_cache(node: Node) -> bool:
+    """Whether the node's cache of keys and values holds codes."""
+    return node.op_type == "GroupQueryAttention" and node.attributes.get("k_quant_type", "NONE") != "NONE"
 
 
 def _spread(scope: Scope, node: Node, place: int) -> str:

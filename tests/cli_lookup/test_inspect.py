@@ -144,6 +144,13 @@ QONNX_NODES = node(
     '<signed = 1, narrow = 0, rounding_mode = "ROUND"> (x, s, z, b)',
     "qonnx.custom_op.general",
 )
+CACHE = node(
+    "GroupQueryAttention",
+    "float[1,1,16] q, float[1,1,8] k, float[1,1,8] v, int8[1,1,P,8] pk, int8[1,1,P,8] pv, int32[1] l, int32 t",
+    "float[1] ks = {0.5}, float[1] vs = {0.5}",
+    '<num_heads = 2, kv_num_heads = 1, k_quant_type = "PER_TENSOR", v_quant_type = "PER_TENSOR", kv_cache_bit_width = 8> '
+    "(q, k, v, pk, pv, l, t, , , , , , ks, vs)",
+)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +158,11 @@ QONNX_NODES = node(
     [
         (ATTENTION, "QOperator", (("uint8 per tensor",), ("int8 per tensor",))),
         (GATHER, "weight only", ((), ("4-bit in blocks of 32",))),
+        (CACHE, "quantized cache", ((), ())),
         (QONNX_NODES, "QONNX", (("4-bit per tensor",), ())),
         (QONNX_NODES.replace("qonnx.custom_op.general", "onnx.brevitas"), "QONNX", (("4-bit per tensor",), ())),
     ],
-    ids=["QAttention", "GatherBlockQuantized", "QONNX", "QONNX by its former name"],
+    ids=["QAttention", "GatherBlockQuantized", "GroupQueryAttention", "QONNX", "QONNX by its former name"],
 )
 def test_forms_beside_those_of_ai_onnx(text: str, form: str, quantized: tuple[tuple[str, ...], ...]) -> None:
     found = facts(text)
