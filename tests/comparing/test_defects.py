@@ -325,3 +325,43 @@ def test_another_alpha_is_named() -> None:
     found = accuracy(qrun.load(network("cnn")), qrun.load(model), [batch("cnn")])
     assert found.costs[0].node.label == "y"
     assert "alpha" in found.costs[0].why
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("zero", [0, 60])
+def test_a_zero_point_that_a_relu_was_folded_into(kind: str, zero: int) -> None:
+    """A quantizer drops the Relu where the range begins at 0; a wrong zero point brings back what it removed."""
+
+    def plant(model: onnx.ModelProto) -> None:
+        drop(model, ACTED[kind])
+        store(model, f"{ACTED[kind]}_zero", np.int8(zero))
+
+    found = compared(kind, plant)
+    assert f"{ACTED[kind]}_zero int8 {zero} does not fit: -128 does" in found.costs[0].why
+    assert not found.costs[0].faults
+    assert any(f"{ACTED[kind]}_zero" in correction.text for correction in found.corrections)
+
+
+@pytest.mark.parametrize("sign", ["-", "+"])
+def test_values_far_to_one_side_of_0(sign: str) -> None:
+    """A mask that calibration never saw: of the fitting range nothing is left on the other side of 0."""
+    shapes: tuple[Any, Any] = ({"x": [2, 8], "m": [2, 8]}, {"y": [2, 8]})
+    source = make_model([helper.make_node("Add", ["x", "m"], ["y"], "add")], *shapes)
+    nodes = [
+        helper.make_node("Add", ["x", "m"], ["r"], "add"),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    model = make_model(nodes, *shapes, {"s": f32(3 / 127), "z": np.uint8(128)})
+    x = np.linspace(-3, 3, 16, dtype=f32).reshape(2, 8)
+    mask = np.where(np.arange(8) > 5, f32(f"{sign}1e4"), f32(0)) * np.ones((2, 1), f32)
+    (cost,) = accuracy(qrun.load(source), qrun.load(model), [{"x": x, "m": mask}]).costs
+    assert cost.reason == "clipped"
+    assert "s 0.02362 is too small: 39.2" in cost.why
+
+
+def test_weights_of_the_opposite_sign() -> None:
+    def plant(model: onnx.ModelProto) -> None:
+        store(model, f"{LAYER['cnn']}_w_q", -value(model, f"{LAYER['cnn']}_w_q"))
+
+    assert compared("cnn", plant).costs[0].why.startswith("the weights have the opposite sign of ")

@@ -225,7 +225,9 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
     factor = float(mine @ wanted / (wanted @ wanted)) or math.nan
     fixed = constant.mine / factor
     if factor < 0:
-        fault = Fault("negated", f"{_role(constant)} has the other sign, {_times(-factor)} that of {label}")
+        have, size = ("have" if constant.role == "weights" else "has"), f"{-factor:.3g}"
+        larger = "" if size == "1" else f", and {size} times the size"
+        fault = Fault("negated", f"{_role(constant)} {have} the opposite sign{larger} of {label}'s")
     elif constant.role == "weights" and stored is not None:
         scale, name = stored.parameters()[1], stored.names[1]
         right = np.asarray(scale / factor, scale.dtype)
@@ -251,7 +253,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
     factors = np.where(np.isfinite(factors) & (factors != 0), factors, 1.0)
     fixed = rows / factors[:, None]
     if scale.size != len(rows) or rows.shape[1] < 2:
-        text = f"{_shown(name, scale)} does not fit: channels need others, {factors.min():.3g} to {factors.max():.3g} times smaller"
+        text = f"{_shown(name, scale)} does not fit: channels need others, {_from_to(factors)} times smaller"
         return _Guess(Fault("scale-factors", text), fixed if rows.shape[1] > 1 else None)
     right = np.asarray(scale.reshape(-1) / factors, scale.dtype).reshape(scale.shape)
     moved = np.flatnonzero(np.abs(factors - 1) > 0.05)
@@ -261,7 +263,7 @@ def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
         kind, change = "exchanged-scales", "in the order of the channels"
     else:
         text = (
-            f"{_named(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {factors[moved].min():.3g} to {factors[moved].max():.3g} times too large"
+            f"{_named(moved, 'scale', 'scales')} in {name} {'do' if len(moved) > 1 else 'does'} not fit, {_from_to(factors[moved])} times too large"
             if len(moved)
             else ""
         )
@@ -338,6 +340,11 @@ def _are_exchanged(places: Sequence[int] | Array) -> str:
 
 def _times(factor: float) -> str:
     return f"{factor:.3g} times"
+
+
+def _from_to(factors: Array) -> str:
+    least, most = f"{factors.min():.3g}", f"{factors.max():.3g}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _too(factor: float) -> str:

@@ -100,7 +100,9 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
             if not own.names[1]:
                 return None
             corrections.append(_number(own.names[1], own.zero, at, zero))
-        kept = max(wanted, low / (least - at) if low < 0 else 0.0, high / (most - at) if high > 0 else 0.0)
+        # Where no code is left on a side, its values are below half a step.
+        below, above = (low / (least - at) if at > least else 0.0), (high / (most - at) if at < most else 0.0)
+        kept = max(wanted, below, above)
     if lossy and kept <= now:
         return None
     value = np.float32(kept)

@@ -13,6 +13,7 @@ from qrun.comparing.ranking.faults import FINE, Correction, Fault
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
+from qrun.comparing.ranking.structure import MISSING
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
@@ -97,7 +98,12 @@ class Ranking:
             group, local, spread = watch.group, watch.local(), watch.values.spread()
             made = group.node, group.value, group.target, group.floats
             faults = faults_of(watch, local)
+            fit = _misplaced(watch, spread) if any(fault.kind == MISSING for fault in faults) else None
+            if fit is not None:
+                faults = tuple(fault for fault in faults if fault.kind != MISSING)
             told = explain(watch, local, spread, faults)
+            if fit is not None and not faults:
+                told = "clipped", f"{fit.text}; {_clipped(spread)}", fit
             found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
         return _ordered(found)
 
@@ -180,6 +186,18 @@ def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None
         return None
     noise = watch.noise[key] if key is not None else watch.energy["clipped"] + watch.energy["rounding"]
     return found if noise > GAIN * seen.count * found.wanted**2 / 12 else None
+
+
+def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
+    """The zero point that fits, where the stored one clips values that a Relu leaves and keeps those that it removes.
+
+    A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. A range for
+    the values of both signs, as a quantizer gives them where the Relu is missing, clips nothing.
+    """
+    if not spread.beyond or spread.range is None:
+        return None
+    found = fitting(watch.b, watch.group.rounds, min(spread.least, 0.0), max(spread.most, 0.0), True, False)
+    return found if found is not None and found.wanted == found.now else None
 
 
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from qrun.comparing.sides import Values
 from qrun.errors import QrunError
 from qrun.ir import Array, Node
 
+MISSING = "missing-operator"
 _ALIKE = 60.0
 """dB from which two ways to compute in float32 give the same."""
 
@@ -40,7 +41,7 @@ class _Edits:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
                 text = f"{_an(node.op_type)} of {self.label} is missing here"
-                yield Fault("missing-operator", text), {other: partial(_through, read)}
+                yield Fault(MISSING, text), {other: partial(_through, read)}
         for place, other in self.pairs.items():
             yield from self._attributes(place, other)
             yield from self._exchanged(other, self.a.nodes[other])
@@ -52,7 +53,7 @@ class _Edits:
             gone: dict[int, Operation] = {
                 q: partial(_through, next(at for at, _ in self.a.inputs(q))) for q in self.lost
             }
-            yield Fault("missing-operator", f"{names} of {self.label} are missing here"), gone
+            yield Fault(MISSING, f"{names} of {self.label} are missing here"), gone
 
     def _attributes(self, place: int, other: int) -> Iterator[tuple[Fault, dict[int, Operation]]]:
         mine, theirs = self.b.nodes[place], self.a.nodes[other]
