@@ -81,7 +81,7 @@ def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wis
                 "there is not one label for each sample",
                 where=[samples.source],
                 facts=[("expected", f"{len(samples)} labels"), ("got", f"{len(labels)}")],
-                fixes=["folders are read in the order of their names; give the labels in that order"],
+                fixes=[f"give {len(samples)} labels, in the order of the samples (folders: of their names)"],
             )
         if wishes.shuffle is not None:
             order = np.random.default_rng(wishes.shuffle).permutation(len(samples)).tolist()

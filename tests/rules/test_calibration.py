@@ -46,12 +46,12 @@ A = ("a", 0.02, U8(128))
 def test_a_scale_of_one_in_a_calibrated_model() -> None:
     (f,) = found(chain(A, "Exp", ("b", 1, U8(0)), "Relu", ("c", 0.3, U8(0))), "QR319")
     assert (f.level, f.node, f.tensor) == ("warning", "q_b", "b (output)")
-    assert f.message == "b has the scale 1 and the zero point 0, as if never calibrated"
+    assert f.message == "b has the scale 1 and the zero point 0, as if calibration saw only zeros"
 
 
 def test_a_model_that_nobody_calibrated_is_one_finding() -> None:
     (f,) = found(chain(("a", 1, I8(0)), "Exp", ("b", 1, I8(0)), "Relu", ("c", 1, I8(0))), "QR319")
-    assert f.message.endswith("as if never calibrated, and 1 more: c"), "a is an input: it may be whole numbers"
+    assert f.message.endswith("as if calibration saw only zeros, and 1 more: c"), "a is an input: it may be whole numbers"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
     "QR409",
     "warning",
     spec="ort-quantization",
-    fix="quantize with reduce_range=True (7-bit weights) or with int8 activations; in onnxruntime, "
+    fix="quantize with reduce_range=True (7-bit weights) or weight_type=QuantType.QUInt8; in onnxruntime, "
     "session.x64quantprecision=1",
     applies=(
         "QLinearConv",
@@ -126,7 +126,8 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
     channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no
-    input can saturate. So are depthwise convolutions: they have other kernels. ARM, VNNI and AMX kernels compute
+    input can saturate with the types in the file. int8 activations of a QDQ model that onnxruntime makes uint8 (QR606)
+    are not judged. Depthwise convolutions are safe: they have other kernels. ARM, VNNI and AMX kernels compute
     the same node exactly. One finding for a whole model: its worst node. With recorded vectors it tells how many
     sums of pairs saturate with the inputs of the first one, in which nodes.
 

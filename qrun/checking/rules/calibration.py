@@ -35,7 +35,7 @@ _WHOLE = (
     "QR319",
     "warning",
     spec="ort-quantization",
-    fix="calibrate with samples that reach this tensor",
+    fix="calibrate with samples in which this tensor is not 0, or leave its node in float (nodes_to_exclude)",
     applies=written([("", "QuantizeLinear"), ("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")]),
 )
 def uncalibrated_scale(model: Model) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     for one in found[:1]:
         more = f", and {len(found) - 1} more: {listed([o.name for o in found[1:]])}" if found[1:] else ""
         yield Finding(
-            f"{one.name} has the scale 1 and the zero point 0, as if never calibrated{more}",
+            f"{one.name} has the scale 1 and the zero point 0, as if calibration saw only zeros{more}",
             **at(one.node),
             tensor=f"{one.name} (output)",
             expected="a scale from the range of the values",
