@@ -87,11 +87,13 @@ def read_file(path: Path) -> bytes:
     ModelError if there are too many for a protobuf message."""
     try:
         with open_regular(path, pipes=True) as stream:
-            data = _at_most(stream, LARGEST + 1)
+            size = os.fstat(stream.fileno()).st_size
+            data = _at_most(stream, LARGEST + 1) if size <= LARGEST else b""
     except (OSError, ValueError) as error:
         raise no_model(str(path), getattr(error, "strerror", None) or str(error)) from None
-    if len(data) > LARGEST:
-        facts = [("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", "more")]
+    if max(size, len(data)) > LARGEST:
+        got = f"{size:,} bytes" if size > LARGEST else "more"
+        facts = [("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", got)]
         fixes = ["keep the weights in a file beside it (external data)"]
         raise ModelError("QR101", f"{str(path)!r} is too long for a model", where=[str(path)], facts=facts, fixes=fixes)
     return data

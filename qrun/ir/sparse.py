@@ -49,7 +49,8 @@ def _places(sparse: onnx.SparseTensorProto, name: str, dims: tuple[int, ...], co
     elif indices.shape == (count, len(dims)):
         for axis, size in enumerate(dims):
             _in_range(name, indices[:, axis], size, f" along axis {axis}")
-        places = np.ravel_multi_index(tuple(indices.T), dims) if count else np.zeros(0, np.int64)
+        # np.ravel_multi_index takes 32 axes at most; no product overflows, as the tensor fits in memory.
+        places = indices @ np.array([math.prod(dims[axis + 1 :]) for axis in range(len(dims))], np.int64)
     else:
         wanted = f"indices of shape [{count}] or [{count},{len(dims)}]"
         raise bad_tensor(name, wanted, shape_text(indices.shape))
@@ -69,4 +70,8 @@ def _in_range(name: str, indices: Array, size: int, along: str = "") -> None:
 
 
 def _text(place: int, dims: tuple[int, ...]) -> str:
-    return shape_text(tuple(int(n) for n in np.unravel_index(place, dims)))
+    index: list[int] = []
+    for size in reversed(dims):
+        place, along = divmod(place, size)
+        index.insert(0, along)
+    return shape_text(tuple(index))

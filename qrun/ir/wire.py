@@ -22,6 +22,8 @@ from qrun.declare.digest import Content
 from qrun.declare.frozen import frozen
 
 _LARGE = 4096
+_FIELDS = 1 << 22
+"""Fields of a message that are looked at one by one here; protobuf itself reads more of them."""
 _WINDOW = 1 << 13
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _FIXED = {1: 8, 5: 4}
@@ -79,11 +81,14 @@ class _File:
             left = left[count:]
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
-        """The fields of a message."""
+        """The fields of a message. Raises _Unusual for what is none, or has very many fields."""
+        left = _FIELDS
         while position < end:
-            start = position
+            start, left = position, left - 1
             tag, position = self._varint(position)
             kind = tag & 7
+            if not tag >> 3 or not left:
+                raise _Unusual
             if kind == _BYTES:
                 length, position = self._varint(position)
             elif kind == 0:

@@ -515,6 +515,11 @@ def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     with pytest.raises(qrun.ModelError, match="too long for a model") as raised:
         qrun.load(tmp_path / "long.onnx")
     assert dict(raised.value.facts)["expected"].startswith("at most 999 bytes")
+    with open(tmp_path / "huge.onnx", "wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(qrun.ModelError, match="too long for a model") as raised:
+        qrun.load(tmp_path / "huge.onnx")
+    assert ("got", "1,099,511,627,776 bytes") in raised.value.facts
     if Path("/dev/zero").exists():
         with pytest.raises(qrun.CallError, match="not a regular file"):
             qrun.load("/dev/zero")

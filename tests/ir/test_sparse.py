@@ -81,6 +81,17 @@ def test_a_hostile_sparse_tensor_is_refused(tensor: onnx.SparseTensorProto, word
         load(adding(tensor, constant=constant))
 
 
+@pytest.mark.parametrize("rank", [2, 33, 64])
+def test_indices_of_every_rank(rank: int) -> None:
+    """Two elements, at both ends of the first and the last axis."""
+    ends = np.int64([[0, *[0] * (rank - 2), 1], [1, *[0] * (rank - 2), 0]])
+    made = load(adding(sparse(np.float32([3, 4]), ends, [2, *[1] * (rank - 2), 2]))).constants["w"]
+    assert made.shape == (2, *[1] * (rank - 2), 2)
+    assert made.reshape(-1).tolist() == [0, 3, 4, 0]
+    with pytest.raises(qrun.QrunError, match=f"two for element \\[1,{'0,' * (rank - 2)}0\\]"[:30]):
+        load(adding(sparse(np.float32([3, 4]), ends[[1, 1]], [2, *[1] * (rank - 2), 2])))
+
+
 def test_an_initializer_is_dense_or_sparse() -> None:
     model = adding(sparse(VALUES, [1, 5, 6], [3, 4]))
     model.graph.initializer.append(numpy_helper.from_array(VALUES, "w"))
