@@ -51,7 +51,9 @@ def test_a_scale_of_one_in_a_calibrated_model() -> None:
 
 def test_a_model_that_nobody_calibrated_is_one_finding() -> None:
     (f,) = found(chain(("a", 1, I8(0)), "Exp", ("b", 1, I8(0)), "Relu", ("c", 1, I8(0))), "QR319")
-    assert f.message.endswith("as if calibration saw only zeros, and 1 more: c"), "a is an input: it may be whole numbers"
+    assert f.message.endswith("as if calibration saw only zeros, and 1 more: c"), (
+        "a is an input: it may be whole numbers"
+    )
 
 
 @pytest.mark.parametrize(
