@@ -29,10 +29,11 @@ def _nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
 SMALL = 24
 SETTINGS = {
     "qrun.declare.frozen._FEW": 0,
-    "qrun.running.runs.LATER_NS": 0,
+    "qrun.running.profiling.PATIENCE_NS": 0,
     "qrun.native.machine.memory.MANY": 8,
     "qrun.native.plan.chains._STEPS": 8,
-    "qrun.ops.lowering.pointwise._JOINED": 8,
+    "qrun.ops.lowering.pointwise.JOINED": 8,
+    "qrun.passes._qdq_others.JOINED": 8,
 }
 """No repetitions that depend on the time; large models are large from here on;
 objects are made in one way from the first on."""

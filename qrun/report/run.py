@@ -212,9 +212,10 @@ def _time_grid(screen: Screen, report: RunReport, rows: Sequence[Row], with_kern
         if with_kernels and any(e.why for e, _ in rows)
         else None,
     ]
-    grid = fold_prefix(screen, Grid.of(columns, rows))
+    whole = Grid.of(columns, rows)
+    grid = fold_prefix(screen, whole)  # which names the column of nodes anew
     more = [*_left(report, rows, total), *_overhead(report)]
-    cells = [[told.get(column.header, "") for column in grid.columns] for told in more]
+    cells = [[told.get(column.header, "") for column in whole.columns] for told in more]
     return replace(grid, rows=[*grid.rows, *cells])
 
 
@@ -230,7 +231,7 @@ def _overhead(report: RunReport) -> Iterator[dict[str, str]]:
     """What a plain run takes in addition to its nodes, by column."""
     ns = report.profile.overhead_ns if report.profile else None
     if ns is not None:
-        yield {"node": "call overhead", "time": duration(ns), "output": "qrun profile tells more"}
+        yield {"node": "call overhead", "time": duration(ns)}
 
 
 def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:

@@ -200,7 +200,7 @@ def test_a_saved_run(folder: Path) -> None:
     read = made()
     assert "one run" in " ".join(read.texts)
     assert "p90 us" not in read.table("kernel")[0]
-    assert "no findings" in " ".join(read.texts)
+    assert "1 note , first QR414 few-codes" in " ".join(read.texts)
 
 
 def test_a_saved_comparison(folder: Path) -> None:

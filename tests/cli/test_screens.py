@@ -290,11 +290,11 @@ def test_times_add_up(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None
     assert head is not None
     table = out[head.end() :].partition("\n\n")[0]
     size = {"us": 1e-3, "ms": 1, "s": 1e3}
-    times = [float(value) * size[unit] for value, unit in re.findall(r" (\d[\d.]*) (us|ms|s)  ", table)]
+    times = [float(value) * size[unit] for value, unit in re.findall(r" (\d[\d.]*) (us|ms|s)(?:  |$)", table, re.M)]
     assert sum(times) == pytest.approx(float(head[1]) * size[head[2]], rel=0.02)
     assert sum(map(float, re.findall(r"([\d.]+)%", table))) == pytest.approx(100, abs=0.5)
     assert ("more nodes" in table) == (not words)
-    assert re.search(r"call overhead .* qrun profile tells more", table)
+    assert re.search(r"^ +call overhead +\d", table, re.M)
 
 
 def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,8 @@ def _is_small(scope: Scope, before: list[StoredParameters], after: StoredParamet
     "QR610",
     "warning",
     spec=_SPEC,
-    fix='options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") keeps them in float',
+    fix='add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1") of the session options keeps them in '
+    "float",
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
