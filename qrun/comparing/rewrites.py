@@ -196,15 +196,20 @@ def _with_wrapping_sums(model: Model, node: Node, joined: Rewrite) -> Rewrite | 
 
 def _is_requantized(model: Model, node: Node) -> bool:
     """Is QuantizeLinear the only node that reads the result, or that of the only one, which is Relu or Clip?"""
-    readers: Sequence[Node] = model.consumers.get(node.outputs[0], ())
+    readers = _readers(model, node)
     if len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
-        readers = model.consumers.get(readers[0].outputs[0], ())
+        readers = _readers(model, readers[0])
     return len(readers) == 1 and readers[0].op_type == "QuantizeLinear"
+
+
+def _readers(model: Model, node: Node) -> Sequence[Node]:
+    """The nodes that read a node's first result; a node may have no result."""
+    return model.consumers.get(node.outputs[0], ()) if node.outputs else ()
 
 
 def _reader(model: Model, node: Node) -> Node | None:
     """The only node that reads a node's result, if nobody else does."""
-    readers = model.consumers.get(node.outputs[0], ())
+    readers = _readers(model, node)
     read = len(readers) == 1 and all(value.name != node.outputs[0] for value in model.outputs)
     return readers[0] if read else None
 
@@ -213,7 +218,7 @@ def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, in
     """Operators whose weights have one scale per slice of an axis, which onnxruntime takes for scales of the output
     channels: the operator, the weights' parameters, their axis, and the number of channels."""
     for node in model.nodes:
-        if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain or len(node.inputs) < 2:
+        if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain or len(node.inputs) < 2 or not node.outputs:
             continue
         x, w = (model.producers.get(name) for name in node.inputs[:2])
         found = parameters(model, w)
@@ -281,7 +286,8 @@ def _float_product(node: Node, x: Node, w: Node) -> Node:
 def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
     """A float tensor times stored weights of 8 bits or fewer becomes MatMulNBits, which rounds the tensor to int8."""
     for node in model.nodes:
-        w = parameters(model, model.producers.get(node.inputs[1])) if _multiplies(node) else None
+        multiplies = bool(node.outputs) and _multiplies(node)
+        w = parameters(model, model.producers.get(node.inputs[1])) if multiplies else None
         codes = model.constants.get(w.node.inputs[0]) if w is not None else None
         x = model.producers.get(node.inputs[0]) if w is not None else None
         if w is None or codes is None or codes.ndim != 2 or codes.dtype.name not in _CODES:
@@ -387,9 +393,9 @@ def merged_pairs(model: Model) -> Iterator[TwoPairs]:
         second = parameters(model, outer, "QuantizeLinear")
         if first is None or before is None or second is None or inner is None or outer is None:
             continue
-        last = tuple(model.consumers.get(outer.outputs[0], ()))
+        last = tuple(_readers(model, outer))
         ends = [parameters(model, reader) for reader in last]
-        named = any(value.name == outer.outputs[0] for value in model.outputs)
+        named = any(value.name in outer.outputs for value in model.outputs)
         if not ends or named or not all(end is not None and end.same(second) for end in ends):
             continue
         plain = all(p.is_scalar and p.zero is not None for p in (first, second))
@@ -430,9 +436,9 @@ def moved_int32(model: Model) -> Iterator[tuple[StoredParameters, Node]]:
         stored = model.constants.get(codes)
         if p is None or not p.is_scalar or (stored is not None and stored.dtype != np.int32):
             continue
-        for reader in model.consumers.get(node.outputs[0], ()):
+        for reader in _readers(model, node):
             folded = stored is not None and reader.op_type != "Transpose"
-            if reader.op_type in MOVES and not folded and reader.inputs[0] == node.outputs[0]:
+            if reader.op_type in MOVES and reader.outputs and not folded and reader.inputs[0] == node.outputs[0]:
                 yield p, reader
 
 

@@ -159,7 +159,7 @@ def _moved_codes(scope: Scope) -> Iterator[Finding]:
 def _int8_outputs(scope: Scope) -> Iterator[Finding]:
     for node in scope.model.nodes:
         p = parameters(scope.model, node, "QuantizeLinear") if number(node, "output_dtype") else None
-        readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None else ()
+        readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None and node.outputs else ()
         dequantized = len(readers) == 1 and readers[0].op_type == "DequantizeLinear"
         if p is not None and p.is_scalar and p.zero is not None and p.zero.dtype == np.int8 and dequantized:
             got = "QuantizeLinear with output_dtype int8 and a zero point"

@@ -16,6 +16,7 @@ from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
 from qrun.comparing.ranking.structure import MISSING
 from qrun.declare.frozen import frozen, keys, replace
 from qrun.ir import Array, Node
+from qrun.ir.compound import is_compound
 from qrun.running.profiling import Progress
 
 NOTHING = 1e-12
@@ -80,6 +81,8 @@ class Ranking:
 
     def add(self, clean: Mapping[str, Array]) -> None:
         """One run of the first model, with all tensors."""
+        if not self.runs:  # text, sequences and maps have no noise
+            self.watches[:] = [w for w in self.watches if _is_numeric(clean[w.group.target])]
         made = {watch: watch.add(clean) for watch in self.watches}
         if not self.runs:  # groups that neither round nor compute something else have no effects
             self.watches[:] = [w for w in self.watches if w.group.quantizes or w.sums.ratio > _FLOAT]
@@ -186,6 +189,10 @@ def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None
         return None
     noise = watch.noise[key] if key is not None else watch.energy["clipped"] + watch.energy["rounding"]
     return found if noise > GAIN * seen.count * found.wanted**2 / 12 else None
+
+
+def _is_numeric(array: Array) -> bool:
+    return array.dtype.kind not in "OUS" and not is_compound(array)
 
 
 def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
