@@ -120,6 +120,8 @@ _SEEN = 0.01
 _OFF = 4.0
 """How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
 
+_BOTH = 1.5
+"""How many times as wide as the values a range is from which on it is one for both signs."""
 _PART = 0.01
 """A fault that makes less than this part of a group's noise is none of its reasons."""
 
@@ -198,12 +200,13 @@ def _is_numeric(array: Array) -> bool:
 def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
     """The zero point that fits, where the stored one clips values that a Relu leaves and keeps those that it removes.
 
-    A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. A range for
-    the values of both signs, as a quantizer gives them where the Relu is missing, clips nothing.
+    A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. Where the
+    Relu is missing, the range is one for values of both signs, and its steps are twice as large.
     """
-    if not spread.beyond or spread.range is None:
+    low, high = min(spread.least, 0.0), max(spread.most, 0.0)
+    if not spread.beyond or spread.range is None or spread.range.step * (spread.range.codes - 1) > _BOTH * (high - low):
         return None
-    found = fitting(watch.b, watch.group.rounds, min(spread.least, 0.0), max(spread.most, 0.0), True, False)
+    found = fitting(watch.b, watch.group.rounds, low, high, True, False)
     return found if found is not None and found.wanted == found.now else None
 
 
