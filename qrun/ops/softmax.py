@@ -27,7 +27,8 @@ def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
     with np.errstate(all="ignore"):
         made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
         if logarithms:
-            made = _single(_logarithms(made, -1), x.dtype)
+            matrix = made.reshape(-1, made.shape[-1])  # numpy takes elements along one of 32 axes at most
+            made = _single(_logarithms(matrix, 1), x.dtype).reshape(made.shape)
         else:
             np.exp(made, out=made)
             made /= made.sum(axis=-1, keepdims=True)

@@ -89,13 +89,16 @@ def _refusal(model: Model, scope: Scope, node: Node, shapes: Mapping[str, Shape]
         return None
     free = False
     wanted: list[Array | tuple[tuple[int, ...], np.dtype[np.generic]] | None] = []
-    for name in node.inputs:
+    qonnx = FORMER.get(node.domain, node.domain) == QONNX
+    for place, name in enumerate(node.inputs):
         value, shape, dtype = scope.value(name), shapes.get(name, scope.shape(name)), scope.dtype(name)
         if value is not None or not name:
             wanted.append(value)
             continue
         if shape is None or dtype is None or (dtype in _COUNTS and node.op_type not in _LOOKING_UP):
             return None  # unknown; or perhaps a length, which zero is not
+        if qonnx and place:
+            return None  # a number of bits or a scale, which zero is not
         free |= not all(isinstance(size, int) for size in shape)
         sizes = tuple([size if isinstance(size, int) else 1 for size in shape])
         if prod(sizes) > LARGE:
