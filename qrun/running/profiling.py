@@ -222,7 +222,8 @@ def brief(session: Measurable, feeds: Mapping[str, Array], first_ns: int) -> Pro
     least = max(min(round(PATIENT * 1e9 / max(first_ns, 1)), MAX_RUNS // ROUNDS), 1)
     plain, *others = session.runners(feeds)
     few = [replace(other, most=BRIEFLY) for other in others]
-    found, *profiled = measure_in_turns([plain, *few], None, 0, BRIEF, least=least)
+    warmup = min(LEAST, least - 1)
+    found, *profiled = measure_in_turns([plain, *few], None, warmup, BRIEF, least=least)
     return found.with_nodes_of(profiled[0]) if profiled else found
 
 
