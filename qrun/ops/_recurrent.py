@@ -15,6 +15,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates, activations
+from qrun.ops._chains import chained_products
 from qrun.ops._float import rounded, widen
 from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, one_of
 from qrun.ops._signature import Attributes
@@ -181,6 +182,12 @@ def products(weight: Array, dtype: np.dtype[Any]) -> Product:
     """A function (rows, added) to rows @ weight' + added, a real number rounded once; weight [columns, K]."""
     turned = weight.astype(dtype).T
     return lambda rows, added: rounded_products(rows, turned, dtype, addend=None if added is None else widen(added))
+
+
+def input_products(weight: Array, dtype: np.dtype[Any]) -> Product:
+    """As `products`, in the order of docs/numerics.md, F1."""
+    turned = weight.astype(dtype).T
+    return lambda rows, added: chained_products(rows, turned, dtype, bias=added)
 
 
 def biases(b: Array | None, direction: int, columns: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:

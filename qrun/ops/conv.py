@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 
+from qrun.ops._chains import chained_products
 from qrun.ops._complete import Settled
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._float import narrow, widen
 from qrun.ops._op import Array, Context, Real, misfit, op, refuse
-from qrun.ops._sums import rounded_products
 from qrun.ops._window import SlidingWindow, padded, patches
 from qrun.ops.lowering.dynamic import LIMIT, Given
 from qrun.ops.lowering.integers import conv_kernel, planned_conv
@@ -43,8 +43,8 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
     """Fill y [N,group,M/group,out...], some output rows at a time."""
     group, m = y.shape[1:3]
     k = w[0].size
-    weights = w.reshape(group, m, k).astype(np.float64)
-    addend = None if bias is None else bias.reshape(group, m, 1).astype(np.float64)
+    weights = w.reshape(group, m, k)
+    addend = None if bias is None else bias.reshape(group, m, 1)
     source = padded(x, win, 0, ctx)
     width = int(np.prod(win.out[1:], dtype=np.int64))
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(group * (k + m) * width, 1)))
@@ -52,8 +52,8 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
     for n in range(x.shape[0]):
         for first in range(0, win.out[0], rows):
             last = min(first + rows, win.out[0])
-            columns = np.array(patches(source[n], win, first, last), np.float64, order="C")
-            made = rounded_products(weights, columns.reshape(group, k, (last - first) * width), y.dtype, 1.0, addend)
+            columns = np.array(patches(source[n], win, first, last), order="C")
+            made = chained_products(weights, columns.reshape(group, k, (last - first) * width), y.dtype, bias=addend)
             y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])
 
 

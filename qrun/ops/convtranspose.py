@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +11,12 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
+from qrun.ops._chains import chained_products
 from qrun.ops._conv import ConvGeometry, check_bias, check_operands
-from qrun.ops._float import narrow
 from qrun.ops._op import Array, Context, Shape, op, refuse
-from qrun.ops._rounding import odd, two_sum
-from qrun.ops._sums import UNIT, decided, exact_products, steps_of
 from qrun.ops._window import INT32_MAX, window
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 from qrun.ops.lowering.products import float_conv_transpose_kernel
-
-COLUMN_ELEMENTS = 1 << 20
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -54,14 +51,11 @@ def conv_transpose(
     ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
     y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
     if y.size:
-        wide = [max(f, b + o) for f, b, o in zip(place.full, place.begin, place.out, strict=True)]
-        ctx.claim((group, m, *wide), 16, "transposed convolution")
-        weights = np.moveaxis(W.reshape(group, -1 if W.size else 0, *W.shape[1:]), 1, -1).astype(np.float64)
-        bias = np.zeros(group * m) if B is None else B.astype(np.float64)
-        addend = np.broadcast_to(bias.reshape(group, m, *(1,) * len(size)), y.shape[1:])
+        weights = W.reshape(group, -1 if W.size else 0, *W.shape[1:])
+        bias = None if B is None else B.reshape(group, m, 1)
         with np.errstate(all="ignore"):
             for n in range(X.shape[0]):
-                _rounded(X[n].reshape(group, -1 if X.size else 0, *size), weights, addend, place, y[n], ctx)
+                _fill(X[n].reshape(group, -1 if X.size else 0, *size), weights, bias, place, y[n], ctx)
     return y.reshape(X.shape[0], group * m, *place.out)
 
 
@@ -80,47 +74,49 @@ def _lower(site: LoweringContext) -> NativeKernel:
     )
 
 
-def _rounded(x: Array, w: Array, addend: Array, place: _Placement, y: Array, ctx: Context) -> None:
-    """Fill y [group,M,out...]: the sums of products of x [group,C,size...] and w [group,M,kernel...,C], plus addend."""
-    wide = [max(f, b + o) for f, b, o in zip(place.full, place.begin, place.out, strict=True)]
-    crop: tuple[Any, ...] = (..., *(slice(b, b + o) for b, o in zip(place.begin, place.out, strict=True)))
-    some = bool(x.size and w.size)
+def _fill(x: Array, w: Array, bias: Array | None, place: _Placement, y: Array, ctx: Context) -> None:
+    """Fill y [group,M,out...] from x [group,C,size...], w [group,C,M,kernel...] and bias [group,M,1].
 
-    def sums(x: Array, w: Array) -> Array:
-        full = np.zeros((*y.shape[:2], *wide))
-        if some:
-            _scatter(x, w, place, full, ctx)
-        return np.asarray(full[crop])
-
-    plain = sums(x, w)
-    if y.dtype == np.float64:
-        y[...] = plain + addend
-        return
-    sizes = sums(np.abs(x), np.abs(w))
-    reach = sizes * ((math.prod(w.shape[2:]) + 8) * 2 * UNIT) + np.abs(addend) * (8 * UNIT)
-    doubtful = decided(plain + addend, reach, y)
-    if np.count_nonzero(doubtful) > y.size >> 8:
-        step = steps_of(x.ravel(), 0) * steps_of(w.ravel(), 0)
-        whole = doubtful & (sizes * 2 <= step * 2.0**53)
-        y[whole] = narrow(odd(two_sum(plain[whole], addend[whole])) + 0.0, y.dtype)
-        doubtful &= ~whole
-    for index in np.argwhere(doubtful):
-        left, right = _factors(x, w, place, index)
-        y[tuple(index)] = exact_products(left, right, y.dtype, 1.0, addend[tuple(index)][None])[0]
+    Results whose places leave the same remainders of the strides meet the same taps of the kernel: they are one product
+    for each group, whose k runs over channels, then these taps.
+    """
+    group, m, *out = y.shape
+    rank = len(out)
+    axes = list(zip(out, place.begin, w.shape[3:], place.strides, place.dilations, strict=True))
+    for firsts in itertools.product(*(range(min(axis[3], axis[0])) for axis in axes)):
+        met = [_meeting(first, *axis) for first, axis in zip(firsts, axes, strict=True)]
+        where: tuple[Any, ...] = (..., *(slice(first, None, axis[3]) for first, axis in zip(firsts, axes, strict=True)))
+        target = y[where]
+        columns, weights = x, w
+        for axis, (taps, places) in enumerate(met):
+            columns = _taken(columns, places, 2 + 2 * axis)
+            weights = np.take(weights, taps, 3 + axis)
+        order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+        ctx.claim(columns.shape, 4, "convolution columns")
+        k = weights[0, :, 0].size
+        turned = np.moveaxis(weights, 2, 1).reshape(group, m, k)
+        made = chained_products(
+            turned, columns.transpose(order).reshape(group, k, math.prod(target.shape[2:])), y.dtype, bias=bias
+        )
+        target[...] = made.reshape(target.shape)
 
 
-def _factors(x: Array, w: Array, place: _Placement, index: Array) -> tuple[Array, Array]:
-    """What is multiplied for the element of y at this index: two rows [1, count]."""
-    group, channel, *at = (int(n) for n in index)
-    meets = []
-    for axis, o in enumerate(at):
-        taps = np.arange(w.shape[2 + axis])
-        steps = o + place.begin[axis] - taps * place.dilations[axis]
-        found = (steps % place.strides[axis] == 0) & (steps >= 0) & (steps // place.strides[axis] < x.shape[2 + axis])
-        meets.append((taps[found], steps[found] // place.strides[axis]))
-    left = x[group][np.ix_(range(x.shape[1]), *(place for _, place in meets))]
-    right = w[group, channel][np.ix_(*(taps for taps, _ in meets), range(w.shape[-1]))]
-    return np.moveaxis(left, 0, -1).reshape(1, -1), right.reshape(1, -1)
+def _meeting(first: int, out: int, begin: int, kernel: int, stride: int, dilation: int) -> tuple[list[int], Array]:
+    """Along an axis: the taps that meet an input at the results `first`, first + stride, ...; and which inputs these
+    are, [taps, results], some of them beyond the image."""
+    taps = [tap for tap in range(kernel) if (first + begin - tap * dilation) % stride == 0]
+    begins = np.array([(first + begin - tap * dilation) // stride for tap in taps], np.int64)
+    return taps, begins[:, None] + np.arange(-(-(out - first) // stride))
+
+
+def _taken(x: Array, places: Array, axis: int) -> Array:
+    """The elements at these places of an axis, which is replaced by those of `places`; 0 beyond its ends."""
+    size = x.shape[axis]
+    if not size:
+        return np.zeros((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]), x.dtype)
+    inside = (places >= 0) & (places < size)
+    taken = np.take(x, np.clip(places, 0, size - 1), axis)
+    return np.where(inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1)), taken, x.dtype.type(0))
 
 
 @frozen
@@ -172,31 +168,3 @@ def _placed(
     total = [max(f + x - o, 0) for f, x, o in zip(full, extra, shape, strict=True)]
     begin = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total)
     return _Placement(win.strides, win.dilations, full, begin, shape)
-
-
-def _scatter(x: Array, w: Array, place: _Placement, full: Array, ctx: Context) -> None:
-    """Add every product of x [group,C,size...] and w [group,M,kernel...,C] to full [group,M,...].
-
-    An input at i and a tap k meet at i*stride + k*dilation. The loop runs over the fewer of the two.
-    """
-    group, m, *kernel, c = w.shape
-    matrix = np.asarray(w, order="C").reshape(group, -1, c)
-    rest = math.prod(x.shape[3:])
-    rows = max(1, min(x.shape[2], COLUMN_ELEMENTS // max(group * matrix.shape[1] * rest, 1)))
-    ctx.claim((group * matrix.shape[1], rows, rest), 8, "convolution columns")
-    for first in range(0, x.shape[2], rows):
-        block = x[:, :, first : first + rows]
-        size = block.shape[2:]
-        products = np.matmul(matrix, block.astype(np.float64, order="C").reshape(group, c, -1))
-        columns = products.reshape(group, m, *kernel, *size)
-        target = full[:, :, first * place.strides[0] :]
-        steps, taps, strides, dilations = size, tuple(kernel), place.strides, place.dilations
-        if math.prod(steps) < math.prod(taps):
-            columns = columns.transpose(0, 1, *range(2 + len(taps), columns.ndim), *range(2, 2 + len(taps)))
-            steps, taps, strides, dilations = taps, steps, dilations, strides
-        for tap in np.ndindex(*taps):
-            at = (
-                slice(t * d, t * d + (n - 1) * s + 1, s)
-                for t, d, n, s in zip(tap, dilations, steps, strides, strict=True)
-            )
-            target[(slice(None), slice(None), *at)] += columns[(slice(None), slice(None), *tap)]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.types import shape_text
+from qrun.ops._chains import chained_products
 from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, op
-from qrun.ops._sums import rounded_products
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 from qrun.ops.lowering.products import matmul_kernel
 from qrun.ops.lowering.turned import turned_kernel
@@ -26,7 +26,7 @@ def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
     """
     _claim(A, B, ctx)
-    return product(A, B) if is_integer(A.dtype) else rounded_products(A, B, A.dtype)
+    return product(A, B) if is_integer(A.dtype) else chained_products(A, B, A.dtype)
 
 
 def _claim(a: Array, b: Array, ctx: Context) -> None:
@@ -57,7 +57,8 @@ def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttribut
         if is_integer(A.dtype):
             total = _times(product(left, right), alpha)
             return total if C is None else np.asarray(total + _times(C, beta))
-        return rounded_products(left, right, A.dtype, alpha, None if C is None else widen(C) * beta)
+        first = None if C is None else _begun(C, beta)
+        return chained_products(left, right, A.dtype, alpha, first)
 
 
 def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
@@ -88,6 +89,12 @@ def _lower_gemm(site: LoweringContext) -> NativeKernel:
     _checked(a, b, c, given, site.ctx)
     turned = bool(given.transA), bool(given.transB)
     return matmul_kernel(site, a, b, c, alpha=single(given.alpha), beta=single(given.beta), turned=turned)
+
+
+def _begun(c: Array, beta: float) -> Array:
+    """beta * C, rounded once; float64 for float64, else float32."""
+    made = widen(c) * beta
+    return made if c.dtype == np.float64 else made.astype(np.float32)
 
 
 def _times(x: Array, factor: float) -> Array:
@@ -124,7 +131,7 @@ def fused_matmul(
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
     left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))
     _claim(left, right, ctx)
-    return rounded_products(left, right, A.dtype, single(alpha))
+    return chained_products(left, right, A.dtype, single(alpha))
 
 
 def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:

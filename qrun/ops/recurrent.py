@@ -18,6 +18,7 @@ from qrun.ops._recurrent import (
     Step,
     biases,
     checked,
+    input_products,
     mixed,
     products,
     recurrent_macs,
@@ -99,7 +100,7 @@ def lstm(
     gates = attributes.gates(activations_, _LSTM)
 
     def products_of(number: int) -> tuple[Product, Product]:
-        return products(given.W[number], sequences.dtype), products(given.R[number], sequences.dtype)
+        return input_products(given.W[number], sequences.dtype), products(given.R[number], sequences.dtype)
 
     return walk_lstm(sequences, gates, products_of, (given.B, given.P), bool(input_forget), ctx)
 
@@ -165,7 +166,7 @@ def _gru(
     added = wb + rb
     if linear:
         added[2 * n :] = wb[2 * n :]
-    inputs, both, last = products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
+    inputs, both, last = input_products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
 
     def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
         (h,) = states
@@ -197,7 +198,8 @@ def rnn(
     gates = attributes.gates(activations_[: sequences.directions], _RNN)
 
     def step_of(number: int) -> tuple[Share, Step]:
-        inputs, recurrent = (products(weight[number], sequences.dtype) for weight in (given.W, given.R))
+        inputs = input_products(given.W[number], sequences.dtype)
+        recurrent = products(given.R[number], sequences.dtype)
         function = gates.of(number)[0]
         shared = share(inputs, given.B, number, sequences.hidden, sequences.dtype)
         return shared, lambda x, states: (function(recurrent(states[0], x)),)

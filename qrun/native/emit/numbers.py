@@ -107,6 +107,15 @@ def rounded_once(n: Value, factor: Value, rest: Value, bias: Value) -> Value:
     return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
 
 
+def fma_once(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of float32, rounded once on every instruction set: where none rounds so, in float64, to odd."""
+    if a.w.fused:
+        return a.intrinsic("fma", b, c)
+    product, addend = a.double() * b.double(), c.double()
+    total, lost = two_sum(product, addend)
+    return abs(total).test("olt", math.inf).select(rounded_to_odd(total, lost), total).float32()
+
+
 def rounded_to_odd(top: Value, low: Value) -> Value:
     """top + low as a number of 53 bits whose last one is set if it is not exact; low is at most half of top's last bit.
 

@@ -1,4 +1,4 @@
-"""Planned transposed convolutions of float32, each element the real sum rounded once.
+"""Planned transposed convolutions of float32.
 
 Results whose places leave the same remainders of the strides meet the same taps of the kernel, at the same distances:
 each such phase is a stack of products, one for each of its lines.
@@ -13,9 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_product import FloatProduct, product_call
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, stack_starts
+from qrun.native.kernels.fma_product import (
+    FloatPanels,
+    FloatProduct,
+    FloatStack,
+    FloatTerms,
+    LeftRows,
+    product_call,
+    stack_starts,
+)
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Order, size
 
 _FLOAT = np.dtype(np.float32)
@@ -59,7 +67,7 @@ class FloatConvTranspose(FloatProduct):
 
         full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
 
-    One or two spatial axes. exact: makes elements that the kernel does not decide. Raises Declined.
+    One or two spatial axes. Raises Declined.
     """
 
     order: Order = "channels"
@@ -71,7 +79,6 @@ class FloatConvTranspose(FloatProduct):
         x_shape: Sequence[int],
         w: Array,
         y_shape: Sequence[int],
-        exact: Exact,
         *,
         bias: Array | None,
         group: int,
@@ -79,7 +86,7 @@ class FloatConvTranspose(FloatProduct):
         dilations: Sequence[int],
         begin: Sequence[int],
     ) -> None:
-        self.engine, self.exact, self.group = engine, exact, group
+        self.engine, self.group = engine, group
         spatial = len(x_shape) - 2
         if spatial not in (1, 2):
             raise Declined(f"{spatial} spatial axes (native kernels take 1 or 2)")
@@ -110,22 +117,32 @@ class FloatConvTranspose(FloatProduct):
         top, left, bottom, right = x.border
         line = (self.axes[1].size + left + right) * pixel
         taps = [((i + top) * line + (j + left) * pixel) for (_, i), (_, j) in itertools.product(down, along)]
-        offsets = np.arange(across)[:, None] * pixel + np.array(taps or [0])
-        if (offsets.max() + lines * line) > _LIMIT:
+        rows, weights = self._rows(across, pixel, taps), self._matrices(down, along)
+        reach = 0 if rows.steps is None or rows.offsets is None else int(rows.steps.max() + rows.offsets.max())
+        if reach + lines * line > _LIMIT:
             raise Declined("one image is larger than 2 GB")
-        if not taps:
-            offsets[...] = -1
-        picked = self.weights[:, :, :, [k for k, _ in down]][..., [k for k, _ in along]]
-        packed = picked.transpose(0, 3, 4, 1, 2) if taps else np.zeros((self.group, 1, self.depth, self.each), _FLOAT)
-        rows = LeftRows(
-            across, self.depth, 4 * offsets.shape[1], offsets.shape[1], np.ascontiguousarray(offsets, np.int32)
-        )
-        steps = line, self.axes[0].stride * self.axes[1].out * row, self.axes[1].stride * row
         origin = first[0] * self.axes[1].out * row + first[1] * row
-        stack = self._stack(rows, lines, steps, (x.stored("channels"), origin))
-        arrays = {"b*": np.ascontiguousarray(packed), **({} if self.bias is None else {"addend*": self.bias})}
+        steps_of = line, self.axes[0].stride * self.axes[1].out * row, self.axes[1].stride * row
+        stack = self._stack(rows, lines, steps_of, (x.stored("channels"), origin))
+        arrays = {} if self.bias is None else {"addend*": self.bias}
         extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
-        return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents)
+        return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents, weights=weights)
+
+    def _rows(self, across: int, pixel: int, taps: Sequence[int]) -> LeftRows:
+        """The rows of a line of results that read these taps, in bytes from a pixel; zeros if they read none."""
+        if not taps:
+            return LeftRows(across, 1, 4, np.full((across, 1), -1, np.int32), np.zeros((1, 2), np.int32))
+        steps = (np.arange(self.depth)[:, None] * 4 + np.array(taps)).reshape(-1)
+        offsets = np.arange(across) * pixel
+        tables = (np.ascontiguousarray(np.minimum(numbers, _LIMIT), np.int32) for numbers in (offsets, steps))
+        return LeftRows(across, len(steps), 0, *tables)
+
+    def _matrices(self, down: Sequence[tuple[int, int]], along: Sequence[tuple[int, int]]) -> FloatPanels:
+        """The weights of these taps, [groups][channels, then taps][results]; zeros for no taps."""
+        picked = self.weights[:, :, :, [k for k, _ in down]][..., [k for k, _ in along]]
+        if not picked.size:
+            return FloatPanels(np.zeros((self.group, 1, self.each), _FLOAT), Memo())
+        return FloatPanels(np.moveaxis(picked, 2, -1).reshape(self.group, -1, self.each), Memo())
 
     def _stack(
         self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]
@@ -137,7 +154,7 @@ class FloatConvTranspose(FloatProduct):
         line, y_line, y_row = steps
         stored, origin = places
         by_image = 4 * size(stored[1:]), 0, 0, 4 * self.result.shape[1] * pixels
-        by_group = 4 * self.depth, 4 * rows.taps * self.depth * self.each, 4 * self.each, 4 * self.each
+        by_group = 4 * self.depth, 1, 4 * self.each, 4 * self.each
         starts = stack_starts((images, self.group, lines), by_image, by_group, (line, 0, 0, y_line))
         starts[:, 3] += origin
         return FloatStack(starts, rows, self.each, 4 * self.each, 0, y_row)

@@ -12,7 +12,6 @@ from qrun.ops._body import node
 from qrun.ops._complete import ALWAYS
 from qrun.ops._op import Array, Context, Shape
 from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
-from qrun.ops.lowering.products import exact_sums
 
 if TYPE_CHECKING:
     from qrun.native.kernels.copy import Copy
@@ -136,7 +135,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     engine = site.engine
     columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)
     queries = (form.batch, form.groups, *form.rows, form.size)
-    product = FloatMatmul(engine, queries, columns.result.shape, exact_sums())
+    product = FloatMatmul(engine, queries, columns.result.shape)
     made = [Stage(columns, ("keys",), "columns"), Stage(product, ("query", "columns"), "scores")]
     name, scores = "scores", product.result
     for what, function, source in _scaled(site, form):
@@ -145,7 +144,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
         step = Elementwise(engine, function, operands, reference=_reference("Tanh") if function == "tanh" else None)
         made += [*others, Stage(step, (name, *(stage.output for stage in others)), what)]
         name = what
-    mixed = FloatMatmul(engine, scores.shape, rows.result.shape, exact_sums())
+    mixed = FloatMatmul(engine, scores.shape, rows.result.shape)
     made += [*_shares(site, form, scores.shape, name), Stage(rows, ("values",), "rows")]
     return [*made, Stage(mixed, ("shares", "rows"), "mixed")]
 

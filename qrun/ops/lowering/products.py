@@ -1,11 +1,10 @@
-"""Native lowerings of products and convolutions of float32.
-What float64 does not decide is made by the reference's exact sums."""
+"""Native lowerings of products and convolutions of float32."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +26,6 @@ from qrun.ops.lowering.kernel import (
 )
 from qrun.ops.lowering.turned import preceded, turning
 
-if TYPE_CHECKING:
-    from qrun.native.kernels.float_conv import FloatConv
-
 
 def matmul_kernel(
     site: LoweringContext,
@@ -50,10 +46,7 @@ def matmul_kernel(
         raise declined("a factor is not finite")
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant, before = [0], None, None, dict[int, Stage]()
-    columns = _in_columns(math.prod(left.shape[:-1]), right, turned[1], site.fixed[1])
-    if columns and site.fixed[1]:
-        weights = right.T
-    elif site.fixed[1]:
+    if site.fixed[1]:
         weights = site.memo.once("right", lambda: np.ascontiguousarray(right))
         site.afford(right.nbytes if not right.flags.c_contiguous else 0)
     else:
@@ -66,20 +59,19 @@ def matmul_kernel(
     operation = FloatMatmul(
         site.engine,
         left.shape,
-        right.T.shape if columns else right.shape,
-        exact_sums(alpha, beta),
+        right.shape if site.fixed[1] else b.shape,
         weights=weights,
         addend=None if c is None or constant is not None else (*c.shape[:-1], right.shape[1]),
         constant=constant,
         alpha=alpha,
         beta=beta,
         memo=site.memo,
-        turned=columns,
+        begins=True,
+        turned=turned[1] and not site.fixed[1],
     )
     site.afford(operation.packed_bytes)
     kernel = kernel_of(site, operation, operands, ALWAYS)
-    turns = turned[0], turned[1] and not columns
-    before |= {place: turning(site, place) for place in (0, 1) if turns[place] and place in operands}
+    before |= {0: turning(site, 0)} if turned[0] else {}
     return preceded(site, kernel, operands, before) if before else kernel
 
 
@@ -90,18 +82,6 @@ def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage
     if c.shape[-1:] == (columns,):
         return {}
     return {2: Stage(repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], columns)), (2,), "spread")}
-
-
-def _in_columns(rows: int, right: Array, turned: bool, fixed: bool) -> bool:
-    """Whether a right matrix lies column by column in memory,
-    and a product of so many rows had best read it in that order.
-
-    For a matrix that comes with the run, `turned` tells how it lies.
-    """
-    from qrun.native.kernels.float_matmul import serves
-
-    lie = turned if not fixed else right.T.flags.c_contiguous and not right.flags.c_contiguous
-    return right.ndim == 2 and lie and serves(rows, right.shape[0], right.shape[1], fixed)
 
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
@@ -130,21 +110,12 @@ def float_conv_kernel(
         site.engine,
         x.shape,
         w,
-        exact_sums(),
         bias=bias,
         memo=site.memo,
         **win.geometry(int(site.attributes["group"])),
     )
     require_shape(operation.result.shape, (x.shape[0], w.shape[0], *win.out))
-    return _with_image(site, operation)
-
-
-def _with_image(site: LoweringContext, operation: FloatConv) -> NativeKernel:
-    """The kernel of a convolution, with what converts its image."""
-    if operation.widen is None:
-        return kernel_of(site, operation, (0,), ALWAYS)
-    stages = Stage(operation.widen, (0,), "image"), Stage(operation, ("image",))
-    return staged_kernel(site, stages, (operation,), ALWAYS)
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, win: SlidingWindow) -> NativeKernel:
@@ -157,7 +128,6 @@ def _conv_of_run(site: LoweringContext, x: Array, w: Array, bias: Array | None, 
         site.engine,
         x.shape,
         w.shape,
-        exact_sums(),
         bias=bias is not None,
         **win.geometry(int(site.attributes["group"])),
     )
@@ -184,31 +154,5 @@ def float_conv_transpose_kernel(
     if not np.isfinite(w).all():
         raise declined("a weight is not finite")
     site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
-    if x.ndim > 4:
-        return _conv_transpose_of_taps(site, x, w, bias, y_shape, **geometry)
-    operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, exact_sums(), bias=bias, **geometry)
+    operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, bias=bias, **geometry)
     return kernel_of(site, operation, (0,), ALWAYS)
-
-
-def _conv_transpose_of_taps(
-    site: LoweringContext,
-    x: Array,
-    w: Array,
-    bias: Array | None,
-    y_shape: Sequence[int],
-    *,
-    group: int,
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    begin: Sequence[int],
-) -> NativeKernel:
-    """As a convolution: each result reads the inputs whose products are added to it, or 0 where a tap meets none."""
-    from qrun.native.kernels.float_conv import FloatConv
-    from qrun.native.kernels.layout import Taps
-
-    site.afford(math.prod(y_shape[2:]) * math.prod(w.shape[2:]) * 40)
-    places = Taps.of(x.shape[2:], w.shape[2:], strides, dilations, begin, y_shape[2:], transposed=True)
-    apart = w.reshape(group, -1 if w.size else 0, *w.shape[1:])
-    turned = np.moveaxis(apart, 1, 2).reshape(y_shape[1], -1 if w.size else 0, *w.shape[2:])
-    operation = FloatConv(site.engine, x.shape, turned, exact_sums(), bias=bias, group=group, reads=places)
-    return _with_image(site, operation)

@@ -74,7 +74,6 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
         site.engine,
         site.inputs[0].shape,
         turned.shape,
-        exact_sums(),
         weights=turned,
         addend=None if bias is None else bias.shape,
         constant=bias,

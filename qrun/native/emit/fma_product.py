@@ -1,0 +1,351 @@
+"""The generated product of float32 matrices: each element is a sum in the order of docs/numerics.md, F1.
+
+A lane holds one element of the result, so that vectors, strips, tiles and threads change no bit. A tile is a block of
+rows by some panels of columns. For each block of k the sums of a strip, `rows` by `vectors`, are chains of fused
+multiply-adds in registers; they are added to those of the blocks before, which wait in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
+from qrun.native.emit.numbers import fma_once
+from qrun.native.emit.requantize import clipped
+from qrun.native.emit.widen import first_lanes
+
+BLOCK = 256
+"""Elements of k that are one chain."""
+PITCH = 4 * BLOCK + 64
+"""Bytes from one gathered row to the next."""
+NAMES = names("""
+    a* b* addend* y* numbers* batches* offsets* steps* padding* a_row b_row b_column addend_row y_row
+    rows columns depth row_block panels panel_block right_at sums_at slot tiles
+""")
+"""One 8-byte word each.
+
+batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own
+a_row, b_row, addend_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
+offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels); [rows][taps], -1 for `padding`, a
+             zero (taps), with a_row bytes from row to row
+steps        int32 [depth]: bytes from a row's start to element k (pixels); [depth][2]: bytes into a row of offsets, and
+             from there (taps)
+depth        elements of k
+row_block    rows of a tile; panel_block: of the panels
+right_at     where the thread's memory has a packed panel; sums_at: sums that wait; slot: bytes of a strip's sums
+numbers      float32: alpha, beta, the least and the greatest result, the zero that is added to it
+"""
+ALPHA, BETA, LOW, HIGH, ADDED = range(0, 20, 4)
+
+
+class FloatSumsEmitter(KernelEmitter):
+    """What kernels of float32 sums share: addends, and what becomes of a sum.
+
+    form: of a sum, ``+limits`` behind it if Clip or Relu follows. starts: where the product's a, b, addend and y start.
+    """
+
+    own_memory = True
+    starts: tuple[Value, Value, Value, Value]
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.form, _, self.limits = spec.form.partition("+")
+        self.lanes, self.kind = isa.lanes, f"<{isa.lanes} x float>"
+
+    def take_batch(self, batch: Value) -> None:
+        """Find where the product of this number reads and writes."""
+        a, entry = self.a, self.a.batches + batch * 32
+        operands = a.a, a.b, a.addend, a.y
+        x, b, addend, y = (start + (entry + 8 * n).load("i64", 8) for n, start in enumerate(operands))
+        self.starts = x, b, addend, y
+
+    def loaded(self, source: Value, mask: Value | None) -> Value:
+        return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
+
+    def number(self, place: int) -> Value:
+        return (self.a.numbers + place).load("float", 4).splat(self.lanes)
+
+    def finish(self, value: Value, addend: Value | None, target: Value, mask: Value | None) -> None:
+        """Store what becomes of a vector of sums: plus an addend, in the result's type, limited. NaN has one pattern.
+        addend: where it lies, if the form has one."""
+        if addend is not None:
+            value = value + self.loaded(addend, mask)
+        value = value.test("uno", value).select(value.like(math.nan), value)
+        if self.w.narrowing:
+            value = self.w.narrowing(value)
+        if self.limits:
+            value = clipped(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
+        if mask is None:
+            target.store(value, 4)
+        else:
+            target.masked_store(value, mask)
+
+
+@emitter("fma_product")
+class FmaProductEmitter(FloatSumsEmitter):
+    """form: ``sum``, ``bias`` (plus an addend behind the sum), ``first`` (the sum begins with the addend), ``scaled``
+    (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend);
+    ``+limits`` if Clip or Relu follows.
+
+    operands: where the left rows are (``rows``, ``pixels`` or ``taps``), how b lies (``panels``; ``near``, read as it
+    lies, and ``packed``, copied first; ``turned``, column after column, copied first), and the vectors of a panel.
+    """
+
+    names = NAMES
+    first: Value
+    count: Value
+    k: Value
+    size: Value
+    opens: Value
+    ends: Value
+    panel: Value
+    left: Value
+    column: Value
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.rows_are, self.right_is, vectors = spec.operands.split("-")
+        self.panel_vectors = int(vectors)
+        self.panel_width, self.width = self.panel_vectors * self.lanes, spec.vectors * self.lanes
+        self.beside = spec.vectors // self.panel_vectors
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        row_blocks, panel_blocks = parts(a.rows, a.row_block), parts(a.panels, a.panel_block)
+        batch, rest = divmod(tile, row_blocks * panel_blocks)
+        columns, block = divmod(rest, row_blocks)
+        self.first = (block * a.row_block).least(a.rows - self.spec.rows)
+        self.count = a.row_block.least(a.rows - self.first)
+        self.take_batch(batch)
+        first, end = columns.part(a.panel_block, a.panels)
+        with w.loop(0, a.depth, BLOCK) as k:
+            self.k, self.size = k.index, (a.depth - k.index).least(BLOCK)
+            self.opens, self.ends = k.index.test("eq", 0), (k.index + BLOCK).test("sge", a.depth)
+            if self.rows_are == "taps":
+                with w.loop(0, self.count, 1) as row:
+                    self._gather(row.index)
+            with w.loop(first, end, self.beside) as panel:
+                self._panel(panel.index.least(a.panels - self.beside), panel.index - first)
+
+    def _panel(self, panel: Value, number: Value) -> None:
+        """Add the block of k to all strips of some panels, the first of which has this number among the tile's."""
+        w, a = self.w, self.a
+        self.panel, self.column = panel, panel * self.panel_width
+        self.left = a.columns - self.column
+        if self.right_is == "packed":
+            self._pack_rows()
+        elif self.right_is == "turned":
+            self._pack_columns()
+        strips = parts(self.count, w.value("i64", self.spec.rows))
+        with w.loop(0, strips, 1) as strip:
+            row = (strip.index * self.spec.rows).least(self.count - self.spec.rows)
+            slot = self.scratch + a.sums_at + (number // self.beside * strips + strip.index) * a.slot
+            self._strip(row, slot)
+
+    def _strip(self, row: Value, slot: Value) -> None:
+        w = self.w
+        places = [slot + 4 * self.lanes * n for n in range(self.spec.rows * self.spec.vectors)]
+        sums = self._joined(row, self._chains(row), places)
+        for last in w.either(self.ends):
+            if last:
+                self._finish(row, sums)
+            else:
+                for place, value in zip(places, sums, strict=True):
+                    place.store(value, 4)
+
+    # The left rows.
+
+    def _row_start(self, row: Value) -> Value:
+        """Where the block of k of a tile's row begins, or where `steps` counts from."""
+        a, of_all = self.a, self.first + row
+        if self.rows_are == "taps":
+            return self.scratch + row * PITCH
+        if self.rows_are == "pixels":
+            return self.starts[0] + (a.offsets + of_all * 4).load("i32", 4).sext("i64")
+        return self.starts[0] + of_all * a.a_row + self.k * 4
+
+    def _left_step(self, k: Value, more: int) -> list[Value | int]:
+        """What to add to `_row_start` for element k + more of the block, in steps."""
+        if self.rows_are == "pixels":
+            return [(self.a.steps + (self.k + k) * 4 + 4 * more).load("i32", 4).sext("i64")]
+        return [k * 4, 4 * more]
+
+    def _gather(self, row: Value) -> None:
+        """Copy the block of k of a row whose taps lie anywhere."""
+        w, a = self.w, self.a
+        taps = a.offsets + (self.first + row) * a.a_row
+        with w.loop(0, self.size, 1) as k:
+            step = a.steps + (self.k + k.index) * 8
+            tap = (taps + step.load("i32", 4).sext("i64")).load("i32", 4)
+            inside = self.starts[0] + tap.sext("i64") + (step + 4).load("i32", 4).sext("i64")
+            source = tap.test("slt", 0).select(a.padding, inside)
+            (self.scratch + row * PITCH + k.index * 4).store(source.load("float", 4), 4)
+
+    # The right matrix.
+
+    def _right_starts(self) -> list[Value]:
+        """Where the block of k of each panel begins."""
+        a = self.a
+        if self.right_is == "near":
+            return [self.starts[1] + self.k * a.b_row + self.column * 4]
+        if self.right_is != "panels":
+            return [self.scratch + a.right_at]
+        each = self.size * (4 * self.panel_width)
+        start = self.starts[1] + self.k * a.panels * (4 * self.panel_width) + self.panel * each
+        return [start, *(start + each * n for n in range(1, self.beside))]
+
+    def _right_at(self, starts: Sequence[Value], masks: Sequence[Value | None], k: Value, more: int) -> Iterator[Value]:
+        """The vectors of a row of b."""
+        if self.right_is == "near":
+            source = starts[0] + k * self.a.b_row + (self.a.b_row * more if more else 0)
+            for j, mask in enumerate(masks):
+                yield self.loaded(source + 4 * self.lanes * j, mask)
+            return
+        step, wide = k * (4 * self.panel_width), self.panel_vectors
+        for j in range(self.spec.vectors):
+            place = 4 * (more * self.panel_width + j % wide * self.lanes)
+            yield (starts[j // wide] + step + place).load(self.kind, 4)
+
+    def _masks(self) -> list[Value]:
+        """Which columns of each vector exist."""
+        return [first_lanes(self.left - j * self.lanes, self.lanes) for j in range(self.spec.vectors)]
+
+    def _whole_or_cut(self) -> Iterator[list[Value | None]]:
+        """The body for panels whose columns all exist, and for the last one: the masks of its vectors."""
+        for whole in self.w.either(self.left.test("sge", self.width)):
+            yield [None] * self.spec.vectors if whole else list(self._masks())
+
+    def _pack_rows(self) -> None:
+        w, source = self.w, self.starts[1] + self.k * self.a.b_row + self.column * 4
+        target = self.scratch + self.a.right_at
+        for masks in self._whole_or_cut():
+            with w.loop(0, self.size, 1) as k:
+                for j, mask in enumerate(masks):
+                    x = self.loaded(source + k.index * self.a.b_row + 4 * self.lanes * j, mask)
+                    (target + k.index * (4 * self.width) + 4 * self.lanes * j).store(x, 4)
+
+    def _pack_columns(self) -> None:
+        """Columns to rows, a square of `lanes` by `lanes` at a time; behind the panel there is room for a square more.
+        Columns beyond the last are that again."""
+        w, a, n = self.w, self.a, self.lanes
+        target, last = self.scratch + a.right_at, a.columns - 1
+        for vector in range(self.spec.vectors):
+            sources = [
+                self.starts[1] + (self.column + (vector * n + i)).least(last) * a.b_column + self.k * 4
+                for i in range(n)
+            ]
+            carried, done = self.size - (n - 1), w.value("i64", 0)
+            for whole in (True, False):
+                with w.loop(done, carried if whole else self.size, n) as k:
+                    mask = None if whole else first_lanes(self.size - k.index, n)
+                    square = [self.loaded(source + k.index * 4, mask) for source in sources]
+                    for i, x in enumerate(transposed(square)):
+                        (target + (k.index + i) * (4 * self.width) + 4 * n * vector).store(x, 4)
+                done = k.index
+
+    # Sums.
+
+    def _chains(self, row: Value) -> list[Value]:
+        """The chains of a strip in this block of k, [rows][vectors]."""
+        zeros = [self.w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)
+        lefts, rights = [self._row_start(row + i) for i in range(self.spec.rows)], self._right_starts()
+        if self.right_is != "near":
+            return self._chain_loop(lefts, rights, [None] * self.spec.vectors, zeros)
+        ends = []
+        for masks in self._whole_or_cut():
+            ends.append((self._chain_loop(lefts, rights, masks, zeros), self.w.here))
+        return [self.w.phi(*((made[n], label) for made, label in ends)) for n in range(len(zeros))]
+
+    def _chain_loop(
+        self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
+    ) -> list[Value]:
+        w, done = self.w, self.w.value("i64", 0)
+        for count in (self.spec.unroll, 1) if self.spec.unroll > 1 else (1,):
+            with w.loop(done, self.size - (count - 1), count, sums) as turn:
+                carried = list(turn.carried)
+                for more in range(count):
+                    step = self._left_step(turn.index, more)
+                    self._multiply(lefts, step, self._right_at(rights, masks, turn.index, more), carried)
+                turn.next(*carried)
+            sums, done = turn.carried, turn.index
+        return sums
+
+    def _multiply(
+        self, lefts: Sequence[Value], step: Sequence[Value | int], rights: Iterator[Value], sums: list[Value]
+    ) -> None:
+        """One element of each row times one row of b. Of both, the fewer are held in registers; the others come one by
+        one, as else the compiler loads all of them first, and sums have to make room."""
+        vectors = self.spec.vectors
+
+        def left(start: Value) -> Value:
+            for part in step:
+                start = start + part
+            return start.load("float", 4).splat(self.lanes)
+
+        if len(lefts) > vectors:
+            held = list(rights)
+            pairs = ((i, x, j, b) for i, x in enumerate(map(left, lefts)) for j, b in enumerate(held))
+        else:
+            own = list(map(left, lefts))
+            pairs = ((i, x, j, b) for j, b in enumerate(rights) for i, x in enumerate(own))
+        for i, x, j, b in pairs:
+            sums[i * vectors + j] = fma_once(x, b, sums[i * vectors + j])
+
+    def _joined(self, row: Value, sums: list[Value], places: Sequence[Value]) -> list[Value]:
+        """The sums of a strip with those of the blocks before, or with what they begin with."""
+        w = self.w
+
+        def held() -> list[Value]:
+            return [place.load(self.kind, 4) for place in places]
+
+        if self.form in ("sum", "bias"):
+            return w.instead(sums, ~self.opens, lambda: [y + s for y, s in zip(held(), sums, strict=True)])
+        if self.form == "alpha":
+            alpha = self.number(ALPHA)
+            begun = [alpha * s for s in sums]
+            added = lambda: [fma_once(alpha, s, y) for y, s in zip(held(), sums, strict=True)]  # noqa: E731
+            return w.instead(begun, ~self.opens, added)
+        ends = []
+        for opens in w.either(self.opens):
+            ends.append((self._begin(row) if opens else held(), w.here))
+        ys = [w.phi(*((made[n], label) for made, label in ends)) for n in range(len(sums))]
+        if self.form == "first":
+            return [y + s for y, s in zip(ys, sums, strict=True)]
+        alpha = self.number(ALPHA)
+        return [fma_once(alpha, s, y) for y, s in zip(ys, sums, strict=True)]
+
+    def _begin(self, row: Value) -> list[Value]:
+        masks = self._masks()
+        made = [
+            self.loaded(self._addend(row + i, j), mask) for i in range(self.spec.rows) for j, mask in enumerate(masks)
+        ]
+        return [value * self.number(BETA) for value in made] if self.form == "scaled" else made
+
+    def _addend(self, row: Value, vector: int) -> Value:
+        start = self.starts[2] + (self.first + row) * self.a.addend_row + self.column * 4
+        return start + 4 * self.lanes * vector
+
+    def _finish(self, row: Value, sums: Sequence[Value]) -> None:
+        """Store the results of a strip."""
+        for masks in self._whole_or_cut():
+            for i in range(self.spec.rows):
+                target = self.starts[3] + (self.first + row + i) * self.a.y_row + self.column * 4
+                for j, mask in enumerate(masks):
+                    addend = self._addend(row + i, j) if self.form == "bias" else None
+                    self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask)
+
+
+def parts(count: Value, size: Value) -> Value:
+    """How many parts of this size cover `count` elements."""
+    return (count + size - 1) // size
+
+
+def transposed(rows: Sequence[Value]) -> list[Value]:
+    """The columns of a square of vectors: as often as halves fit, the lanes of each row of the first half alternate
+    with those of its partner in the second."""
+    made, count, half = list(rows), len(rows), len(rows) // 2
+    orders = [[side * half + lane // 2 + lane % 2 * count for lane in range(count)] for side in range(2)]
+    for _ in range(count.bit_length() - 1):
+        made = [made[n].shuffled(order, made[n + half]) for n in range(half) for order in orders]
+    return made

@@ -1,0 +1,286 @@
+"""Planned products of float32, whose sums have the order of docs/numerics.md, F1: where operands lie, how products are
+cut into tiles, and strips that fit the registers; and the call of the kernel that serves all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo, remembered
+from qrun.native.emit.fma_product import BLOCK, PITCH
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import NARROW
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operation, aligned
+from qrun.native.machine.memory import aligned_up
+
+_FLOAT = np.dtype(np.float32)
+_ROW_BLOCK = 128
+_SUMS = 1 << 18
+"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
+_PACK, _TAKE = 2.0, 20000
+"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile."""
+_UNROLL, _MANY = 4, 12
+"""Elements of k of a turn, and the vectors of sums from which on a turn has one."""
+_ALONE = 8
+"""Chains that hide the latency of a multiply-add."""
+
+
+@frozen
+class LeftRows:
+    """Where the rows of a product's left operand are.
+
+    depth: elements of k. row: bytes from one row to the next. offsets: int32 [rows], bytes from the product's start to
+    each row, with steps, int32 [depth], from there to each element; or int32 [rows, taps], bytes to each tap, -1 for
+    zeros, with steps, int32 [depth, 2], bytes into a row of offsets, and from the tap to the element.
+    """
+
+    rows: int
+    depth: int
+    row: int
+    offsets: Array | None = None
+    steps: Array | None = None
+
+    @property
+    def kind(self) -> str:
+        if self.offsets is None:
+            return "rows"
+        return "pixels" if self.offsets.ndim == 1 else "taps"
+
+
+@frozen
+class FloatStack:
+    """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own;
+    b_row, addend_row, y_row: bytes from one row to the next. b_column: bytes from one column of b to the next, if a
+    column's elements are neighbours; 0 if a row's are."""
+
+    starts: Ints
+    left: LeftRows
+    columns: int
+    b_row: int
+    addend_row: int
+    y_row: int
+    b_column: int = 0
+
+    @property
+    def k(self) -> int:
+        return self.left.depth
+
+    @property
+    def macs(self) -> int:
+        return len(self.starts) * self.left.rows * self.columns * self.k
+
+
+def stack_starts(counts: Sequence[int], *steps: Sequence[int]) -> Ints:
+    """FloatStack.starts of products along some axes. counts: how many along each; steps: for each axis, bytes in a, b,
+    addend and y from one product to the next."""
+    return np.ascontiguousarray(np.indices(counts).reshape(len(counts), -1).T @ np.array(steps, np.int64))
+
+
+class FloatPanels:
+    """Constant right matrices, float32 [number, K, N], that products read panel after panel; they are numbered by
+    FloatStack.starts. memo: what is made of them, for products that differ in their left operands."""
+
+    def __init__(self, matrices: Array, memo: Memo) -> None:
+        self.matrices, self.memo = matrices, memo
+
+    @remembered
+    def panels(self, width: int) -> Array:
+        """[number, blocks of k][panels][elements of the block][width], zeros beyond the last column."""
+        number, depth, columns = self.matrices.shape
+        count = -(-columns // width)
+        made = aligned((number, depth * count * width), _FLOAT, 0)
+        for start in range(0, depth, BLOCK):
+            size = min(BLOCK, depth - start)
+            block = made[:, start * count * width :][:, : size * count * width].reshape(number, count, size, width)
+            for panel in range(count):
+                part = self.matrices[:, start : start + size, panel * width : (panel + 1) * width]
+                block[:, panel, :, : part.shape[-1]] = part
+        return made
+
+
+Limits = tuple[float, float, float]
+"""The least and the greatest result, and the zero that is added to it: -0, or 0 to make 0 of -0."""
+_UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
+
+
+@frozen
+class FloatTerms:
+    """What becomes of sums. kind: the form of FmaProductEmitter, without ``+limits``. out: the type to which they are
+    rounded, as KernelSpec.out names it."""
+
+    kind: str
+    alpha: float = 1.0
+    beta: float = 1.0
+    limits: Limits = _UNLIMITED
+    out: str = "f32"
+
+    @property
+    def form(self) -> str:
+        """The kernels' form. Limits are compared as text, since a limit of 0 differs from one of -0."""
+        kind = "first" if self.kind == "scaled" and self.alpha == self.beta == 1 else self.kind
+        return kind if str(self.limits) == str(_UNLIMITED) else f"{kind}+limits"
+
+    @property
+    def numbers(self) -> Array:
+        """The words `numbers` of emit/fma_product.py."""
+        return np.array([self.alpha, self.beta, *self.limits], _FLOAT)
+
+
+class FloatProduct(Operation):
+    """Sums of products of floats.
+
+    terms: what becomes of them. arrays: operands that are constant, by word.
+    """
+
+    engine: Engine
+    terms: FloatTerms
+    arrays: Mapping[str, Array] = {}
+
+    def limited(self, low: float, high: float, zero: float) -> Self:
+        return self.again(terms=replace(self.terms, limits=(low, high, zero)))
+
+    def narrowed(self, dtype: np.dtype[Any]) -> Self:
+        return self.again(terms=replace(self.terms, out=NARROW[dtype.name]))
+
+    def call(
+        self,
+        spec: KernelSpec,
+        words: Mapping[str, int],
+        arrays: Mapping[str, Array],
+        operands: Sequence[str] | Mapping[str, int],
+        extents: Sequence[int],
+        scratch: int,
+    ) -> KernelCall:
+        """The call of a kernel of this specification; words, arrays: what else its struct has."""
+        held = {**self.arrays, "numbers*": self.terms.numbers, **arrays}
+        return self.engine.kernels.call(spec, operands, words, extents, held, sparse=True, scratch=scratch)
+
+
+def panel_vectors(isa: Isa, columns: int) -> int:
+    """Vectors of columns in a panel: few columns are padding, and a load serves many multiply-adds."""
+
+    def cost(vectors: int) -> float:
+        rows = isa.real_rows[vectors]
+        padded = -(-columns // (vectors * isa.lanes)) * vectors
+        return padded * (1 + 0.3 * (rows + vectors) / (rows * vectors))
+
+    return min(sorted(isa.real_rows, reverse=True), key=cost)
+
+
+def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
+    """Rows and vectors of a strip, for panels of so many vectors: where there are few rows, it has several panels, so
+    that a multiply-add need not wait for the one before it."""
+    most, panels = isa.real_rows[vectors], -(-columns // (vectors * isa.lanes))
+    if 2 * rows * vectors <= most * vectors:
+        return rows, vectors * max(1, min(panels, most // rows, -(-2 * _ALONE // (rows * vectors))))
+    heights = range(min(most, rows), min(most, rows) // 2, -1)
+    return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high)), vectors
+
+
+@frozen
+class Cut:
+    """How products are cut into tiles: rows and panels of each."""
+
+    rows: int
+    panels: int
+
+    @classmethod
+    def of(cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int) -> Cut:
+        """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
+        without work, larger ones read less twice. strip: its rows and columns."""
+        rows, columns, k = size
+        high, width = strip
+        panels = -(-columns // width)
+
+        def cost(cut: Cut) -> float:
+            tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
+            work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE
+            return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
+
+        blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
+        cuts = []
+        for tall in sorted({even(rows, most, high) for most in blocks}, reverse=True):
+            most = max(1, _SUMS // (4 * tall * width)) if k > BLOCK else panels
+            for parts in (1, 2, 4, 8, panels) if threads > 1 else (1,):
+                cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
+        return min(cuts, key=cost)
+
+
+def even(count: int, most: int, step: int) -> int:
+    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
+    parts = -(-count // max(most, step))
+    return -(-count // (parts * step)) * step
+
+
+def product_call(
+    product: FloatProduct,
+    stack: FloatStack,
+    pointers: Sequence[str] | Mapping[str, int],
+    extents: Sequence[int],
+    *,
+    weights: FloatPanels | None = None,
+) -> KernelCall:
+    """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
+    which operand each is; extents: bytes of each that are touched.
+    weights: b, if it is constant; starts then have the number of the matrix in place of bytes."""
+    engine, left, isa = product.engine, stack.left, product.engine.isa
+    vectors = panel_vectors(isa, stack.columns)
+    rows, wide = strip_of(isa, left.rows, stack.columns, vectors)
+    held: dict[str, Array] = {"numbers*": product.terms.numbers, "batches*": stack.starts}
+    if weights is None:
+        right = "turned" if stack.b_column else "near" if left.rows == rows else "packed"
+        vectors = wide
+    else:
+        right = "panels"
+        width = vectors * isa.lanes
+        held["b*"] = weights.panels(width)
+        held["batches*"] = stack.starts * np.array([1, 4 * width * -(-stack.columns // width) * left.depth, 1, 1])
+    if left.offsets is not None and left.steps is not None:
+        held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}
+    cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, wide * isa.lanes), engine.threads)
+    beside = wide // vectors
+    panels, slot = -(-stack.columns // (vectors * isa.lanes)), 4 * rows * wide * isa.lanes if stack.k > BLOCK else 0
+    gathered = cut.rows * PITCH if left.kind == "taps" else 0
+    packed = 0 if right in ("panels", "near") else 4 * wide * isa.lanes * (BLOCK + isa.lanes)
+    sums_at = aligned_up(gathered + packed)
+    scratch = sums_at + max(slot, 4 * rows * wide * isa.lanes) * -(-cut.rows // rows) * cut.panels
+    unroll = 1 if rows * wide >= _MANY else _UNROLL
+    operands = f"{left.kind}-{right}-{vectors}"
+    form = product.terms.form, product.terms.out, False
+    spec = KernelSpec("fma_product", isa.name, rows, wide, unroll, *form, operands=operands)
+    panel_block = cut.panels * beside
+    words = {
+        "a_row": left.row,
+        "b_row": stack.b_row,
+        "b_column": stack.b_column,
+        "addend_row": stack.addend_row,
+        "y_row": stack.y_row,
+        "rows": left.rows,
+        "columns": stack.columns,
+        "depth": left.depth,
+        "row_block": cut.rows,
+        "panels": panels,
+        "panel_block": panel_block,
+        "right_at": gathered,
+        "sums_at": sums_at,
+        "slot": slot,
+        "tiles": len(stack.starts) * -(-left.rows // cut.rows) * -(-panels // panel_block),
+    }
+    return product.call(spec, words, held, pointers, extents, scratch)
+
+
+__all__ = [
+    "Cut",
+    "FloatPanels",
+    "FloatProduct",
+    "FloatStack",
+    "FloatTerms",
+    "LeftRows",
+    "even",
+    "product_call",
+    "stack_starts",
+]
