@@ -187,7 +187,7 @@ def products(weight: Array, dtype: np.dtype[Any]) -> Product:
 def input_products(weight: Array, dtype: np.dtype[Any]) -> Product:
     """As `products`, in the order of docs/numerics.md, F1."""
     turned = weight.astype(dtype).T
-    return lambda rows, added: chained_products(rows, turned, dtype, bias=added)
+    return lambda rows, added: chained_products(rows, turned, dtype, first=added)
 
 
 def biases(b: Array | None, direction: int, columns: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
 
         Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
 
-    Each element is its real value rounded once to X's type; float64 is added in float64.
+    Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
     win = _checked(X, W, B, geometry, ctx)

@@ -43,7 +43,7 @@ def conv_transpose(
     stride * size with SAME_UPPER and SAME_LOWER. The last two set the pads: the odd element goes to the end for
     SAME_UPPER, else to the begin (ConvTranspose-22; the equations of versions 1 and 11 say the reverse and contradict
     their own auto_pad), and they are never negative.
-    Each element is its real value rounded once to X's type; float64 is added in float64.
+    Sums have the order of docs/numerics.md, F1, plus B at the end; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     """
     place = _placed(X, W, B, geometry, output_padding, output_shape)

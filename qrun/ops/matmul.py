@@ -22,7 +22,7 @@ from qrun.shapes import broadcast_shapes, broadcasts_to
 def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
     """Matrix product of A [...,M,K] and B [...,K,N], shapes as numpy.matmul; both of one type.
 
-    Each element of floating point is its real value rounded once to the type; float64 is added in float64.
+    Sums of floating point have the order of docs/numerics.md, F1; float64 is added in float64.
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
     """
     _claim(A, B, ctx)
@@ -47,7 +47,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
 def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttributes, ctx: Context) -> Array:
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
-    All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
+    All of one type. Sums of floating point have the order of docs/numerics.md, F1: they begin with beta * C.
     Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times
     NaN is NaN. Raises OperatorError for shapes that do not fit.
     """
@@ -125,7 +125,7 @@ def fused_matmul(
     """alpha * A' @ B', shapes as numpy.matmul, floating point of one type.
 
     A' is A; with transBatchA its first axis becomes the last but one; with transA the last two axes then change places.
-    B' likewise. A vector stays as it is. Each element is its real value rounded once; float64 is computed in float64.
+    B' likewise. A vector stays as it is. Sums have the order of docs/numerics.md, F1: y = fma(alpha, block, y).
     Raises OperatorError for shapes that do not fit.
     """
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}

@@ -77,6 +77,7 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
         weights=turned,
         addend=None if bias is None else bias.shape,
         constant=bias,
+        begins=True,
         memo=memo,
     )
     return Stage(operation, (0,), "inputs")
