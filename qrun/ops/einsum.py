@@ -11,7 +11,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
-from qrun.ops._float import is_integer, narrow, product, widen
+from qrun.ops._chains import chained_products
+from qrun.ops._float import is_integer, narrow, product
 from qrun.ops._op import Array, Context, misfit, op, refuse
 from qrun.ops._reduce import sum_over
 from qrun.ops._shape import claim
@@ -34,7 +35,8 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     equation: ``t0,t1,...->out``; terms of letters, one for each axis, and at most one ellipsis, which stands for axes
     that broadcast. Without ``->out`` the ellipsis comes first, then the letters that occur once, in ASCII order.
     Repeated letters in a term take the diagonal. An axis of length 1 broadcasts.
-    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap.
+    Inputs are multiplied from left to right, two at a time. Sums of floating point have the order of docs/numerics.md,
+    F1, each step in float32, and float64 in float64. Integers wrap.
     Raises OperatorError for an equation that is malformed or does not fit the inputs.
     """
     if not Inputs or any(x is None for x in Inputs):
@@ -43,9 +45,9 @@ def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     terms, out = _parse(equation, Inputs)
     sizes = _sizes(terms, Inputs)
     claim(ctx, [sizes[label] for label in out], dtype, "equation")
-    pending = [
-        _operand(x if is_integer(dtype) else widen(x), labels, sizes) for x, labels in zip(Inputs, terms, strict=True)
-    ]
+    kept = is_integer(dtype) or dtype == np.float64
+    arrays = Inputs if kept else [x.astype(np.float32) for x in Inputs]
+    pending = [_operand(x, labels, sizes) for x, labels in zip(arrays, terms, strict=True)]
     total = pending.pop(0)
     while pending:
         following = pending.pop(0)
@@ -137,7 +139,7 @@ def _reduced(operand: _Operand, needed: set[str]) -> _Operand:
         if is_integer(operand.array.dtype):
             made = np.asarray(np.sum(operand.array, axis=gone, dtype=operand.array.dtype))
         else:
-            made = sum_over(operand.array, gone, False)
+            made = sum_over(operand.array, gone, False).astype(operand.array.dtype)
     return _Operand(made, tuple(label for label in operand.labels if label in needed))
 
 
@@ -157,5 +159,6 @@ def _contract(a: _Operand, b: _Operand, needed: set[str], sizes: dict[str, int],
         dims = [math.prod(sizes[label] for label in group) for group in (batch, first, second)]
         return operand.array.transpose(order).reshape(dims)
 
-    made = product(matrices(a, rows, inner), matrices(b, inner, columns))
+    left, right = matrices(a, rows, inner), matrices(b, inner, columns)
+    made = product(left, right) if is_integer(left.dtype) else chained_products(left, right, left.dtype)
     return _Operand(made.reshape(shape), labels)
