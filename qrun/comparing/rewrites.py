@@ -19,7 +19,8 @@ _BLOCK = 32
 _SMALLEST = 16
 _INT_MIN = -(2**31)
 _SUMS = {"Conv": 0, "ConvTranspose": 1, "Gemm": None}
-"""Operators whose float bias becomes int32, and the axis of their output channels in the weights."""
+"""Operators whose float bias becomes int32, and the axis of their output channels in the weights. MatMul with a vector
+that is added to its result is Gemm."""
 
 
 @frozen
@@ -88,22 +89,31 @@ def _number(node: Node, name: str, default: float = 0) -> float:
 def bias_rewrites(model: Model) -> Iterator[Rewrite]:
     """A stored float bias becomes int32 codes of x_scale * w_scale, and stored float weights become int8."""
     for node in model.nodes:
-        if node.op_type not in _SUMS or node.domain or len(node.inputs) < 2 or not _is_requantized(model, node):
+        end = _end(model, node)
+        if (node.op_type not in _SUMS and end is node) or node.domain or len(node.inputs) < 2:
             continue
         x = parameters(model, model.producers.get(node.inputs[0]))
-        if x is None or not x.is_scalar:
+        if x is None or not x.is_scalar or not _is_requantized(model, end):
             continue
         w_scale, parts = _weights(model, node)
-        bias = model.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+        name = _bias(node, end)
+        bias = model.constants.get(name)
         if w_scale is not None and bias is not None and bias.dtype == np.float32 and bias.ndim == 1:
-            parts = [*parts, _coded_bias(node, bias, x.scale, w_scale)]
+            parts = [*parts, _coded_bias(end, name, bias, x.scale, w_scale)]
         if parts:
-            joined = _joined(node, parts)
-            yield _with_wrapping_sums(model, node, joined) or joined
+            joined = _joined(node, end, parts)
+            yield _with_wrapping_sums(model, node, end, joined) or joined
 
 
-_Part = tuple[str, str, int, Node, Mapping[str, Array]]
-"""The tensor, the clause, the place of the input, what makes it now, and the constants."""
+def _bias(node: Node, end: Node) -> str:
+    """The bias of a node, or what Add adds to it."""
+    if end is node:
+        return node.inputs[2] if len(node.inputs) > 2 else ""
+    return next((name for name in end.inputs if name != node.outputs[0]), "")
+
+
+_Part = tuple[str, str, Node, Mapping[str, Array]]
+"""The tensor, the clause, what makes it now, and the constants."""
 
 
 def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
@@ -120,17 +130,15 @@ def _weights(model: Model, node: Node) -> tuple[Array | None, list[_Part]]:
     zero = np.rint(np.float32(-128) - least / scale)
     codes = np.clip(np.rint(stored / scale) + zero, -128, 127).astype(np.int8)
     text = f"turns the float weights {name} into int8 codes with one scale, {float(scale):.6g}"
-    return np.asarray(scale), [(name, text, 1, *_stored(node, name, codes, np.asarray(scale), zero.astype(np.int8)))]
+    return np.asarray(scale), [(name, text, *_stored(node, name, codes, np.asarray(scale), zero.astype(np.int8)))]
 
 
 def _channel_axis(node: Node) -> int:
-    if node.op_type != "Gemm":
-        return _SUMS[node.op_type] or 0
-    return 0 if _number(node, "transB") else 1
+    axis = _SUMS.get(node.op_type)
+    return axis if axis is not None else 0 if _number(node, "transB") else 1
 
 
-def _coded_bias(node: Node, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
-    name = node.inputs[2]
+def _coded_bias(node: Node, name: str, bias: Array, x_scale: Array, w_scale: Array) -> _Part:
     codes, scale = bias_codes(bias, x_scale, w_scale)
     text = f"turns the float bias {name} into int32 codes of x_scale * w_scale"
     beyond = codes == _INT_MIN
@@ -138,7 +146,7 @@ def _coded_bias(node: Node, bias: Array, x_scale: Array, w_scale: Array) -> _Par
         channel = int(np.argmax(beyond))
         wanted = float(bias[channel]) / float(np.broadcast_to(scale, bias.shape)[channel])
         text += f", which overflow: {wanted:.6g} in channel {channel} becomes {_INT_MIN}"
-    return name, text, 2, *_stored(node, name, codes, scale)
+    return name, text, *_stored(node, name, codes, scale)
 
 
 def bias_codes(bias: Array, x_scale: Array, w_scale: Array) -> tuple[Array, Array]:
@@ -160,20 +168,21 @@ def _stored(node: Node, name: str, *arrays: Array) -> tuple[Node, Mapping[str, A
     return made, dict(zip(names, map(np.asarray, arrays), strict=True))
 
 
-def _joined(node: Node, parts: list[_Part]) -> Rewrite:
-    inputs = list(node.inputs)
-    constants: dict[str, Array] = {}
-    for _, _, place, made, stored in parts:
-        inputs[place] = made.outputs[0]
-        constants |= stored
-    changed = replace(node, inputs=tuple(inputs))
-    tensor, text = parts[-1][0], "; ".join(part[1] for part in parts)
-    return Rewrite(node, tensor, text, {node.outputs[0]: (*(part[3] for part in parts), changed)}, constants)
+def _joined(node: Node, end: Node, parts: list[_Part]) -> Rewrite:
+    """The node, and the Add that ends it, with what became of their stored tensors."""
+    made = {tensor: new for tensor, _, new, _ in parts}
+    constants = {name: array for *_, stored in parts for name, array in stored.items()}
+    nodes: dict[str, tuple[Node, ...]] = {}
+    for changed in (node, end):
+        inputs = tuple(made[name].outputs[0] if name in made else name for name in changed.inputs)
+        before = tuple(made[name] for name in changed.inputs if name in made)
+        nodes[changed.outputs[0]] = (*before, replace(changed, inputs=inputs))
+    return Rewrite(end, parts[-1][0], "; ".join(text for _, text, *_ in parts), nodes, constants)
 
 
-def _with_wrapping_sums(model: Model, node: Node, joined: Rewrite) -> Rewrite | None:
+def _with_wrapping_sums(model: Model, node: Node, end: Node, joined: Rewrite) -> Rewrite | None:
     """The rewrite with the integer operator, whose sums wrap around; None if no code of the bias makes them do so."""
-    last = _reader(model, node)
+    last = _reader(model, end)
     codes = [array for array in joined.constants.values() if array.dtype == np.int32]
     plain = all(_number(node, name, 1) == 1 for name in ("alpha", "beta"))
     x, w = (model.producers.get(name) for name in node.inputs[:2])
@@ -185,13 +194,13 @@ def _with_wrapping_sums(model: Model, node: Node, joined: Rewrite) -> Rewrite | 
     if node.op_type == "Conv":
         inputs: tuple[str, ...] = (*x.inputs, *w.inputs, *last.inputs[1:], bias)
         made = replace(node, op_type="QLinearConv", version=10, inputs=inputs, outputs=last.outputs)
-    elif node.op_type == "Gemm":
+    elif node.op_type in ("Gemm", "MatMul"):
         inputs = (*x.inputs, *w.inputs, bias, *last.inputs[1:])
         kept = {key: value for key, value in node.attributes.items() if key in ("transA", "transB")}
         made = Node(node.index, node.label, MS, "QGemm", 1, inputs, last.outputs, kept)
     else:
         return None
-    return replace(joined, nodes={node.outputs[0]: (), last.outputs[0]: (made,)})
+    return replace(joined, nodes={node.outputs[0]: (), end.outputs[0]: (), last.outputs[0]: (made,)})
 
 
 def _is_requantized(model: Model, node: Node) -> bool:
@@ -289,16 +298,68 @@ def weight_only_rewrites(model: Model) -> Iterator[Rewrite]:
         multiplies = bool(node.outputs) and _multiplies(node)
         w = parameters(model, model.producers.get(node.inputs[1])) if multiplies else None
         codes = model.constants.get(w.node.inputs[0]) if w is not None else None
-        x = model.producers.get(node.inputs[0]) if w is not None else None
         if w is None or codes is None or codes.ndim != 2 or codes.dtype.name not in _CODES:
             continue
-        if (x is not None and x.op_type == "DequantizeLinear") or w.scale.dtype.name not in ("float32", "float16"):
+        if _is_of_bytes(model, node.inputs[0]) or w.scale.dtype.name not in ("float32", "float16"):
             continue
-        if _reader(model, w.node) is None or node.inputs[0] in model.constants:
+        if _reader(model, w.node) is None or node.inputs[0] in model.constants or _is_before_codes(model, node):
             continue
         block = _block(w, codes)
         if block is not None:
             yield _in_blocks(node, w, codes, block)
+
+
+def _is_of_bytes(model: Model, name: str) -> bool:
+    """Is it dequantized from codes of 8 bits, or from such that an operator only moves?"""
+    maker = model.producers.get(name)
+    while maker is not None and maker.op_type in MOVES and maker.inputs:
+        maker = model.producers.get(maker.inputs[0])
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return False
+    p = parameters(model, maker)
+    return p is None or p.zero is None or p.zero.dtype.itemsize == 1
+
+
+def _is_before_codes(model: Model, node: Node) -> bool:
+    """Does onnxruntime take a product for one whose result is quantized, and leave its weights alone?
+
+    So it is behind Relu or Clip too, and where others read the result as well. It has no integer product for 16 bits:
+    of these, it takes only the results that others read too, or that a Relu changes.
+    """
+    end = _end(model, node)
+    while (reader := _reader(model, end)) is not None and reader.op_type in (*MOVES, "Identity") and reader.outputs:
+        end = reader
+    if reader is None:
+        return any(n.op_type == "QuantizeLinear" for n in _readers(model, end))
+    last = _reader(model, reader) if reader.op_type in ("Relu", "Clip") else reader
+    p = parameters(model, last, "QuantizeLinear")
+    if p is None or p.zero is None or p.zero.dtype.itemsize == 1:
+        return last is not None and last.op_type == "QuantizeLinear"
+    return last is not reader and p.zero.ravel()[0] != limits(p.zero.dtype)[0]
+
+
+def _end(model: Model, node: Node) -> Node:
+    """The node that makes a product's result: Add of a stored vector joins MatMul of two matrices."""
+    add = _reader(model, node) if node.op_type == "MatMul" else None
+    if add is None or add.op_type != "Add" or not add.outputs:
+        return node
+    vector = next((model.constants.get(name) for name in add.inputs if name != node.outputs[0]), None)
+    matrices = all(_rank(model, name) == 2 for name in node.inputs[:2])
+    return add if vector is not None and vector.ndim == 1 and matrices else node
+
+
+def _rank(model: Model, name: str) -> int | None:
+    """How many axes a tensor has by what the file states of it, or of what it is quantized from."""
+    while True:
+        stored, stated = model.constants.get(name), model.types.get(name)
+        if stored is not None:
+            return stored.ndim
+        if stated is not None and stated.shape is not None:
+            return len(stated.shape)
+        maker = model.producers.get(name)
+        if maker is None or maker.op_type not in ("DequantizeLinear", "QuantizeLinear") or not maker.inputs:
+            return None
+        name = maker.inputs[0]
 
 
 def _multiplies(node: Node) -> bool:

@@ -36,10 +36,11 @@ def _rewrites(model: Model, kind: Callable[[Model], Iterator[Rewrite]]) -> Itera
     "warning",
     spec=_SPEC,
     fix=f"store the bias as int32 codes of x_scale * w_scale with a DequantizeLinear, {_PLAIN}",
-    applies=("Conv", "ConvTranspose", "Gemm"),
+    applies=("Conv", "ConvTranspose", "Gemm", "MatMul"),
 )
 def float_bias(model: Model) -> Iterator[Finding]:
-    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats.
+    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats, or
+    such a vector is added to a MatMul.
 
     Why is this bad?
         The default session of onnxruntime turns such a bias into int32 codes of x_scale * w_scale, which rounds it.
@@ -69,13 +70,13 @@ def float_bias(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, found in _rewrites(model, bias_rewrites):
-        node = found.node
-        if len(node.inputs) < 3 or found.tensor != node.inputs[2] or node.inputs[1] in scope.model.constants:
+        if any(array.dtype == np.int8 and array.ndim for array in found.constants.values()):
             continue  # of weights in float, QR601 tells
+        place = found.node.inputs.index(found.tensor)
         larger = "use a larger scale for the weights of that channel, " + _PLAIN
         yield Finding(
             f"the default session of onnxruntime {found.text}",
-            **scope.at(node, f"{found.tensor} (input 2, B)"),
+            **scope.at(found.node, f"{found.tensor} (input {place})"),
             expected="a bias that DequantizeLinear makes of int32 codes, scale x_scale * w_scale",
             got="float32, stored",
             why="seen with onnxruntime 1.22 to 1.32; 1.20 leaves the bias as it is.",
@@ -222,12 +223,13 @@ def _is_small(scope: Scope, before: list[StoredParameters], after: StoredParamet
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
-    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized itself.
+    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
 
     Why is this bad?
         The default session of onnxruntime makes MatMulNBits of the two nodes, with accuracy_level 4: it rounds the
         float tensor to int8 in blocks, which the model does not say. Seen with onnxruntime 1.20 to 1.32 for blocks of 2
-        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm.
+        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
+        QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
 
     Bad
         main (float[1,2] x) => (float[1,2] y)
