@@ -32,7 +32,7 @@ def chain(*steps: str | tuple[str, float, Any], source: str = "x") -> onnx.Model
             )
             last = f"{name}_d"
     nodes[-1].output[0] = "y"
-    return make_model(nodes, {"x": [4]}, {"y": [4]}, stored, opset=13)
+    return make_model(nodes, {"x": [4]}, {"y": [4]}, stored, opset=21)
 
 
 def found(model: onnx.ModelProto, rule: str) -> list[Finding]:
