@@ -23,6 +23,7 @@ _WHOLE = (
     "ArgMin",
     "OneHot",
     "Shape",
+    "ConstantOfShape",
     "Size",
     "Range",
     "Gather",
