@@ -324,7 +324,7 @@ def _is_before_codes(model: Model, node: Node) -> bool:
     """Does onnxruntime take a product for one whose result is quantized, and leave its weights alone?
 
     So it is behind Relu or Clip too, and where others read the result as well. It has no integer product for 16 bits:
-    of these, it takes only the results that others read too, or that a Relu changes.
+    of these, it takes only the results that others read too, or that Relu or Clip changes.
     """
     end = _end(model, node)
     while (reader := _reader(model, end)) is not None and reader.op_type in (*MOVES, "Identity") and reader.outputs:
@@ -335,7 +335,7 @@ def _is_before_codes(model: Model, node: Node) -> bool:
     p = parameters(model, last, "QuantizeLinear")
     if p is None or p.zero is None or p.zero.dtype.itemsize == 1:
         return last is not None and last.op_type == "QuantizeLinear"
-    return last is not reader and p.zero.ravel()[0] != limits(p.zero.dtype)[0]
+    return reader.op_type == "Clip" or (last is not reader and p.zero.ravel()[0] != limits(p.zero.dtype)[0])
 
 
 def _end(model: Model, node: Node) -> Node:

@@ -252,6 +252,7 @@ PLAIN: Mapping[str, Callable[[], Built]] = {
     "a factor": lambda: weight_only("Gemm", ml_dtypes.int4, 32, alpha=0.5),
     **{f"float times int8, {name}": lambda then=then: weight_only("MatMul", I8, "column", then=then) for name, then in (
         ("quantized", (ZERO,)), ("Relu", (("Relu",), ZERO)), ("Relu and 16 bits", (("Relu",), np.int16(5))),
+        ("Clip and 16 bits", (("Clip", F32(0), F32(6)), np.int16(-32768))),
         ("moved", (("Transpose",), ZERO)), ("a sum", (("Add", np.ones(8, F32)), ZERO)))},
     "moved codes times int8": lambda: weight_only(
         "MatMul", I8, "column", given=ZERO, before=(("Reshape", np.array([2, 128])), ("Reshape", np.array([4, 64])))),
