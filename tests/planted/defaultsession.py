@@ -38,7 +38,7 @@ def weights_alone_in_codes(n: Network) -> None:
     n.insert(NEXT, "MatMul", ["side", "weights"], ["product"])
 
 
-@planted("QR611", "once_codes/QuantizeLinear", "once_codes", form="qdq")
+@planted("QR611", "twice_codes/QuantizeLinear", "once", form="qdq")
 def two_pairs_with_unlike_scales(n: Network) -> None:
     n.graph.input.append(helper.make_tensor_value_info("side", FLOAT, [1, 32]))
     n.graph.output.append(helper.make_tensor_value_info("twice", FLOAT, [1, 32]))

@@ -9,8 +9,8 @@ from qrun.checking.rules._onescale import OneScaled, one_scaled, source
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import TOLERANCE, digits, listed
-from qrun.comparing.rewrites import merged_pairs
-from qrun.ir import Model, Node
+from qrun.comparing.rewrites import requantized
+from qrun.ir import Model
 from qrun.ops import written
 
 _WHOLE = (
@@ -104,8 +104,8 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
     """A tensor is quantized, dequantized, and at once quantized again with another scale or zero point.
 
     Judged where both scales are stored single values and both types are equal; a change of type, as from 8 to 16 bits,
-    is meant. Not where others read the tensor between the pairs too, nor where QR611 tells what onnxruntime makes of
-    both pairs.
+    is meant. Not judged where other nodes read the tensor between the pairs; QR611 replaces it where onnxruntime merges
+    the pairs.
 
     Why is this bad?
         The values are rounded twice, and have the range of the smaller of two scales with the steps of the larger one.
@@ -128,10 +128,10 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(x, t, z)
         }
     """
-    known, merged = one_scaled(model), {pairs.inner[1].outputs[0] for pairs in merged_pairs(model)}
-    for one in known.values():
-        first = known.get(_before(model, one.node))
-        if first is None or (first.low, first.high) != (one.low, one.high) or one.node.outputs[0] in merged:
+    known = one_scaled(model)
+    for inner, outer in requantized(model):
+        first, one = known.get(inner.inputs[0]), known.get(outer.outputs[0])
+        if first is None or one is None or (first.low, first.high) != (one.low, one.high):
             continue
         same = abs(first.scale / one.scale - 1) <= TOLERANCE and first.zero == one.zero
         if not same:
@@ -144,12 +144,3 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
                 f"scale {scales[1]}, zero point {one.zero} here",
                 why="each pair rounds; the second one rounds what the first one left.",
             )
-
-
-def _before(model: Model, node: Node) -> str:
-    """The codes that were dequantized to what a QuantizeLinear alone reads; "" if there are none."""
-    made = model.producers.get(node.inputs[0]) if node.op_type == "QuantizeLinear" else None
-    if made is None or made.op_type != "DequantizeLinear":
-        return ""
-    alone = len(model.consumers.get(node.inputs[0], ())) == 1
-    return made.inputs[0] if alone and all(v.name != node.inputs[0] for v in model.outputs) else ""

@@ -16,6 +16,7 @@ from qrun.comparing.rewrites import (
     int32_rewrites,
     misread_axes,
     moved_int32,
+    only_reader,
     pair_rewrites,
     parameters,
     weight_only_rewrites,
@@ -159,8 +160,8 @@ def _moved_codes(scope: Scope) -> Iterator[Finding]:
 def _int8_outputs(scope: Scope) -> Iterator[Finding]:
     for node in scope.model.nodes:
         p = parameters(scope.model, node, "QuantizeLinear") if number(node, "output_dtype") else None
-        readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None and node.outputs else ()
-        dequantized = len(readers) == 1 and readers[0].op_type == "DequantizeLinear"
+        reader = only_reader(scope.model, node) if p is not None else None
+        dequantized = reader is not None and reader.op_type == "DequantizeLinear"
         if p is not None and p.is_scalar and p.zero is not None and p.zero.dtype == np.int8 and dequantized:
             got = "QuantizeLinear with output_dtype int8 and a zero point"
             yield _fails(scope, node, node.outputs[0], got, "one of the two", "remove output_dtype", runs=False)
@@ -199,12 +200,10 @@ def _groups(
     for node in model.nodes:
         if node.op_type not in operators or node.domain or not node.outputs:
             continue
-        readers = model.consumers.get(node.outputs[0], ())
-        after = parameters(model, readers[0], "QuantizeLinear") if len(readers) == 1 else None
+        after = parameters(model, only_reader(model, node), "QuantizeLinear")
         names = node.inputs[1:] if node.op_type == "Where" else node.inputs[:2]
         before = [p for p in (parameters(model, model.producers.get(name)) for name in names) if p is not None]
-        named = any(value.name == node.outputs[0] for value in model.outputs)
-        if after is not None and len(before) == len(names) and not named and _is_small(scope, before, after):
+        if after is not None and len(before) == len(names) and _is_small(scope, before, after):
             yield node, before, after
 
 
@@ -263,6 +262,7 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     spec=_SPEC,
     fix="remove one of the pairs, or give both the same scale and zero point",
     applies=("QuantizeLinear",),
+    replaces=("QR320",),
 )
 def merged_pairs(model: Model) -> Iterator[Finding]:
     """A pair of QuantizeLinear and DequantizeLinear is followed at once by another, with another scale or zero point.
@@ -292,9 +292,9 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
     for scope, found in _rewrites(model, pair_rewrites):
         yield Finding(
             f"the default session of onnxruntime {found.text}",
-            **scope.at(found.node, f"{found.tensor} (output 0)"),
+            **scope.at(found.node, f"{found.tensor} (input 0, x)"),
             expected="one pair, or two with the same scale and zero point",
-            got="two pairs with unlike scales or zero points",
+            got="two pairs with different scales or zero points",
             why="seen with onnxruntime 1.20 to 1.32.",
         )
 
