@@ -9,8 +9,8 @@ import numpy as np
 from qrun.checking.rules._forms import quantized
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, known, nodes, number
-from qrun.checking.rules._weights import channel_axis, dequantized
-from qrun.comparing.rewrites import axis_rewrites
+from qrun.checking.rules._weights import dequantized
+from qrun.comparing.rewrites import axis_rewrites, channel_axis
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
@@ -166,7 +166,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         axis = w.node.attributes.get("axis", 1)
         if shape is None or len(shape) < 2 or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
             continue
-        want = channel_axis(node, len(shape))
+        want = channel_axis(node) % len(shape)
         if axis % len(shape) != want and shape[axis] == w.scale.size:
             written = "" if "axis" in w.node.attributes else ", the default: axis is not written"
             yield Finding(

@@ -70,11 +70,15 @@ class TargetRule:
 
 @frozen
 class Judged:
-    """A node with a quantized tensor that is not stored, and the first rule that keeps it out of integers, or None."""
+    """A node with a quantized tensor that is not stored.
+
+    rule: the first rule that keeps it out of integers, or None. x: the element type that the target gives its input 0.
+    """
 
     scope: Scope
     node: Node
     rule: TargetRule | None
+    x: str = ""
 
     @property
     def integer(self) -> bool:
@@ -105,7 +109,8 @@ class DeployTarget:
         conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
         for op in view.ops:
             if op.node is not None and is_quantized(view, op):
-                yield Judged(scope, op.node, self._first(conditions, op))
+                x = next((facts["type"] for facts in conditions.at(op, "x")), "")
+                yield Judged(scope, op.node, self._first(conditions, op), x)
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
         fitting = (rule for rule in self.rules if rule.concerns(op.op_type))

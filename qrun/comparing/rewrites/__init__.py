@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, only_reader, parameters
+from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, channel_axis, only_reader, parameters
 from qrun.comparing.rewrites.axes import axis_rewrites, misread_axes
 from qrun.comparing.rewrites.biases import bias_rewrites
 from qrun.comparing.rewrites.moves import int32_rewrites, moved_int32
 from qrun.comparing.rewrites.pairs import pair_rewrites, requantized
+from qrun.comparing.rewrites.unsigned import unsigned, with_unsigned_activations
 from qrun.comparing.rewrites.weightonly import sum_bound, weight_only_rewrites
 from qrun.ir import Model
 
@@ -18,6 +19,7 @@ __all__ = [
     "StoredParameters",
     "axis_rewrites",
     "bias_rewrites",
+    "channel_axis",
     "int32_rewrites",
     "misread_axes",
     "moved_int32",
@@ -27,7 +29,9 @@ __all__ = [
     "requantized",
     "rewritten",
     "sum_bound",
+    "unsigned",
     "weight_only_rewrites",
+    "with_unsigned_activations",
 ]
 
 
