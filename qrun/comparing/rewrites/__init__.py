@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, channel_axis, only_reader, parameters
+from qrun.comparing.rewrites._rewrite import (
+    Rewrite,
+    StoredParameters,
+    channel_axis,
+    is_quantized,
+    only_reader,
+    parameters,
+)
 from qrun.comparing.rewrites.axes import axis_rewrites, misread_axes
 from qrun.comparing.rewrites.biases import bias_rewrites
 from qrun.comparing.rewrites.moves import int32_rewrites, moved_int32
 from qrun.comparing.rewrites.pairs import pair_rewrites, requantized
+from qrun.comparing.rewrites.slices import slice_rewrites
 from qrun.comparing.rewrites.unsigned import unsigned, with_unsigned_activations
 from qrun.comparing.rewrites.weightonly import sum_bound, weight_only_rewrites
 from qrun.ir import Model
@@ -21,6 +29,7 @@ __all__ = [
     "bias_rewrites",
     "channel_axis",
     "int32_rewrites",
+    "is_quantized",
     "misread_axes",
     "moved_int32",
     "only_reader",
@@ -28,6 +37,7 @@ __all__ = [
     "parameters",
     "requantized",
     "rewritten",
+    "slice_rewrites",
     "sum_bound",
     "unsigned",
     "weight_only_rewrites",
@@ -35,7 +45,7 @@ __all__ = [
 ]
 
 
-KINDS = (bias_rewrites, axis_rewrites, weight_only_rewrites, pair_rewrites, int32_rewrites)
+KINDS = (bias_rewrites, axis_rewrites, weight_only_rewrites, pair_rewrites, int32_rewrites, slice_rewrites)
 
 
 def rewritten(model: Model, indices: Set[int]) -> tuple[Model, tuple[str, ...]]:
