@@ -54,11 +54,11 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     word = "below" if points < 0 else "above"
     changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
     if d.p is not None and d.p >= _SURE:
-        told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
-        return f"no significant difference: {told}; {changed}"
+        gap = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
+        return f"no significant difference: {gap}; {changed}"
     ends = (-high, -low) if points < 0 else (low, high)
-    told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
-    return f"{'worse' if points < 0 else 'better'}: {told} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
+    gap = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
+    return f"{'worse' if points < 0 else 'better'}: {gap} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
 
 
 def share(score: Score) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qrun.running.events import NodeEvent
 
 NOTHING = RunResult({}, (), 0, 0)
-"""In place of runs that tell nothing but their time."""
+"""Stands for runs that have only a time."""
 
 MIN_RUNS, MAX_RUNS = 5, 1000
 OUTLIER = 14.826
@@ -36,7 +36,7 @@ profiles at most: they take longer than plain ones."""
 PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
 """The longest first run, and the most steps of a model, that `brief` repeats."""
 TOLD = 0.1
-"""By which part of a plain run the nodes' times may miss it and still tell the call overhead."""
+"""The share of a plain run by which the nodes' times may be off for the call overhead to be known."""
 
 Progress = Callable[[int, int | None, float], None]
 """Called after each run with the runs done, the runs asked for (None if time decides), and the seconds left."""
@@ -87,7 +87,7 @@ class Profile(InNotebook):
     @property
     def overhead_ns(self) -> float | None:
         """What a plain run takes in addition to its nodes, ns: the call from Python, and the way from node to node.
-        None if the nodes' times are not known, or too coarse or too noisy to tell it."""
+        None if the nodes' times are not known, too coarse or too noisy."""
         left, miss = self.median_ns - float(self.medians.sum()), TOLD * self.median_ns
         coarse = self.unit_ns * len(self.node_ns) > miss
         known = self.node_ns.size and not coarse and left >= -miss and self.held_ns <= miss
@@ -118,7 +118,7 @@ class Burst:
 
 @frozen
 class TimedRunner:
-    """Something to measure. burst: makes so many runs in a row. prepare: how many runs make kernels and programs,
+    """Something to measure. burst: makes a number of runs in a row. prepare: how many runs make kernels and programs,
     before any warm-up.
 
     most:   no more timed runs than this, None for as many as the others.
@@ -216,7 +216,7 @@ class Measurable(Protocol):
 
 
 def brief(session: Measurable, feeds: Mapping[str, Array], first_ns: int) -> Profile | None:
-    """A short profile of the runs that come after a first one of so many ns; None where these would take long."""
+    """A short profile of the runs that come after a first one of `first_ns`; None where these would take long."""
     if first_ns > PATIENCE_NS or len(session.model.nodes) > PATIENCE_STEPS:
         return None
     least = max(min(round(PATIENT * 1e9 / max(first_ns, 1)), MAX_RUNS // ROUNDS), 1)

@@ -183,4 +183,4 @@ def _why_other_axis(scope: Scope, node: Node) -> str:
     why = f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum."
     if not any(node.outputs[0] in found.nodes for found in axis_rewrites(scope.model)):
         return why
-    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as those of the output channels: it is wrong."
+    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as scales of the output channels, and computes another result."

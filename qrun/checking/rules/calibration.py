@@ -1,4 +1,4 @@
-"""Stored scales that show that nobody calibrated, or that two who did were joined."""
+"""Stored scales that no calibration can have chosen, and tensors that are quantized twice."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _WHOLE = (
 def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     """An activation has exactly the scale 1 and the zero point 0, which quantizers write where they saw no values.
 
-    Reported of tensors that nodes compute with one stored scale; not of inputs, which may be pixels of 0 to 255, nor of
-    what may be whole numbers, as behind Cast or Round; and not where every scale is a power of two and one of them is
-    not 1, as quantizers for some hardware choose them.
+    Reported for tensors that nodes compute, with one stored scale. Not for inputs, which may be pixels of 0 to 255, nor
+    for tensors that may hold whole numbers, as behind Cast or Round. Not where every scale is a power of two and one of
+    them is not 1, as quantizers for some hardware choose them.
 
     Why is this bad?
-        onnxruntime's quantizer writes this pair where the calibration saw only zeros, or one value, and nobody is told.
+        onnxruntime's quantizer writes this pair where the calibration saw only zeros, or one value, without a warning.
         Values below a half become 0, and all others whole numbers.
 
     Bad
@@ -109,8 +109,8 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
 
     Why is this bad?
         The values are rounded twice, and have the range of the smaller of two scales with the steps of the larger one.
-        The usual cause is a model that was quantized again, or parts that were quantized apart and then joined. Some
-        runtimes make one pair of the two, and give other results.
+        The usual cause is a model that was quantized again, or parts that were quantized separately and then joined.
+        Some runtimes merge the two pairs, and give other results.
 
     Bad
         main (float[2] x) => (uint8[2] y)

@@ -1,5 +1,5 @@
-"""The constants of a group beside those of the first model: products with what is folded into them undone, and all
-others by their place; and the group computed with the first model's constants."""
+"""The constants of a group compared with the first model's: of products before anything is folded into them, of all
+other operators by place. And the group computed with the first model's constants."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ class UnlikeConstant:
     """A constant of a group that is not the first model's.
 
     role:   ``weights``, ``bias``, or ``constant``, which is any other.
-    name:   of the second model's tensor, "" where there is none; other: of the first model's.
-    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's.
-    place, at: the operator that reads it, and as which input.
+    name:   the second model's tensor, "" where there is none; other: the first model's.
+    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's numbers.
+    place, at: the operator that reads it, and the input.
     """
 
     role: str

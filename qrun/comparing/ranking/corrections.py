@@ -42,7 +42,7 @@ def corrections(
 ) -> tuple[Corrected, ...]:
     """What is to correct in the quantized model, in the order of the costs.
 
-    whole: noise to signal of the model's outputs; measure: that of a model with other constants.
+    whole: noise to signal of the model's outputs; measure: gives it for a model with other constants.
     """
     begun, now, found = monotonic(), decibels(whole), []
     tried = 0

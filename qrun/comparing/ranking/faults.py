@@ -19,13 +19,15 @@ from qrun.ir.types import integer_range, type_name
 FINE = 30.0
 """dB from which nothing is wrong with a constant."""
 _GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
-"""An explanation of a constant's noise must bring so many dB, reach so many, and the best one no more than so many."""
+"""dB that an explanation of a constant's noise must gain, the SNR it must reach, and how far it may be below the
+best explanation."""
 _EQUAL = 60.0
-"""dB from which explanations are equally good."""
+"""dB above which explanations are equally good."""
 _STEPS, _ROUNDED = 2.0, 0.95
-"""Rounding that minds other weights moves one by up to so many steps; this share of all must be."""
+"""Rounding that considers other weights moves a weight by up to this many steps; this share of weights must be so
+near."""
 _MANY = 4096
-"""Channels among which no order is looked for."""
+"""The number of channels above which no permutation is tried."""
 _ALIKE = 0.9
 
 
@@ -75,7 +77,7 @@ class Verdict:
 
 
 def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) -> Verdict:
-    """What is wrong with a constant, if anything is. label: of the first model."""
+    """The fault of a constant, if it has one. label: the first model's."""
     own = sqnr(constant.mine, constant.wanted)
     if own >= FINE:
         return Verdict(constant, own, None)
@@ -152,7 +154,7 @@ def _role(constant: UnlikeConstant) -> str:
 
 
 def _taken(constant: UnlikeConstant, label: str) -> Correction:
-    return Correction(constant.name, constant.wanted, f"that of {label}")
+    return Correction(constant.name, constant.wanted, f"from {label}")
 
 
 def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
@@ -198,7 +200,7 @@ def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
 
 
 def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
-    """A bias with the scale that it should have: the input's times that of the weights."""
+    """A bias with the scale that it should have: the product of the scales of input and weights."""
     node, scale = b.nodes[constant.place], stored.parameters()[1]
     source, weights = b.sources.get(node.inputs[0]), b.quantized_constant(node.inputs[1])
     if source is None or not source.path or weights is None:

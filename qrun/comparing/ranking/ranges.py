@@ -19,9 +19,9 @@ GAIN = 4.0
 _WIDE = 4.0
 """How many times as large as these values need a scale must be to be called too large: other inputs may need more."""
 _LIKE = 1.25
-"""Up to so many times the least scale, the zero point stays what it is."""
+"""The zero point stays up to this multiple of the least scale."""
 _SAME = 0.001
-"""Up to this part two scales are the same number."""
+"""The relative difference up to which two scales are equal."""
 
 
 _OTHERS: dict[str, np.dtype[Any]] = {

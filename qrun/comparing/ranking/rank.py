@@ -36,8 +36,8 @@ class Cost:
     reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
               ``bias``, ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the
               kind of the first of the faults; why: in words, with the numbers seen.
-    fit:      the scale that the values need, where the one they have is far off.
-    faults:   what is wrong here, the costliest first.
+    fit:      the scale that the values need, where the stored one is far off.
+    faults:   the faults of this group, the costliest first.
     """
 
     KEYS = keys(
@@ -162,8 +162,7 @@ def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
 
 
 def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] = ()) -> tuple[str, str, Fit | None]:
-    """The reason for a group's noise: what is wrong, or its largest part, and what the values and the range say about
-    that.
+    """The reason for a group's noise: a fault or the largest part of the noise, and what values and range show.
 
     The third is the scale that the values need, where that is the reason.
     """
@@ -198,7 +197,7 @@ def _is_numeric(array: Array) -> bool:
 
 
 def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
-    """The zero point that fits, where the stored one clips values that a Relu leaves and keeps those that it removes.
+    """The zero point that fits, where the stored one clips values that a Relu keeps, and keeps values that it removes.
 
     A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. Where the
     Relu is missing, the range is one for values of both signs, and its steps are twice as large.

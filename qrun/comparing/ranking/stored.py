@@ -29,7 +29,7 @@ class Stored:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of the model's own constants: codes, scale, zero point."""
+        """The names of the model's own constants: codes, scale, zero point."""
         codes, scale, zero = (*self.b.nodes[self.place].inputs, "")[:3]
         return self.b.own_name(codes), self.b.own_name(scale), self.b.own_name(zero)
 

@@ -122,7 +122,7 @@ def judge_structure(
 ) -> tuple[float, Fault | None]:
     """How far apart both models' operators are with the first one's constants, in dB; and the fault that explains it.
 
-    inside: what the range of the result leaves of values. label: of the first model.
+    inside: clips values to the range of the result. label: the first model's.
     """
     raw = inside(clean[group.raw])
     fair = inside(simulate(b, group, clean, own=False, instead=constants.instead()).reshape(raw.shape))

@@ -1,4 +1,4 @@
-"""Scales of weights along another axis are read as those of the output channels."""
+"""onnxruntime reads scales along another axis of weights as scales of the output channels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _takes_axis(node: Node, requantized: bool, right: bool, codes: Array, fits: 
 
 
 def axis_rewrites(model: Model) -> Iterator[Rewrite]:
-    """Scales of weights along another axis are read as those of the output channels."""
+    """onnxruntime reads scales along another axis of weights as scales of the output channels."""
     for node, w, axis, channels in misread_axes(model):
         codes = w.node.inputs[0]
         if w.scale.size != channels or (node.op_type == "MatMul" and model.constants[codes].ndim > 2):
@@ -54,7 +54,7 @@ def axis_rewrites(model: Model) -> Iterator[Rewrite]:
         nodes: tuple[Node, ...] = (turned, replace(node, inputs=(node.inputs[0], named, *node.inputs[2:])))
         if not is_quantized(model, node):
             nodes = (_float_product(node, model.producers[node.inputs[0]], w.node),)
-        text = f"reads the scales of {codes} along axis {axis} as those of axis {due}"
+        text = f"reads the scales of {codes} along axis {axis} as scales along axis {due}"
         yield Rewrite(w.node, codes, text, {node.outputs[0]: nodes}, {})
 
 

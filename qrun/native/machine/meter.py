@@ -46,7 +46,7 @@ class Meter:
 
     @cached_property
     def step(self) -> float:
-        """The ticks that a step takes in which nothing is done: those that a program's notes count as its calls'."""
+        """The ticks of an empty step, which a program's notes add to the time of each call."""
         plan, structs = aligned((_STEPS, ENTRY // 8), np.int64, 0), aligned((_STEPS, STRUCT // 8), np.int64, 0)
         state, times = aligned(STATE // 8, np.int64, 0), aligned((_STEPS + 1, 2), np.int64, 0)
         plan[:, 0], plan[:, 1] = self.empty, address(structs) + STRUCT * np.arange(_STEPS)
