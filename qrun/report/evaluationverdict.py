@@ -39,7 +39,7 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
 
 
 def _others(values: Sequence[float]) -> str:
-    """What the other models' top-1 differ by, behind the sentence about the worst one."""
+    """The other models' differences in top-1, behind the sentence about the worst model."""
     if not values:
         return ""
     low, high = (f"{100 * value:+.2f}" for value in (min(values), max(values)))

@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 
 _SAME = 1e-6
-"""Up to this part of the largest magnitude two constants are the same."""
+"""The difference, as a share of the largest magnitude, up to which two constants are equal."""
 
 
 @frozen(eq=False)
@@ -47,7 +47,7 @@ class FoldedProduct:
 
 
 def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
-    """The product that an operator of a region is, with the operators behind it; None if it is none."""
+    """The product of an operator of a region, with the operators behind it; None if the operator is no product."""
     node, weights = reals.nodes[place], reals.constant(reals.nodes[place].inputs[1]) if _has_two(reals, place) else None
     if weights is None or weights.ndim < 2 or weights.dtype.kind != "f":
         return None
@@ -105,8 +105,8 @@ def _vector(value: Array | None, count: int, behind: int) -> Array | None:
 def _next(
     reals: Reals, inner: Region, value: str, count: int, behind: int
 ) -> tuple[int, int, tuple[Array, Array], list[str]] | None:
-    """The operator that alone reads a value and only multiplies and adds per channel: its place, the input that reads
-    it, what it multiplies and adds, and the constants that it adds."""
+    """The only reader of a value, if it only multiplies and adds per channel: its place, the input that reads it,
+    the factors and summands, and the constants that it adds."""
     reads = reals.readers.get(value, [])
     if len(reads) != 1 or reads[0].path or reads[0].operator not in inner.operators:
         return None

@@ -1,5 +1,5 @@
-"""What is wrong with a constant of the second model: a factor, an order, an axis, a type of codes, if that alone makes
-it the first model's again as far as rounding allows."""
+"""Faults of constants of the second model: a factor, an order, an axis, a type of codes. A fault is proved if undoing
+it alone gives the first model's constant, up to rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qrun.ir import Array
 from qrun.ir.types import integer_range, type_name
 
 FINE = 30.0
-"""dB from which nothing is wrong with a constant."""
+"""dB above which a constant has no fault."""
 _GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
 """dB that an explanation of a constant's noise must gain, the SNR it must reach, and how far it may be below the
 best explanation."""
@@ -42,10 +42,10 @@ class Correction:
 
 @frozen(eq=False)
 class Fault:
-    """Something wrong in a group that is proved: without it, its noise is gone.
+    """A proved fault of a group: without it, the group's noise is gone.
 
     kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
-    follows: scales that it comes of, if these are wrong.
+    follows: scales that cause it, if they are wrong.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class _Guess:
 
 @frozen
 class Verdict:
-    """What is known of a constant: its SNR in dB; a fault; or is it rounded, and to what type?"""
+    """The judgement on a constant: its SNR in dB, its fault if any, and the type to which it is rounded."""
 
     constant: UnlikeConstant
     sqnr: float
@@ -97,7 +97,7 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
 
 
 def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
-    """Rounded, clipped, or simply others."""
+    """Rounded, clipped, or different values."""
     what = constant.role if constant.role != "constant" else constant.name
     steps = stored.steps() if stored is not None else None
     if stored is not None and steps is not None and steps.size == constant.mine.size:
@@ -119,7 +119,7 @@ def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, la
 def _guesses(
     b: Reals, constant: UnlikeConstant, constants: Constants, stored: Stored | None, label: str
 ) -> Iterator[_Guess]:
-    """What may be wrong, the simplest first."""
+    """The faults to try, the simplest first."""
     mine, wanted = constant.mine, constant.wanted
     if not mine.any():
         yield _Guess(Fault(f"lost-{constant.role}", f"{_role(constant)} of {label} is missing here"), wanted)
@@ -303,7 +303,7 @@ def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]
 
 
 def _order(rows: Array, others: Array) -> Array | None:
-    """For each row the other one that it is; None if no order fits, or the order is the same."""
+    """For each row the matching row of the other; None if no order fits, or the order is the same."""
     if rows.shape[1] < 3 or len(rows) < 2 or len(rows) > _MANY:
         return None
     with np.errstate(all="ignore"):

@@ -65,7 +65,7 @@ class Stored:
             return None
 
     def shown(self, array: Array) -> Array | None:
-        """What stands where the codes do, as the `UnlikeConstant` shows its numbers."""
+        """An array in the place of the codes, in the form in which the `UnlikeConstant` shows its numbers."""
         for place in self.moved:
             rest = [self.b.constant(name) for name in self.b.nodes[place].inputs[1:]]
             array = self.b.apply(self.b.nodes[place], [array, *rest])[0]
