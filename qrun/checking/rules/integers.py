@@ -40,29 +40,41 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
         Measure before and after: a model that runs in integers throughout is not always the faster one.
 
     Bad
-        main (float[1,1,4,4] x) => (float[1,1,4,4] y, float[1,1,4,4] again)
-        <float s = {0.1}, int8 z = {0}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        main (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float s = {0.1}, int8 z = {0}, float gs = {0.0039}, int8 gz = {-128}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
         {
             xq = QuantizeLinear(x, s, z)
             xd = DequantizeLinear(xq, s, z)
             wd = DequantizeLinear(w, s, wz)
             c = Conv(xd, wd)
             cq = QuantizeLinear(c, s, z)
-            y = DequantizeLinear(cq, s, z)
-            again = DequantizeLinear(xq, s, z)
+            cd = DequantizeLinear(cq, s, z)
+            g = Sigmoid(cd)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
+            ce = DequantizeLinear(cq, s, z)
+            m = Mul(ce, gd)
+            mq = QuantizeLinear(m, s, z)
+            y = DequantizeLinear(mq, s, z)
         }
 
     Good
-        main (float[1,1,4,4] x) => (float[1,1,4,4] y, float[1,1,4,4] again)
-        <float s = {0.1}, uint8 z = {128}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
+        main (float[1,1,4,4] x) => (float[1,1,4,4] y)
+        <float s = {0.1}, uint8 z = {128}, float gs = {0.0039}, uint8 gz = {0}, int8[1,1,1,1] w = {1}, int8 wz = {0}>
         {
             xq = QuantizeLinear(x, s, z)
             xd = DequantizeLinear(xq, s, z)
             wd = DequantizeLinear(w, s, wz)
             c = Conv(xd, wd)
             cq = QuantizeLinear(c, s, z)
-            y = DequantizeLinear(cq, s, z)
-            again = DequantizeLinear(xq, s, z)
+            cd = DequantizeLinear(cq, s, z)
+            g = Sigmoid(cd)
+            gq = QuantizeLinear(g, gs, gz)
+            gd = DequantizeLinear(gq, gs, gz)
+            ce = DequantizeLinear(cq, s, z)
+            m = Mul(ce, gd)
+            mq = QuantizeLinear(m, s, z)
+            y = DequantizeLinear(mq, s, z)
         }
     """
     yield from (finding for share, finding in _found(model) if share >= _SHARE)
