@@ -111,7 +111,7 @@ def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapp
 
 def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] = ()) -> str:
     """What can be given for this model's first input whose sizes are not all fixed, or for the one whose sizes are
-    wrong, with those of the given sizes that fit it."""
+    wrong, with the given sizes that fit it."""
     free = [
         v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]
@@ -125,7 +125,7 @@ def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] =
 
 
 def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
-    """Sizes that the input takes: the fixed ones, else those that are given, counted from the last, else 1."""
+    """Sizes that the input takes: the fixed ones, else the given ones, counted from the last, else 1."""
     if value.shape is None:
         return list(given) or [1, 3, 224, 224]
     last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []

@@ -136,7 +136,7 @@ def classes(found: Accuracy) -> str:
 
 
 def lost(found: Accuracy) -> str:
-    """The parts of outputs of which nothing is left: which, what they were and what they are."""
+    """The lost parts of outputs, with their ranges in both models."""
     gone = [part for output in found.outputs for part in output.parts if part.lost]
     first, second = found.reference.label, found.quantized.label
     return "".join(f"; {p.name} is lost: {_range(p.wanted)} in {first}, {_range(p.got)} in {second}" for p in gone)

@@ -39,7 +39,7 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
 
 
 def _others(values: Sequence[float]) -> str:
-    """What the other models' top-1 differ by, behind the sentence about the worst one."""
+    """The other models' differences in top-1, behind the sentence about the worst model."""
     if not values:
         return ""
     low, high = (f"{100 * value:+.2f}" for value in (min(values), max(values)))
@@ -54,11 +54,11 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     word = "below" if points < 0 else "above"
     changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
     if d.p is not None and d.p >= _SURE:
-        told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
-        return f"no significant difference: {told}; {changed}"
+        gap = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
+        return f"no significant difference: {gap}; {changed}"
     ends = (-high, -low) if points < 0 else (low, high)
-    told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
-    return f"{'worse' if points < 0 else 'better'}: {told} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
+    gap = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
+    return f"{'worse' if points < 0 else 'better'}: {gap} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
 
 
 def share(score: Score) -> str:

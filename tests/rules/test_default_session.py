@@ -1,4 +1,4 @@
-"""QR608 to QR612 and QR317: what the rules foretell of onnxruntime's default session happens, compare proves why, and
+"""QR608 to QR613 and QR317: what the rules foretell of onnxruntime's default session happens, compare proves why, and
 other models have no finding."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ort = pytest.importorskip("onnxruntime")
 VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 ROOT = Path(__file__).resolve().parents[2]
 F32, U8, I8, I32 = np.float32, np.uint8, np.int8, np.int32
-FORETOLD = ("QR317", "QR608", "QR609", "QR610", "QR611", "QR612")
+FORETOLD = ("QR317", "QR608", "QR609", "QR610", "QR611", "QR612", "QR613")
 SEED = 20
 ZERO = np.uint8(128)
 
@@ -177,6 +177,26 @@ def sliced(op_type: str, before: bool, **attributes: Any) -> Built:
     return d.model(d.pair(made, 0.05) if before else d.pair(made, scales, zeros, axis=1)), d.feeds
 
 
+def sliced_product() -> Built:
+    d = Draft(17)
+    x = d.activation(3, 4, scale=np.linspace(0.01, 0.05, 4), zero=np.full(4, 128, U8), axis=1)
+    return d.model(d("MatMul", x, d.weights((4, 4)))), d.feeds
+
+
+def transposed(bias: bool = False) -> Built:
+    """Scales are powers of two, so that float sums are exact in any order."""
+    d = Draft(17)
+    w = d.rng.uniform(-2, 127 / 64, (4, 4, 3, 3)).astype(F32)
+    w[0, 0, 0, :2] = -2, 127 / 64
+    made = d(
+        "ConvTranspose",
+        d.activation(1, 4, 4, 4, scale=1 / 32),
+        w,
+        *([np.linspace(-1, 1, 4).astype(F32)] if bias else []),
+    )
+    return d.model(d.pair(made, 0.05)), d.feeds
+
+
 def written_twice(zero: Any) -> Built:
     d = Draft(21)
     scale, zero = d.store(F32(0.05)), d.store(zero)
@@ -221,6 +241,9 @@ CHANGED: Mapping[str, tuple[str, Callable[[], Built]]] = {
     "two pairs of int8": ("QR611", lambda: pairs((0.03, I8(0)), (0.05, I8(3)))),
     "two pairs of uint16": ("QR611", lambda: pairs((3e-4, np.uint16(30000)), (5e-4, np.uint16(32120)))),
     "codes before Reshape": ("QR612", lambda: moved("Reshape", None, np.array([16]))),
+    "float weights of ConvTranspose": ("QR608", transposed),
+    "float weights and bias of ConvTranspose": ("QR608", lambda: transposed(bias=True)),
+    "slices behind Softmax": ("QR613", lambda: sliced("Softmax", False)),
     "codes before Transpose": ("QR612", lambda: moved("Transpose", None)),
 }  # fmt: skip
 FAILING: Mapping[str, Callable[[], Built]] = {
@@ -232,6 +255,7 @@ FAILING: Mapping[str, Callable[[], Built]] = {
     "Unsqueeze": lambda: moved("Unsqueeze", I32(0), np.array([0])),
     "Slice": lambda: moved("Slice", I32(0), np.array([0]), np.array([1])),
     "MaxPool": lambda: moved("MaxPool", I32(0), kernel_shape=[2, 2]),
+    "slices before MatMul in float": sliced_product,
     "output_dtype": lambda: written_twice(I8(0)),
     "dilations": lambda: pool(dilations=[2, 2]), "dilations of 1": lambda: pool(dilations=[1, 1]),
     **{f"slices before {op}": lambda op=op, a=a: sliced(op, True, **a) for op, a in (

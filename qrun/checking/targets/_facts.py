@@ -1,4 +1,4 @@
-"""What is known of the tensors at a node: the facts that a target's rules ask for."""
+"""The facts about the tensors at a node that a target's rules ask for."""
 
 from __future__ import annotations
 

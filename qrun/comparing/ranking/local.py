@@ -38,7 +38,7 @@ class Local:
               otherwise with the first model's constants (all three together, where that rounds constants itself, or its
               operators are not known); input: from quantizers in front of its operators; rounding: from rounding the
               result inside the range; clipped: from values beyond the range; before: from what the first model itself
-              rounds there. All are energies relative to that of the true values, measured against the true values
+              rounds there. All are energies relative to the true values' energy, measured against the true values
               before the first model rounds them. Their sum is nearly noise.ratio, unless both models round alike, or
               much is wrong.
     """

@@ -1,4 +1,4 @@
-"""Scales and zero points of activations that do not suit the values: what would, and what that is worth."""
+"""Scales and zero points of activations that do not fit the values, and those that would."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qrun.ir import Array
 from qrun.ir.types import integer_range
 
 GAIN = 4.0
-"""How many times less noise another range must make, by what is known of the values, to be looked at."""
+"""The factor by which another range must reduce the noise to be tried, as far as the values are known."""
 _WIDE = 4.0
-"""How many times as large as these values need a scale must be to be called too large: other inputs may need more."""
+"""A scale is too large above this multiple of what these values need; other inputs may need more."""
 _LIKE = 1.25
-"""Up to so many times the least scale, the zero point stays what it is."""
+"""The zero point stays up to this multiple of the least scale."""
 _SAME = 0.001
-"""Up to this part two scales are the same number."""
+"""The relative difference up to which two scales are equal."""
 
 
 _OTHERS: dict[str, np.dtype[Any]] = {
     str(np.dtype(one)): np.dtype(other)
     for one, other in ((np.int8, np.uint8), (np.uint8, np.int8), (np.int16, np.uint16), (np.uint16, np.int16))
 }
-"""The type of codes that is of the same size."""
+"""The other integer type of the same size."""
 
 
 @frozen
@@ -64,7 +64,7 @@ class _Quantizer:
 
 
 def quantizer(b: Reals, path: Path) -> _Quantizer | None:
-    """That of a path of one quantizer with one scale and integer codes."""
+    """The parameters of a path with one quantizer, one scale and integer codes."""
     known = limits(b, path)
     if known is None or len(path) != 1 or known.codes > 1 << 16:
         return None
@@ -77,7 +77,7 @@ def quantizer(b: Reals, path: Path) -> _Quantizer | None:
 
 
 def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: bool) -> Fit | None:
-    """What would suit values from low to high, 0 among them. lossy: are values outside the range?"""
+    """The parameters that fit values from low to high, 0 among them. lossy: are values outside the range?"""
     own = quantizer(b, path)
     if own is None or not high > low:
         return None
