@@ -40,7 +40,7 @@ from typing import Any
 
 from qrun.checking.rules._scope import Scope, scopes
 from qrun.checking.targets._conditions import Condition, Conditions
-from qrun.checking.targets._facts import is_quantized
+from qrun.checking.targets._facts import is_asked, reads_codes
 from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node, once_per_model
@@ -70,7 +70,7 @@ class TargetRule:
 
 @frozen
 class Judged:
-    """A node with a quantized tensor that is not stored, and the first rule that keeps it out of integers, or None."""
+    """A node that the file asks to run in integers, or that does, and the first rule that keeps it out, or None."""
 
     scope: Scope
     node: Node
@@ -95,7 +95,7 @@ class DeployTarget:
     preparation: Preparation
 
     def judge(self, model: Model) -> Sequence[Judged]:
-        """The model's nodes with quantized tensors, those of graphs inside nodes too."""
+        """The model's nodes that are to run in integers or do, those of graphs inside nodes too."""
         return [judged for scope in scopes(model) for judged in self._judge(scope)]
 
     def _judge(self, scope: Scope) -> Iterator[Judged]:
@@ -104,8 +104,10 @@ class DeployTarget:
         view = TargetView(scope, self.preparation)
         conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
         for op in view.ops:
-            if op.node is not None and is_quantized(view, op):
-                yield Judged(scope, op.node, self._first(conditions, op))
+            if op.node is not None and reads_codes(view, op):
+                rule = self._first(conditions, op)
+                if rule is None or is_asked(view, op):
+                    yield Judged(scope, op.node, rule)
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
         fitting = (rule for rule in self.rules if rule.concerns(op.op_type))
@@ -128,7 +130,7 @@ class InFloat:
 
 @frozen
 class Count:
-    """How many nodes of an operator have quantized tensors, and how many of these run in integers."""
+    """How many nodes of an operator are to run in integers, and how many of these do."""
 
     op: str
     nodes: int
