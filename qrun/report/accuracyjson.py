@@ -129,10 +129,7 @@ def worst_output(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
 def classes(found: Accuracy) -> str:
     """In how many rows the outputs decide alike: ``, same class in 498 of 500``; "" where they decide nothing."""
     told = [o for o in found.outputs if o.decided]
-    return "".join(
-        f", same {'class' if o.classes else 'argmax'}{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}"
-        for o in told
-    )
+    return "".join(f", same class{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}" for o in told)
 
 
 def lost(found: Accuracy) -> str:
