@@ -225,6 +225,8 @@ def test_a_first_model_that_rounds_where_the_second_does_not() -> None:
 def test_a_node_that_makes_more_noise_alone_is_remarked() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert "cancel" not in text(found)
+    near = replace(found.costs[0], ratio=10 ** (-(found.real - 0.6) / 10))
+    assert "cancel" not in text(replace(found, costs=(near, *found.costs[1:]))), "that hardly misleads"
     dearest = replace(found.costs[0], ratio=10 ** (-(found.real - 2) / 10))
     assert (
         "alone makes more noise at the outputs (33.8 dB) than all nodes together (35.8 dB): the errors of nodes cancel"
@@ -298,3 +300,19 @@ def test_the_list_to_keep_in_float_counts_the_nodes_that_the_ranking_shows() -> 
     found = compared(digits("float"), digits("qdq"))
     said = text(replace(found, quantizing=found.quantizing + 2, measured=found.measured + 2))
     assert f"of {len(found.costs)} ranked nodes in float" in said
+
+
+def test_the_typical_value_is_the_median_of_what_is_not_0() -> None:
+    """Of the values of all runs, not the edge of a class of a histogram."""
+    x = np.load(MODELS / "x.npy")
+    feeds = [{"images": part} for part in (x[:3], x[3:])]
+    found = accuracy(qrun.load(digits("float")), qrun.load(digits("qdq")), feeds)
+    session = qrun.Session(MODELS / "float/model.onnx")
+    for cost in found.costs:
+        made = (
+            [abs(session.values(feed, [cost.target])[cost.target]) for feed in feeds]
+            if cost.target != "images"
+            else [abs(x)]
+        )
+        true = np.concatenate([array.reshape(-1) for array in made])
+        assert cost.spread.typical == pytest.approx(np.median(true[true > 0]), rel=1e-6), cost.target
