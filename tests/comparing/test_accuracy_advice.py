@@ -316,3 +316,30 @@ def test_the_typical_value_is_the_median_of_what_is_not_0() -> None:
         )
         true = np.concatenate([array.reshape(-1) for array in made])
         assert cost.spread.typical == pytest.approx(np.median(true[true > 0]), rel=1e-6), cost.target
+
+
+@pytest.mark.parametrize(
+    ("tensor", "factor", "told"),
+    [
+        ("images_scale", 1.5, "images_scale 0.005882 -> 0.003921: "),
+        ("dw.raw_scale", 1.5, "dw.raw_scale 0.03208 -> 0.02139: "),
+        ("c1.raw_scale", 2.5, "c1.raw_scale 0.03558 -> 0.01423: "),
+    ],
+)
+def test_a_wide_scale_of_an_input_is_named_not_the_bias_that_it_scales(tensor: str, factor: float, told: str) -> None:
+    """QLinearConv has no scale of the bias: it is that of the input times that of the weights."""
+    found = compared(digits("float"), digits("qoperator", **{tensor: factor}))
+    (first, *_) = found.corrections
+    assert told in text(found)
+    assert first.text.startswith(told.rstrip(": "))
+    assert "the bias is" not in text(found)
+
+
+def test_a_bias_that_is_too_large_is_named_where_the_scale_of_the_input_suits_its_values() -> None:
+    model = digits("qoperator")
+    bias = next(t for t in model.graph.initializer if t.name == "pointwise.bias_quantized")
+    codes = np.rint(numpy_helper.to_array(bias) * 1.5).astype(np.int32)
+    bias.CopyFrom(numpy_helper.from_array(codes, bias.name))
+    said = text(compared(digits("float"), model))
+    assert "the bias is 1.5 times as large as in " in said
+    assert " too large: " not in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.constants import Constants
 from qrun.comparing.ranking.faults import Fault, Verdict, judge
 from qrun.comparing.ranking.groups import Limits, Operation, RoundingGroup, limits, simulate
+from qrun.comparing.ranking.ranges import ActivationQuantizer, quantizer
 from qrun.comparing.ranking.structure import judge_structure
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
@@ -203,6 +204,14 @@ class Watch:
     def noisiest(self) -> tuple[int, int] | None:
         """The quantizer in front of the group's operators that makes the most noise, by (operator, input)."""
         return max(self.noise, key=lambda key: self.noise[key]) if self.noise else None
+
+    def ranges(self) -> Iterator[tuple[ActivationQuantizer, float, float]]:
+        """The quantizers of the group with one scale, each with the smallest and the largest value and 0."""
+        paths = [(self.group.rounds, self.values), *((self.group.own[key], one) for key, one in self.inputs.items())]
+        for path, values in paths:
+            found = quantizer(self.b, path)
+            if found is not None:
+                yield found, min(values.least, 0.0), max(values.most, 0.0)
 
     def channel_ratio(self) -> float:
         """How uneven the channels of weights with one scale are:
