@@ -243,6 +243,6 @@ def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
         where=[model.label, f"input {value.name}, {value}"],
         fixes=[
             f"-i {value.name}=FILE",
-            *([f"--shape {value.name}:1x3x224x224 if only the sizes are missing"] if value.shape is None else []),
+            *([f"--shape {value.name}:SIZES, joined by x, if only these are missing"] if value.shape is None else []),
         ],
     )

@@ -40,7 +40,7 @@ from typing import Any
 
 from qrun.checking.rules._scope import Scope, scopes
 from qrun.checking.targets._conditions import Condition, Conditions
-from qrun.checking.targets._facts import is_quantized
+from qrun.checking.targets._facts import is_asked, reads_codes
 from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node, once_per_model
@@ -72,7 +72,7 @@ class TargetRule:
 
 @frozen
 class Judged:
-    """A node with a quantized tensor that is not stored.
+    """A node that the file asks to run in integers, or that does.
 
     rule: the first rule that keeps it out of integers, or None. x: the element type that the target gives its input 0.
     """
@@ -101,7 +101,7 @@ class DeployTarget:
     preparation: Preparation
 
     def judge(self, model: Model) -> Sequence[Judged]:
-        """The model's nodes with quantized tensors, also in graphs inside nodes."""
+        """The model's nodes that are to run in integers or do, also in graphs inside nodes."""
         return [judged for scope in scopes(model) for judged in self._judge(scope)]
 
     def _judge(self, scope: Scope) -> Iterator[Judged]:
@@ -110,9 +110,11 @@ class DeployTarget:
         view = TargetView(scope, self.preparation)
         conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
         for op in view.ops:
-            if op.node is not None and is_quantized(view, op):
-                x = next((facts["type"] for facts in conditions.at(op, "x")), "")
-                yield Judged(scope, op.node, self._first(conditions, op), x)
+            if op.node is not None and reads_codes(view, op):
+                rule = self._first(conditions, op)
+                if rule is None or is_asked(view, op):
+                    x = next((facts["type"] for facts in conditions.at(op, "x")), "")
+                    yield Judged(scope, op.node, rule, x)
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
         fitting = (rule for rule in self.rules if rule.concerns(op.op_type))
@@ -135,7 +137,7 @@ class InFloat:
 
 @frozen
 class Count:
-    """How many nodes of an operator have quantized tensors, and how many of these run in integers."""
+    """How many nodes of an operator are to run in integers, and how many of these do."""
 
     op: str
     nodes: int

@@ -45,13 +45,14 @@ class Fault:
     """A proved fault of a group: without it, the group's noise is gone.
 
     kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
-    follows: scales that cause it, if they are wrong.
+    follows: scales that cause it, if they are wrong; factor: how many times too large such a scale is then.
     """
 
     kind: str
     text: str
     corrections: tuple[Correction, ...] = ()
     follows: tuple[str, ...] = ()
+    factor: float = 1.0
 
 
 @frozen(eq=False)
@@ -231,18 +232,22 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
         larger = "" if size == "1" else f", and {size} times the size"
         fault = Fault("negated", f"{_role(constant)} {have} the opposite sign{larger} of {label}'s")
     elif constant.role == "weights" and stored is not None:
-        scale, name = stored.parameters()[1], stored.names[1]
-        right = np.asarray(scale / factor, scale.dtype)
-        text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
-        fault = Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
+        fault = scale_factor(stored.names[1], stored.parameters()[1], factor)
     else:
         who = "is" if constant.role != "weights" else "are"
         text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
         name = constant.name
         made = (_taken(constant, label),) if name and stored is None and constant.role == "constant" else ()
         factors = stored.factors if stored is not None and constant.role == "bias" else ()
-        fault = Fault(f"{constant.role}-factor", text, made, factors)
+        fault = Fault(f"{constant.role}-factor", text, made, factors, factor)
     return _Guess(fault, fixed)
+
+
+def scale_factor(name: str, scale: Array, factor: float) -> Fault:
+    """A scale that is so many times too large."""
+    right = np.asarray(scale / factor, scale.dtype)
+    text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
+    return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
 
 
 def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.effects import Effects
-from qrun.comparing.ranking.faults import FINE, Correction, Fault
+from qrun.comparing.ranking.faults import FINE, Correction, Fault, scale_factor
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
@@ -108,7 +108,26 @@ class Ranking:
             if fit is not None and not faults:
                 told = "clipped", f"{fit.text}; {_clipped(spread)}", fit
             found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
-        return _ordered(found)
+        return _ordered([self._of_scales(cost, found) for cost in found])
+
+    def _of_scales(self, cost: Cost, costs: Sequence[Cost]) -> Cost:
+        """The cost with the input's scale in place of the bias that is too large by it: an operator without a scale of
+        its bias multiplies that by the input's scale, which then is wider than the values need."""
+        known = {part.name for each in costs for part in _corrections(each)}
+        faults = []
+        for fault in cost.faults:
+            wide = [n for n in fault.follows if fault.factor > 1 and self._is_wider(n, fault.factor)]
+            scale = self.mixed.b.constant(wide[0]) if len(wide) == 1 and known.isdisjoint(fault.follows) else None
+            faults.append(fault if scale is None else scale_factor(wide[0], scale, fault.factor))
+        if all(mine is other for mine, other in zip(faults, cost.faults, strict=True)):
+            return cost
+        text = "; ".join(dict.fromkeys(fault.text for fault in faults))
+        return replace(cost, faults=tuple(faults), reason=faults[0].kind, why=text)
+
+    def _is_wider(self, name: str, factor: float) -> bool:
+        """Do all values that a scale was seen to be used for fit into a range that is so many times smaller?"""
+        seen = [one for watch in self.watches for one in watch.ranges() if one[0].names[0] == name]
+        return bool(seen) and all(one.narrowed(factor, low, high) for one, low, high in seen)
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
