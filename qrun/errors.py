@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 NAMES = {
@@ -210,4 +210,20 @@ def absent(path: str) -> tuple[str, str]:
 def choose(what: str, value: str, allowed: Sequence[str]) -> None:
     """Refuse a value that is none of those allowed."""
     if value not in allowed:
-        raise CallError("QR005", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])
+        near = meant(value, allowed)
+        fixes = [f"did you mean {near!r}?"] if near else []
+        facts = [("expected", ", ".join(allowed))]
+        raise CallError("QR005", f"{what} {value!r} does not exist", facts=facts, fixes=fixes)
+
+
+FULL_NAMES = {"onnxruntime": "ort", "onnx.reference": "onnx-ref", "onnx": "onnx-ref"}
+"""What people call the runtimes that qrun has short names for."""
+
+
+def meant(value: str, allowed: Iterable[str]) -> str:
+    """Which of the allowed values was probably meant; "" if none is near."""
+    from difflib import get_close_matches
+
+    known = list(allowed)
+    full = FULL_NAMES.get(value.lower(), "")
+    return full if full in known else next(iter(get_close_matches(value, known, 1)), "")

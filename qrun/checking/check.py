@@ -33,7 +33,7 @@ MakeRunner = Callable[[Model, Path], Executor]
 class Settings:
     """What is judged, and how strictly.
 
-    selected:  ids of the findings to report. named: those that somebody chose by name, if anybody did.
+    selected:  ids of the findings to report. named: the ids that the user chose by name.
     data:      folders with vectors; None: those beside each model; (): none.
     per_file:  patterns of paths and the settings of models that fit; the first that fits holds.
     """
@@ -117,8 +117,8 @@ class Report:
 
 
 def not_judged(models: Sequence[Checked], settings: Settings) -> tuple[list[str], bool]:
-    """The codes, of those that somebody named, that only a run of recorded inputs gives, and that no model had; and
-    whether nothing else was looked for.
+    """The codes that the user named, that need a run with recorded inputs, and that no model had; and whether the user
+    named no others.
 
     Files that cannot be read do not count: these have a finding."""
     read = [m for m in models if m.sha256]

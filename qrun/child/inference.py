@@ -10,7 +10,8 @@ from onnx import helper
 
 Expansion = tuple[str, Sequence[tuple[int, int | None]], int | None]
 Expand = Callable[[str, str, int], Expansion | None]
-"""Of a domain, an operator and its number of inputs: what it computes between DequantizeLinear and QuantizeLinear.
+"""Takes a domain, an operator and its number of inputs; gives what it computes between DequantizeLinear and
+QuantizeLinear.
 
 That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the
 output's scale, which its zero point follows (None: the output is not quantized).

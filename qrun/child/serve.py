@@ -52,8 +52,8 @@ class Server:
         return (outputs if fetch else None), duration
 
     def repeat(self, handle: int, limit: int | None, feeds: int, times: int, *how: Any) -> Calls:
-        """Run so many times in a row, as a user's program does, on feeds that are held under a number. How long each
-        run took, and how long the thread was on a processor, ns."""
+        """Run `times` times in a row, as a user's program does, on feeds that are held under a number. Gives how long
+        each run took, and how long the thread was on a processor, ns."""
         with limited(limit):
             return timed_calls(self._held[handle].call(self._held[feeds], *how), times)
 

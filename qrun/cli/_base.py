@@ -87,6 +87,19 @@ class RealNumber(_Limited, click.FloatRange):
     noun = "number"
 
 
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of some words; of another word that is near to one, that is suggested."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            from qrun.errors import meant
+
+            near = meant(str(value), self.choices)
+            self.fail(f"{error.message} Did you mean {near!r}?" if near else error.message, param, ctx)
+
+
 class Option(click.Option):
     """An option that says under which heading of the help it stands.
 
@@ -229,7 +242,7 @@ def option(group: str, shown: str, help: str, *, into: str = "", **kwargs: Any) 
     if kwargs.get("default") is not None:
         kwargs.setdefault("show_default", True)
     if isinstance(kwargs.get("type"), (list, tuple)):
-        kwargs["type"] = click.Choice(kwargs["type"])
+        kwargs["type"] = Choice(kwargs["type"])
     if metavar in PLACES:
         kwargs.setdefault("shell_complete", places(PLACES[metavar]))
     names = [*shown.split(","), *filter(None, [into])]

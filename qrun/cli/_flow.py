@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KEEPING = (None, "native")
 OWN = (*KEEPING, "reference")
 TRIALS = 4.0
-"""Seconds in which sizes of random inputs are tried; those that are not refused by then are taken."""
+"""Seconds in which sizes of random inputs are tried. Sizes that are not refused by then are taken."""
 
 
 @frozen
@@ -99,7 +99,7 @@ def read_feeds(
 
 
 def _refuses(model: Model, session: Session | Peer | None) -> Callable[[Mapping[str, Array]], bool]:
-    """Whether the model cannot run with some feeds, as far as trials tell in TRIALS seconds."""
+    """Whether a trial shows within TRIALS seconds that the model cannot run with some feeds."""
 
     @cache
     def own() -> tuple[Session | None, Deadline]:

@@ -174,7 +174,7 @@ def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
             "QR005",
             "--min-agreement finds no output whose agreement can be counted",
             where=[found.models[0].label],
-            facts=[("expected", "an output with an axis of more than one number, or texts")],
+            facts=[("expected", "an output with one score a class, or texts")],
             fixes=["--metric MODULE:FUNCTION judges other outputs"],
         )
     for place, model in enumerate(found.models):

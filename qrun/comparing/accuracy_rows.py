@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from qrun.comparing.columns import Columns, PartAccuracy, PartSums
-from qrun.comparing.differences import ErrorSums, Noise, Tolerance, difference, integral
+from qrun.comparing.differences import ErrorSums, Noise, Tolerance, class_axis, difference, integral
 from qrun.comparing.matching.graph import Reals, Source
 from qrun.comparing.matching.match import Match, Matching
 from qrun.comparing.meanings import Meaning, TensorScales, meaning
@@ -26,11 +26,9 @@ from qrun.running.session import Session
 class OutputAccuracy:
     """An output of the graph in both models.
 
-    agreed, decided: of how many decisions (argmax along the last axis longer than 1) how many are the same; None for
-                     outputs that decide nothing.
+    agreed, decided: of how many samples how many get the same class; None of outputs that are no scores of classes.
     equal:           within the tolerance in all runs.
     counted:         does the tolerance count in steps: is it an integer tensor, or dequantized in the second model?
-    classes:         is it a table of rows, so that what it decides are classes?
     parts:           where it mixes ranges, each part by itself.
     codes:           does one model give codes of unknown scale, and the other real numbers? Then it has no noise and is
                      not equal.
@@ -50,7 +48,6 @@ class OutputAccuracy:
     equal: bool
     counted: bool
     codes: bool
-    classes: bool = False
     parts: tuple[PartAccuracy, ...] = ()
 
 
@@ -103,7 +100,6 @@ class Rows:
         self.mixed = mixed
         self.parts: list[list[PartSums]] = [[] for _ in self.ends]
         self.agreed = [[0, 0] for _ in self.ends]
-        self.classes = [True] * len(self.ends)
         self.equal = [True] * len(self.ends)
         self.counted = [False] * len(self.ends)
         self.coded = [False] * len(self.ends)
@@ -143,7 +139,7 @@ class Rows:
             self.sums[m.value].add(array, want)
         first, second = ({**side.model.constants, **run} for side, run in ((self.a, clean), (self.b, got)))
         for at, (mine, theirs) in enumerate(self.ends):
-            self._end(at, got[theirs], clean[mine], second, first)
+            self._end(at, got[theirs], clean[mine], second, first, feeds)
         self.reached.append(mean_ratio(self.judged_sums))
 
     @property
@@ -152,7 +148,7 @@ class Rows:
         pairs = zip(self.end_sums, self.parts, strict=True)
         return [sums for whole, parts in pairs for sums in ([part.sums for part in parts] or [whole])]
 
-    def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values) -> None:
+    def _end(self, at: int, got: Array, want: Array, theirs: Values, mine: Values, feeds: Values) -> None:
         form = form_difference(got, want)
         got, want = numbers(got), numbers(want)
         if form or got.shape != want.shape:
@@ -174,10 +170,10 @@ class Rows:
             self.parts[at] = [PartSums(part, self.ends[at][0]) for part in self.mixed.get(self.ends[at][0], ())]
         for one in self.parts[at]:
             one.add(got, want)
-        axes = [axis for axis, size in enumerate(want.shape) if size > 1]
-        if want.dtype.kind == "f" and axes and want.size and len(axes) < 4:
-            self.classes[at] &= want.ndim == 2
-            same = np.argmax(got, axes[-1]) == np.argmax(want, axes[-1])
+        samples = next((feed.shape[0] for feed in feeds.values() if feed.ndim), None)
+        axis = class_axis(want.shape, samples) if want.dtype.kind == "f" and not self.parts[at] else None
+        if axis is not None and want.size:
+            same = np.argmax(got, axis) == np.argmax(want, axis)
             self.agreed[at][0] += int(np.count_nonzero(same))
             self.agreed[at][1] += int(np.size(same))
 
@@ -205,7 +201,6 @@ class Rows:
                 self.equal[at],
                 self.counted[at],
                 self.coded[at],
-                self.classes[at],
                 tuple(one.result() for one in self.parts[at]),
             )
             yield OutputAccuracy(

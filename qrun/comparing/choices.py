@@ -9,6 +9,7 @@ from typing import Unpack
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.emulated import EmulatedSide
+from qrun.comparing.rewrites import with_unsigned_activations
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
 from qrun.memory import ResourceLimits
@@ -54,7 +55,6 @@ def sides(
     """
     own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, **limits)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, **limits)
-    emulated: Callable[..., EmulatedSide] = partial(EmulatedSide, model, **limits)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
         "ort": lambda: (own(), peer("ort")),
@@ -64,6 +64,14 @@ def sides(
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
         "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
         "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
-        "avx2": lambda: (emulated(name="exact"), emulated(name="avx2", saturating=True)),
+        "avx2": lambda: _emulated(model, **limits),
     }
     return made[against]()
+
+
+def _emulated(model: Model, **limits: Unpack[ResourceLimits]) -> tuple[Side, Side]:
+    seen = with_unsigned_activations(model)
+    return (
+        EmulatedSide(seen, name="exact", **limits),
+        EmulatedSide(seen, name="avx2", saturating=True, **limits),
+    )

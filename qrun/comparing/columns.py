@@ -9,13 +9,13 @@ from qrun.declare.frozen import frozen, keys
 from qrun.ir import Array
 
 _UNLIKE = 16.0
-"""How many times as large the largest and the middle value of one part are as those of the next."""
+"""The least factor between the largest values of two parts, and between their medians."""
 _MOST = 4
-"""Parts of an output: more are no ranges, but values that happen to be small."""
+"""The most parts of an output. More parts are not ranges, but values that happen to be small."""
 _ENOUGH = 16
-"""Values along all other axes from which the largest one tells a range."""
+"""The fewest values along all other axes whose largest one shows a range."""
 LOST = 3.0
-"""dB below which nothing is left of a part."""
+"""dB below which a part is lost."""
 
 
 @frozen

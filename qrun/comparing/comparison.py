@@ -20,7 +20,7 @@ class Guilt:
 
     pair:   first side's result from the second side's inputs, and the second side's.
     exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
-    inside: of a node with graphs, where these first differ; the reason is then that of the tensor there.
+    inside: where the graphs of a node first differ; the reason is then the reason for the tensor there.
     """
 
     KEYS = {
@@ -41,8 +41,8 @@ class Guilt:
 class GraphDifference:
     """Where a graph of a node first differs.
 
-    graph:  the attribute, such as ``then_branch``. turn: of a loop, from 0, fed what the second side made of the turn
-            before; None of a graph that runs once.
+    graph:  the attribute, such as ``then_branch``. turn: the iteration of a loop, from 0, fed what the second side
+            made in the iteration before; None for a graph that runs once.
     tensor: the first one that differs, or where bits that lead to it differ. found: the comparison of the graph.
     slight: is no difference beyond the tolerance in any turn? Then they add up, and the first other bits are shown.
     """

@@ -4,6 +4,7 @@ also over several runs."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -237,3 +238,14 @@ class ErrorSums:
 def decibels(ratio: float) -> float:
     """A noise to signal ratio as SQNR in dB."""
     return math.inf if ratio == 0 else -math.inf if ratio == math.inf else -10 * math.log10(ratio)
+
+
+def class_axis(shape: Sequence[int], samples: int | None = None) -> int | None:
+    """The axis along which each sample has one score a class; None of boxes, maps and lists, whose largest element is
+    no class. samples: of the inputs, if they are known."""
+    wide = [axis for axis, size in enumerate(shape) if size > 1]
+    if wide == [0] and (len(shape) > 1 or samples == shape[0]):
+        return None
+    if len(wide) == 2 and wide[0] == 0 and samples in (None, shape[0]):
+        return wide[1]
+    return wide[0] if len(wide) == 1 else None

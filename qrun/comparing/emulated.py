@@ -113,7 +113,7 @@ class NodeGroup:
     inputs: Values
 
     def forms(self) -> tuple[AlternativeForm, ...]:
-        """The forms that another runtime may have given it, from the simplest; a single node has those of rewrites."""
+        """The forms that another runtime may have given it, from the simplest; a single node has only rewrites."""
         if len(self.unit.group) == 1:
             return tuple(self._rewritten())
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
@@ -121,7 +121,7 @@ class NodeGroup:
         return (*plain, *saturating, *self._rewritten())
 
     def _rewritten(self) -> Iterator[AlternativeForm]:
-        """The forms of the group as the default session of onnxruntime rewrites it; what changes nothing is none."""
+        """The forms of the group as the default session of onnxruntime rewrites it, if that changes results."""
         indices = {node.index for node in self.unit.group}
         model, texts = rewritten(self.model, indices)
         nodes = tuple(node for node in model.nodes if node.index in indices)

@@ -26,9 +26,9 @@ _LONG = 40
 class StoredDifference:
     """One thing that two models store differently.
 
-    kind: one of KINDS. name: of the tensor, the attribute or the domain. node: the label of the first node that it
-          belongs to; "" of the whole file.
-    a, b: what stands in each, ``-`` for nothing; of arrays the elements that are farthest apart. change: in words.
+    kind: one of KINDS. name: the name of the tensor, attribute or domain. node: the label of the first node that has
+          it; "" for the whole file.
+    a, b: the values in both files, ``-`` for none; for arrays, the elements that are farthest apart. change: in words.
     size: by how much, to sort what is of one kind.
     """
 
@@ -80,8 +80,8 @@ def _in_graphs(a: Model, b: Model, path: str) -> Iterator[StoredDifference]:
 
 
 def _paired(a: Model, b: Model) -> list[tuple[Node, Node]]:
-    """The nodes that stand for each other: of the same name, or making a tensor of the same name, those of the same
-    operator first; by their places where all names are others and all operators the same."""
+    """The corresponding nodes: with the same name or an output of the same name, nodes of one operator first. By place
+    where all names differ and all operators are the same."""
     found, left, right = list[tuple[Node, Node]](), list(a.nodes), list(b.nodes)
     for key in _KEYS:
         one, other = _unique(left, key), _unique(right, key)

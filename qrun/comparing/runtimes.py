@@ -188,7 +188,7 @@ class _Work:
         return all(a[n] is b[n] or same(a[n], b[n]) for n in a)
 
     def _unseen(self, unit: Unit) -> tuple[str, ...]:
-        """Of what a unit reads, narrow floats of nodes, in whose place the second side may read float32."""
+        """The inputs of a unit that nodes make as narrow floats, and that the second side may read as float32."""
         if not isinstance(self.b, PeerSide) or not self.b.widens:
             return ()
         made = ((name, (self.theirs or {}).get(name)) for name in unit.read if name in self.a.model.producers)

@@ -10,6 +10,7 @@ import numpy as np
 from qrun.comparing.differences import (
     Difference,
     Tolerance,
+    class_axis,
     difference,
     differing,
     distances,
@@ -52,7 +53,7 @@ class TensorPair:
     max_abs, max_rel: largest differences of all elements, as real numbers; max_rel relative to the second side.
     sqnr:       in dB, the second side being the signal.
     argmax:     index of the largest element on each side, axes of size 1 left out; None for integers and texts.
-    agreed:     in how many of how many rows along the last axis longer than 1 the largest element is at the same place;
+    agreed:     of how many rows of scores of classes in how many the largest element is at the same place;
                 None where `argmax` is.
     stepped:    are these real numbers whose steps the tolerance counts, as those of integers?
     noise:      by how much they may differ as sums in another order do, absolute; 0 where the tolerance has none of it.
@@ -160,11 +161,14 @@ def _decided(a: Array, b: Array) -> dict[str, Any]:
     """`argmax` and `agreed` of a pair; neither where the largest element means nothing."""
     if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
         return {}
-    axis = max((at for at, size in enumerate(a.shape) if size > 1), default=-1)
     with np.errstate(all="ignore"):
         x, y = (np.nan_to_num(wide(v), nan=-np.inf) for v in (a, b))
-    rows = np.argmax(x, axis) == np.argmax(y, axis)
-    return {"argmax": (_place(x), _place(y)), "agreed": (int(np.count_nonzero(rows)), int(np.size(rows)))}
+    told: dict[str, Any] = {"argmax": (_place(x), _place(y))}
+    axis = class_axis(a.shape)
+    if axis is not None:
+        rows = np.argmax(x, axis) == np.argmax(y, axis)
+        told["agreed"] = int(np.count_nonzero(rows)), int(np.size(rows))
+    return told
 
 
 def _place(values: Array) -> tuple[int, ...]:

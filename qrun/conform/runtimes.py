@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from qrun.conform.answers import CaseRunner
 from qrun.conform.external import CommandRunner
 from qrun.conform.process import ProcessRunner
 from qrun.declare.frozen import frozen
-from qrun.errors import CallError
+from qrun.errors import CallError, meant
 
 ADAPTERS = "qrun.conform.adapters"
 COMMAND = "cmd:"
@@ -54,12 +52,12 @@ def runtime(name: str) -> Runtime:
         return Runtime(name, " ".join(word for word in words if word not in PLACES) or name, "")
     if name in RUNTIMES:
         return RUNTIMES[name]
-    near = get_close_matches(name, RUNTIMES, 1, 0.5)
+    near = meant(name, RUNTIMES)
     raise CallError(
         "QR005",
         f"--runtime {name}: there is no such runtime",
         facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
-        fixes=[f"did you mean --runtime {near[0]}?" if near else "qrun explain conform"],
+        fixes=[f"did you mean --runtime {near}?" if near else "qrun explain conform"],
     )
 
 

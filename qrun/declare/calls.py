@@ -10,7 +10,7 @@ Calls = tuple[list[int], int]
 
 
 def timed_calls(call: Callable[[], object], times: int) -> Calls:
-    """Call so many times, with nothing in between but the clock, as a loop of a user's program does."""
+    """Call `times` times with only the clock in between, as a loop of a user's program does."""
     spent: list[int] = []
     now, on = perf_counter_ns, thread_time_ns()
     for _ in range(times):

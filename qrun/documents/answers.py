@@ -96,8 +96,8 @@ class ProfileNode(RanNode):
     gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
     roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
     roof_ns:    the time that it would take then.
-    step:       the model's nodes that ran as one step with this one, whose time is that of all.
-    arithmetic: of a node of onnxruntime, "integer" if it computes on quantized values, else "float"; "" of conversions.
+    step:       the model's nodes that ran as one step with this one, whose time covers all of them.
+    arithmetic: "integer" if onnxruntime's node computes on quantized values, else "float"; "" for conversions.
     """
 
     inserted: bool = False
@@ -258,9 +258,9 @@ class FedInput:
 class RunOutput:
     """An output of a run.
 
-    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: of the first rows;
-    argmax_rows_left: how many rows that leaves out. values: nested lists; None of large arrays. None also stands for
-    what a saved run does not tell.
+    min, max, mean, nan, inf, argmax: see `qrun.report.stats.Stats`; argmax_rows: for the first rows;
+    argmax_rows_left: how many rows are left out. values: nested lists; None for large arrays. None also stands for what
+    a saved run does not contain.
     """
 
     name: str

@@ -100,8 +100,9 @@ class SampleChunks:
                 if first + len(held) > len(labels):
                     raise CallError(
                         "QR003",
-                        "there is not one label for each sample",
+                        f"{len(labels)} labels for {first + len(held)} samples or more",
                         facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
+                        fixes=["give one label for each sample, in their order, or leave out --labels"],
                     )
                 held = tuple(
                     replace(s, label=as_label(labels[first + at], labels.dtype.kind == "O"))

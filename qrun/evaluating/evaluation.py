@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from statistics import median
 from time import perf_counter
 
 from qrun.declare.frozen import frozen
@@ -26,6 +27,8 @@ FAILURES = 100
 """Failures that are told in full."""
 SHOWING = 16
 """Samples that are run once more to see the values before they are rounded, where a tensor has few codes."""
+TIMED = 4
+"""Runs from which their later half tells a time."""
 Progress = Callable[["Running"], None]
 
 
@@ -50,6 +53,8 @@ class Evaluation:
     against:   the reference of the models, "" without one. failures: the first ones; failed: how many samples failed.
     stopped:   why not all samples were evaluated, "" if they were.
     seconds:   time of this call; resumed: how many samples are from an earlier call instead; workers: processes.
+    seconds_per_sample: for each model that of a plain run, the median of the later half of its runs; None of fewer than
+               four, and where the runs are watched.
     """
 
     source: str
@@ -64,6 +69,7 @@ class Evaluation:
     samples_per_second: float
     resumed: int
     workers: int
+    seconds_per_sample: tuple[float | None, ...]
 
     def score(self, model: int, metric: str) -> Score | None:
         """The first score of this metric."""
@@ -98,6 +104,7 @@ class Evaluator:
         self._rows, self._to = rows, to
         self.tallies = [Tally(outputs) for _, _, outputs in rows]
         self._counts: dict[int, InnerCounts] = {}
+        self._times: list[list[float]] = [[] for _ in rows]
         self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
         self.samples = 0
         self.failed = self.unreadable = 0
@@ -114,11 +121,18 @@ class Evaluator:
                 self.tallies[failure.side].failed += 1
         for tally, columns in zip(self.tallies, done.columns, strict=False):
             tally.add(done, columns, names)
+        for kept, times in zip(self._times, done.times, strict=False):
+            kept += times
         for place, counts in done.health.items():
             self._counts.setdefault(place, InnerCounts.none()).merge(counts)
         for place, paired in self._paired.items():
             if place < len(done.columns):
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
+
+    @property
+    def seconds_per_sample(self) -> tuple[float | None, ...]:
+        """For each model; the first runs load and compile, so the earlier half does not count."""
+        return tuple(median(t[len(t) // 2 :]) if len(t) >= TIMED else None for t in self._times)
 
     def headline(self) -> tuple[str, Interval | None]:
         """The score to show meanwhile, with its interval: the first share of the first model that has one."""
@@ -214,6 +228,7 @@ class _Walk:
             self.ran / seconds if seconds else 0.0,
             self.resumed,
             self.workers,
+            counted.seconds_per_sample,
         )
 
     def _named_worst(self, model: ModelScores) -> ModelScores:

@@ -122,8 +122,8 @@ class InnerCounts:
 
 
 def health(model: Model, counts: InnerCounts, run: RunResult, samples: Sequence[Mapping[str, Array]]) -> Health:
-    """What the counts say. run: any run of the model in the same way, which tells what its events stand for.
-    samples: some inputs, which show the values before they are rounded."""
+    """The findings of the counts. run: any run of the model with the same settings, for the nodes of its events.
+    samples: some inputs, which show the values before rounding."""
     alone = {(f.rule, f.index, f.tensor) for f in check(model)}
     found = [*check(model, _summed(run, counts)), *over_all(model, _used(counts), samples)]
     findings = once([f for f in found if (f.rule, f.index, f.tensor) not in alone], model)

@@ -1,8 +1,9 @@
 """What is measured of one sample: numbers by column, which are summed over all samples afterwards.
 
 Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k``
-rows with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies), or of
-texts ``equal#k`` equal ones of ``elements#k``; and one's own. Sequences and maps count as the numbers that they hold.
+rows with the same argmax where it holds scores of classes, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k``
+and ``noise#k`` (energies), or of texts ``equal#k`` equal ones of ``elements#k``; and one's own. Sequences and maps
+count as the numbers that they hold.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import isfinite, sqrt
 
 import numpy as np
 
+from qrun.comparing.differences import class_axis
 from qrun.errors import CallError
 from qrun.evaluating.labels import Label
 from qrun.ir import Array
@@ -144,9 +146,10 @@ def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]
 
 
 def _agreed(a: Array, b: Array) -> Array:
-    """For each row of numbers along the last axis, of more than one number: have both their largest one there?"""
-    if not (is_number(a) and is_number(b)) or not a.ndim or a.shape[-1] < 2 or not a.size:
+    """For each row of scores of classes: have both their largest one there?"""
+    axis = class_axis(a.shape) if is_number(a) and is_number(b) and a.size else None
+    if axis is None:
         return np.zeros(0, bool)
-    first, second = (x.astype(np.float64).reshape(-1, x.shape[-1]).argmax(axis=1) for x in (a, b))
+    first, second = (x.astype(np.float64).argmax(axis).reshape(-1) for x in (a, b))
     same: Array = first == second
     return same

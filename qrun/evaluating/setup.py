@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from qrun.errors import CallError
+from qrun.errors import FULL_NAMES, CallError, choose
 from qrun.evaluating.chunks import check_first
 from qrun.evaluating.evaluation import Evaluation, Progress, walk
 from qrun.evaluating.labels import are_names, as_labels, read_labels
@@ -78,7 +78,7 @@ def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wis
         if labels is not None and len(labels) != len(samples):
             raise CallError(
                 "QR003",
-                "there is not one label for each sample",
+                f"{len(labels)} labels for {len(samples)} samples",
                 where=[samples.source],
                 facts=[("expected", f"{len(samples)} labels"), ("got", f"{len(labels)}")],
                 fixes=[f"give {len(samples)} labels, in the order of the samples (folders: of their names)"],
@@ -110,6 +110,8 @@ def _setup(
         against = wishes.against
         added = [(f"{label} in {against}", digest, outputs) for label, digest, outputs in rows]
     elif wishes.against:
+        if wishes.against in FULL_NAMES and not os.path.exists(wishes.against):
+            choose("against", wishes.against, RUNTIMES)
         other = load(wishes.against)
         _alike(models, other)
         references = [len(sides)] * len(models)

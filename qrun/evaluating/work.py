@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class Done:
 
     columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
     outputs:  for each model the arrays of the samples that ran with all models, by the name in the chunk's file.
-    health:   by place of the model.
+    health:   by place of the model. times: for each model, seconds a sample of each run, in order.
     """
 
     index: int
@@ -96,6 +97,7 @@ class Done:
     outputs: tuple[dict[str, Array], ...] = ()
     ran: tuple[int, ...] = ()
     health: Mapping[int, InnerCounts] = field(default_factory=dict)
+    times: tuple[tuple[float, ...], ...] = ()
 
 
 class Worker:
@@ -131,9 +133,9 @@ class Worker:
         labels = {place: sample.label for place, sample, _ in good}
         columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
         kept = tuple(_joined([row[model] for row in rows]) for model in range(len(columns))) if self.job.keep else ()
-        return Done(
-            chunk.index, chunk.first, len(chunk.samples), columns, tuple(failures), kept, tuple(ran), self._health()
-        )
+        where = chunk.index, chunk.first, len(chunk.samples)
+        times = tuple(run.timed() for run in self._runs[: len(self.job.against)])
+        return Done(*where, columns, tuple(failures), kept, tuple(ran), self._health(), times)
 
     def _health(self) -> dict[int, InnerCounts]:
         """What was counted in the models since this was asked last."""
@@ -165,11 +167,17 @@ class _Run:
     def __init__(self, side: RuntimeModel, job: Job, threads: int | None, counts: bool) -> None:
         self._side, self._job, self._threads = side, job, threads
         self.counts = InnerCounts.none() if counts else None
+        self._times: list[float] = []
 
     def counted(self) -> InnerCounts:
         """The counts, which begin again."""
         assert self.counts is not None
         found, self.counts = self.counts, InnerCounts.none()
+        return found
+
+    def timed(self) -> tuple[float, ...]:
+        """Seconds a sample of each plain run since this was asked last."""
+        found, self._times = tuple(self._times), []
         return found
 
     @cached_property
@@ -223,7 +231,7 @@ class _Run:
         feed = (
             named[0] if len(named) == 1 else {key: _joined_axis(key, [each[key] for each in named]) for key in named[0]}
         )
-        outputs = self._execute(feed)
+        outputs = self._execute(feed, len(named))
         if len(named) == 1:
             return [outputs]
         cut = {name: batch_rows(value, len(named)) for name, value in outputs.items()}
@@ -238,14 +246,17 @@ class _Run:
                 )
         return [{name: found[row] for name, found in cut.items() if found} for row in range(rows)]
 
-    def _execute(self, feed: Feed) -> dict[str, Array]:
+    def _execute(self, feed: Feed, rows: int) -> dict[str, Array]:
         if self.counts is not None and isinstance(self._session, Session):
             result = self._session.watch(feed, self.counts.see)
             self.counts.add(result)
             return dict(result.outputs)
-        if isinstance(self._session, Session):
-            return self._session.run(feed) if self._plain else self._session.values(feed)
-        return dict(self._session.execute(feed).outputs)
+        if not isinstance(self._session, Session):
+            return dict(self._session.execute(feed).outputs)
+        start = perf_counter()
+        outputs = self._session.run(feed) if self._plain else self._session.values(feed)
+        self._times.append((perf_counter() - start) / rows)
+        return outputs
 
 
 def _joined_axis(name: str, arrays: Sequence[Array]) -> Array:

@@ -13,7 +13,7 @@ from qrun.ir import TensorType
 from qrun.ir.types import type_name
 
 Axes = tuple[TensorType, Sequence[int | str]]
-"""An input and the sizes of its axes, names for those that are free."""
+"""An input and the sizes of its axes, names for free ones."""
 Kind = Literal["batch", "sequence", "state", "image", "channels"]
 
 IMAGES = (32, 64, 224, 320, 640)

@@ -115,7 +115,7 @@ def image(spec: str, value: TensorType | None) -> CallError:
 
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""What Pillow calls images of so many channels."""
+"""Pillow's modes by number of channels."""
 
 
 def _picture(shape: Shape | None) -> tuple[str, tuple[int, int], str]:

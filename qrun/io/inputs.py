@@ -44,8 +44,8 @@ class Feeds:
 
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
-    symbols: sizes of dimensions that were given or assumed. assumed: those that qrun chose, as nothing says how large
-    they are. fits: False where the model refuses all sizes that were tried for them.
+    symbols: sizes of dimensions that were given or assumed. assumed: the sizes that qrun chose, as the model leaves
+    them open. fits: False where the model refuses all sizes that were tried for them.
     written: inputs whose values stand on the command line.
     """
 

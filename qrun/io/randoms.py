@@ -23,7 +23,7 @@ from qrun.memory import Budget
 from qrun.shapes import MOST_AXES
 
 Refuses = Callable[[Mapping[str, Array]], bool]
-"""Whether the model cannot run with these feeds, as far as shapes tell."""
+"""Whether shapes alone show that the model cannot run with these feeds."""
 
 _SHOWN = 4
 """How many inputs a note names."""
@@ -73,9 +73,9 @@ def random_feeds(
     A sequence has two tensors, an optional has its value, a map two keys. Floats are uniform in [-1, 1), float8e8m0 in
     [0.5, 1.5), integers of 8 bits or fewer full range, others 0 or 1 (safe as indices), as booleans. Values depend only
     on the seed and the input's place. Lengths are full, masks 1. Free axes take the first sizes of
-    `freesizes.tries` with which the model does not refuse its feeds, or the first of all; that of a mask of places is
-    as long as the past and what comes new, and one called a sum of others as long as these. Raises CallError for text
-    and an unknown type or rank, MemoryLimitError.
+    `freesizes.tries` with which the model does not refuse its feeds, or the very first ones. A mask of places is as
+    long as the past and the new tokens together, and an axis that is named as a sum of others as long as these. Raises
+    CallError for text and an unknown type or rank, MemoryLimitError.
     """
     symbols = dict(sizes.symbols)
     for value in (*model.inputs, *model.defaults):
@@ -127,7 +127,7 @@ def _drawn(
     budget: Budget,
     own: dict[str, int],
 ) -> RandomFeeds:
-    """Random arrays of these shapes, or with the sizes that `wholes` knows; `own` are those that nothing set."""
+    """Random arrays of these shapes, or with the sizes that `wholes` knows. own: the sizes that qrun chose."""
     made: dict[str, Array] = {}
     full: list[str] = []
     places = {v.name: place for place, v in enumerate(model.inputs)}
@@ -160,7 +160,7 @@ def _drawn(
 def _fitted(
     axes: Sequence[Axes], symbols: Mapping[str, int], chosen: Mapping[str, int], wholes: Wholes
 ) -> dict[str, int]:
-    """The sizes of the free axes as chosen, but for those that follow from others."""
+    """The sizes of the free axes: as chosen, or as they follow from other sizes."""
     inputs = Counter(size for _, own in axes for size in set(own))
     made = dict(chosen)
     for value, own in axes:
@@ -243,6 +243,6 @@ def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
         where=[model.label, f"input {value.name}, {value}"],
         fixes=[
             f"-i {value.name}=FILE",
-            *([f"--shape {value.name}:1x3x224x224 if only the sizes are missing"] if value.shape is None else []),
+            *([f"--shape {value.name}:SIZES, joined by x, if only these are missing"] if value.shape is None else []),
         ],
     )

@@ -46,7 +46,7 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
         elif symbol in known:
             one = _numbers(size)
             if one is None or len(one) != 1:
-                raise _no_size(model, spec, size, f"--shape {symbol}=4")
+                raise _no_size(model, spec, size, TRIED)
             if symbols.setdefault(symbol, one[0]) != one[0]:
                 before = f"{symbol} = {symbols[symbol]} before"
                 raise _bad_shape(model, spec, before, f"{symbol} = {size}", f"leave out --shape {spec}")
@@ -91,7 +91,7 @@ def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
         f"--shape {spec} has no size that a tensor can have",
         where=[model.label],
         facts=[("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")],
-        fixes=[f"such as {like}"],
+        fixes=[like],
     )
 
 
@@ -109,23 +109,30 @@ def _unknown_shape(model: Model, spec: str, known: Collection[str], values: Mapp
     )
 
 
+TRIED = "leave out --shape: qrun tries sizes, and says which the model takes"
+"""How to find sizes where none is known."""
+
+
 def _forms(model: Model, wrong: TensorType | None = None, given: Sequence[int] = ()) -> str:
     """What can be given for this model's first input whose sizes are not all fixed, or for the one whose sizes are
-    wrong, with those of the given sizes that fit it."""
+    wrong, with the given sizes that fit it."""
     free = [
         v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]
     if not free:
         return "leave out --shape: every size of the inputs is fixed"
     value = wrong if wrong in free else free[0]
-    sizes = _sizes(value, given if value is wrong else ())
+    own = given if value is wrong else ()
+    if value.shape is None or any(not isinstance(d, int) for d in value.shape[: len(value.shape) - len(own)][1:]):
+        return TRIED
+    sizes = _sizes(value, own)
     symbol = next((d for d in value.shape or () if isinstance(d, str)), "")
     named = f", or --shape {symbol}={sizes[(value.shape or ()).index(symbol)]} for a named dimension" if symbol else ""
     return f"--shape {value.name}:{'x'.join(map(str, sizes))} for one input{named}"
 
 
 def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
-    """Sizes that the input takes: the fixed ones, else those that are given, counted from the last, else 1."""
+    """Sizes that the input takes: the fixed ones, else the given ones, counted from the last, else 1."""
     if value.shape is None:
         return list(given) or [1, 3, 224, 224]
     last = [*[1] * len(value.shape), *given][-len(value.shape) :] if value.shape else []
@@ -137,7 +144,10 @@ def _sizes(value: TensorType, given: Sequence[int]) -> list[int]:
 
 
 def _whole(value: TensorType) -> str:
-    return f"--shape {value.name}:{'x'.join(map(str, _sizes(value, ())))}"
+    """What can be given for the input: its sizes, where all but the first are fixed."""
+    if value.shape is None or any(not isinstance(d, int) for d in value.shape[1:]):
+        return TRIED
+    return f"such as --shape {value.name}:{'x'.join(map(str, _sizes(value, ())))}"
 
 
 def _meant(spec: str, known: Collection[str], values: Mapping[str, TensorType]) -> str:

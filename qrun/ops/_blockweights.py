@@ -63,7 +63,7 @@ class BlockWeights:
         return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]]
 
     def values(self, depth: int) -> Array:
-        """What the codes stand for, float32 [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
+        """The real weights, float32 [N, depth]. depth: K, or K rounded up to whole blocks if there is no g_idx."""
         blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
         with np.errstate(all="ignore"):
             wide = self.unpacked()[:, :depth].astype(np.float32)

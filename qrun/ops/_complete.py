@@ -16,7 +16,7 @@ from qrun.ir import Array
 ENDS_SHARE = 20
 """A native kernel reports no saturation if at most one in so many results is an end of its type's range."""
 FEW_SHARE = 4
-"""Codes that lie within one part in so many of an integer type's range are few."""
+"""Codes are few if they lie within this fraction (1 / FEW_SHARE) of an integer type's range."""
 Complete = Callable[[Any], bool]
 
 
@@ -102,7 +102,7 @@ def few_codes(made: Any) -> tuple[int, int] | None:
         return None
     flat = y.reshape(-1) if y.flags.c_contiguous else y.transpose(np.argsort(y.strides)[::-1]).reshape(-1)
     near = 2 ** (8 * y.dtype.itemsize) // FEW_SHARE
-    for part in (flat[:: -(-flat.size // _SAMPLED)], flat):  # most tensors are told by a sample
+    for part in (flat[:: -(-flat.size // _SAMPLED)], flat):  # for most tensors a sample is enough
         low, high = int(part.min()), int(part.max())
         if high - low >= near:
             return None

@@ -43,7 +43,8 @@ def _logarithms(apart: Array, axis: int) -> DoubleDouble:
         return DoubleDouble(apart, apart)
     shares, first = np.exp(apart), np.expand_dims(apart.argmax(axis=axis), axis)
     np.put_along_axis(shares, first, np.take_along_axis(shares, first, axis) - 1, axis)
-    return two_sum(apart, -np.log1p(shares.sum(axis=axis, keepdims=True)))
+    logarithms = np.log1p(shares.sum(axis=axis, keepdims=True))
+    return two_sum(apart, logarithms * -1)  # unlike a minus, this keeps the sign of NaN, as native kernels do
 
 
 def _single(logarithms: DoubleDouble, dtype: np.dtype[Any]) -> Array:

@@ -154,8 +154,8 @@ def ort_profiles(
 
     peer:    onnxruntime without its profiler, which makes runs slower: the times of whole runs are its; those of nodes
              come from as many runs of another session with the profiler, or as many as EVENTS allows.
-    data, threads: as for the peer. seconds: for each of those that take turns.
-    macs:    multiply-adds by node of the model, if there is no session that tells them.
+    data, threads: as for the peer. seconds: for each runtime that takes turns.
+    macs:    multiply-adds by node of the model, if no session knows them.
     """
     settle = 0.0 if threads == 1 else SPINNING
     runners = [*session.runners(feeds, OWN_SPINNING if session.threads > 1 else 0.0)] if session else []

@@ -36,7 +36,12 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     """The report. top: rows of each table, None for all; sources: of the inputs."""
     reached = found.equal if found.min_sqnr is None else found.passed
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
-    advice = [Block("Correct first", lines=corrections(found))] if found.corrections else []
+    later = (
+        ["Then compare again: nodes to keep in float are told once these are right."]
+        if found.wrong and found.suggestion
+        else []
+    )
+    advice = [Block("Correct first", lines=[*corrections(found), *later])] if found.corrections else []
     if not found.wrong and found.suggestion is not None:
         advice += [Block("Keep in float", lines=kept(found))]
     models = [headline(found.reference, Feeds(dict(found.feeds), dict(sources))), headline(found.quantized)]

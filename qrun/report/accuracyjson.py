@@ -129,14 +129,11 @@ def worst_output(outputs: Sequence[OutputAccuracy]) -> OutputAccuracy:
 def classes(found: Accuracy) -> str:
     """In how many rows the outputs decide alike: ``, same class in 498 of 500``; "" where they decide nothing."""
     told = [o for o in found.outputs if o.decided]
-    return "".join(
-        f", same {'class' if o.classes else 'argmax'}{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}"
-        for o in told
-    )
+    return "".join(f", same class{f' of {o.name}' if told[1:] else ''} in {o.agreed} of {o.decided}" for o in told)
 
 
 def lost(found: Accuracy) -> str:
-    """The parts of outputs of which nothing is left: which, what they were and what they are."""
+    """The lost parts of outputs, with their ranges in both models."""
     gone = [part for output in found.outputs for part in output.parts if part.lost]
     first, second = found.reference.label, found.quantized.label
     return "".join(f"; {p.name} is lost: {_range(p.wanted)} in {first}, {_range(p.got)} in {second}" for p in gone)
@@ -232,11 +229,15 @@ def hurry(found: Accuracy) -> str:
     return f"Time ran out after {found.seconds:g} s{': ' if parts else ''}{'; '.join(parts)}. --budget 10m, or none, gives more."
 
 
+CANCELLED = 1.0
+"""dB that a node alone must be below all together to be remarked: then a fifth of its noise is cancelled by others."""
+
+
 def notes(found: Accuracy) -> list[str]:
     """What the reader should know about these numbers."""
     made = []
     whole = decibel(found.real)
-    worse = [c for c in found.costs if c.measured and decibel(c.sqnr) != whole and c.sqnr < found.real]
+    worse = [c for c in found.costs if c.measured and c.sqnr < found.real - CANCELLED]
     if worse:
         one = f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)})"
         others = f", and so do {len(worse) - 1} more" if worse[1:] else ""

@@ -119,7 +119,7 @@ def _inputs(found: Comparison, t: ComparedTensor) -> str:
     read = "but its node read" if proved else "its node may have read"
     maybe = f"; {read} {', '.join(t.unseen[:3])} in float32, not rounded" if t.unseen else ""
     if found.isolate or found.piecewise:
-        return f"those of {found.names[0 if found.piecewise else 1]} on both sides{maybe}"
+        return f"from {found.names[0 if found.piecewise else 1]}, on both sides{maybe}"
     if t.unseen:
         return f"equal as {found.names[1]} gives them out{maybe}"
     states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}

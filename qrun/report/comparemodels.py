@@ -1,4 +1,4 @@
-"""In what two quantized models differ as files, as the first thing that is told of them."""
+"""The differences between the files of two quantized models, which the report lists first."""
 
 from __future__ import annotations
 

@@ -88,9 +88,16 @@ def _how(found: Evaluation) -> str:
         parts.append(f"against {names_of(found)[-1]}")
     if found.resumed:
         parts.append(f"{found.resumed} from an earlier call")
-    if found.samples_per_second:
-        workers = f", {found.workers} processes" if found.workers > 1 else ""
-        parts.append(f"{duration(1e9 / found.samples_per_second)} a sample{workers}")
+    times = [
+        (name, duration(seconds * 1e9))
+        for name, seconds in zip(names_of(found), found.seconds_per_sample, strict=False)
+        if seconds is not None
+    ]
+    if times:
+        told = [f"{time} ({name})" if len(times) > 1 else time for name, time in times]
+        parts.append(f"{', '.join(told)} a sample")
+    if found.workers > 1:
+        parts.append(f"{found.workers} processes")
     return "; ".join(parts)
 
 
@@ -216,6 +223,9 @@ def _next(found: Evaluation, model: ModelScores) -> str:
     return f"qrun compare {other} {own} {given}   shows which nodes cost most"
 
 
+_ENDS = "at the ends"
+
+
 def _health(found: Evaluation) -> list[Block]:
     made = []
     names = names_of(found)
@@ -233,7 +243,7 @@ def _health(found: Evaluation) -> list[Block]:
             Column("tensor", shrink=1, cell=lambda t: t.name),
             Column("type", optional=3, cell=lambda t: t.type),
             Column("never used", right=True, cell=lambda t: f"{t.unused} of {t.limits[1] - t.limits[0] + 1}"),
-            Column("at the ends", right=True, cell=lambda t: percent((t.at_low + t.at_high) / t.size)),
+            Column(_ENDS, right=True, cell=lambda t: percent((t.at_low + t.at_high) / t.size)),
             Column("values seen", right=True, optional=1, cell=lambda t: _pair(t.range)),
             Column("codes hold", right=True, optional=2, cell=lambda t: _pair(t.holds)),
         ]
@@ -243,7 +253,13 @@ def _health(found: Evaluation) -> list[Block]:
         lines = lines or [_silent(rows)]
         more = f"{plural(left, 'more tensor')}   --json" if left > 0 else ""
         made.append(
-            Block(f"Inside {name}, over all samples", Grid.of(columns, rows) if rows else None, lines=lines, more=more)
+            Block(
+                f"Inside {name}, over all samples",
+                Grid.of(columns, rows) if rows else None,
+                lines=lines,
+                more=more,
+                legends={_ENDS: f"{_ENDS}: the smallest or the largest code, also of values that fit it exactly."},
+            )
         )
     return made
 

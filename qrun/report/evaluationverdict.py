@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qrun.evaluating.evaluation import Evaluation
 from qrun.evaluating.tally import PairedDifference, Score
 from qrun.report.screen import BAD, GOOD, OPEN
-from qrun.report.text import plural, short_names
+from qrun.report.text import decibel, plural, short_names
 
 _SURE = 0.05
 """McNemar's p below which a difference is called one."""
@@ -35,11 +35,18 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
         whole = score.value == 1 and score.metric != "top1"
         more = f", the lowest of {len(known)} models" if len(known) > 1 else ""
         return f"{name}: {label} {share(score)}{more}", GOOD if whole else OPEN
+    noise = [(s.value, n) for n, m in zip(names, found.models, strict=False) for s in m.scores if s.metric == "sqnr_db"]
+    if noise:
+        value, label = min(noise)
+        more = f", the lowest of {len(found.models)} models" if len(found.models) > 1 else ""
+        if value == float("inf"):
+            return f"equal: {label} and {names[-1]} in every element", GOOD
+        return f"{label}: {decibel(value)} SQNR against {names[-1]}{more}", OPEN
     return f"evaluated: {plural(found.samples - found.failed, 'sample')}", OPEN
 
 
 def _others(values: Sequence[float]) -> str:
-    """What the other models' top-1 differ by, behind the sentence about the worst one."""
+    """The other models' differences in top-1, behind the sentence about the worst model."""
     if not values:
         return ""
     low, high = (f"{100 * value:+.2f}" for value in (min(values), max(values)))
@@ -54,11 +61,12 @@ def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     word = "below" if points < 0 else "above"
     changed = f"{plural(d.lost or 0, 'sample')} lost, {d.won or 0} gained"
     if d.p is not None and d.p >= _SURE:
-        told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s ({low:+.2f} to {high:+.2f})"
-        return f"no significant difference: {told}; {changed}"
+        size = f"{abs(points):.2f} points {word} {names[d.to]}'s" if points else f"the same as {names[d.to]}'s"
+        gap = f"{names[place]}'s top-1 is {size} ({low:+.2f} to {high:+.2f})"
+        return f"no significant difference: {gap}; {changed}"
     ends = (-high, -low) if points < 0 else (low, high)
-    told = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
-    return f"{'worse' if points < 0 else 'better'}: {told} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
+    gap = f"{names[place]}'s top-1 is {abs(points):.2f} points {word} {names[d.to]}'s"
+    return f"{'worse' if points < 0 else 'better'}: {gap} ({ends[0]:.2f} to {ends[1]:.2f}); {changed}"
 
 
 def share(score: Score) -> str:

@@ -1,4 +1,4 @@
-"""The signs that other work of the machine disturbed a measurement: one test for run and profile."""
+"""Signs that other work on the machine disturbed a measurement: one test for run and profile."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from qrun.report.text import duration, percent
 from qrun.running.profiling import TOLD, Profile, outliers, summary
 
 SPREAD = 1.5
-"""p90 above this many medians is a sign."""
+"""p90 above this multiple of the median is a sign."""
 FEW = 0.02
-"""Share of runs that may be far from the median, as interrupts of a quiet machine make them."""
+"""The share of runs that may be far from the median even on a quiet machine, because of interrupts."""
 AWAY = 0.1
-"""Share of the runs' time without a processor that is a sign."""
+"""A larger share of the runs' time without a processor is a sign."""
 BUSY = "the machine is busy, or its clock varies"
 HELP = "Close other programs and repeat"
 
 
 def signs(profile: Profile) -> Iterator[str]:
-    """The signs in one profile; none on a quiet machine."""
+    """The signs in one profile; a quiet machine gives none."""
     yield from _spread(profile)
     yield from _away(profile)
     yield from _nodes(profile)
 
 
 def _spread(profile: Profile) -> Iterator[str]:
-    """Of plain runs; a first run that is slow by itself is no sign."""
+    """Signs in plain runs. A slow first run alone is no sign."""
     odd, samples, s = outliers(profile.run_ns), profile.run_ns, summary(profile.run_ns)
     if len(odd) > FEW * len(samples) and odd != [0]:
         slowest = max(samples[at] for at in odd)
@@ -41,8 +41,8 @@ def _away(profile: Profile) -> Iterator[str]:
 
 
 def _nodes(profile: Profile) -> Iterator[str]:
-    """Nodes that were held up, in each run others; nodes that take longer than the plain runs in turn with which they
-    were timed."""
+    """Signs in nodes: other nodes are held up in each run, or the nodes take longer than the plain runs that took turns
+    with theirs."""
     spent = float(profile.medians.sum())
     if profile.held_ns > TOLD * profile.median_ns:
         held = duration(spent + profile.held_ns)

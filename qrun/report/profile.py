@@ -16,7 +16,7 @@ from qrun.report.sheet import Block, Sheet
 from qrun.report.text import bar, duration, percent, plural, ratio_text, width_of
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
-from qrun.running.profiling import summary
+from qrun.running.profiling import TOLD, summary
 
 JOINED = "+N: with N other nodes, as one"
 UNDECIDED = {
@@ -81,18 +81,19 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         return
     both = report.against is not None and report.against.node_ns.size > 0
     known = report.machine if any(row.roof_share is not None for row in report.rows) else None
-    roof = {"roof": roof_text(known)} if known else {}
+    legends = {"ort/qrun": _with_profiler(report), "roof": roof_text(known) if known else ""}
+    legends = {header: text for header, text in legends.items() if text}
     if both and report.by == "op":
         lines = [HEAVIEST, f"all: {_both(report.ran)}", *_overhead(report), *_arithmetic(report)]
-        yield Block("By operator, the slower of both first", paired_grid(report), legends=roof, lines=lines)
+        yield Block("By operator, the slower of both first", paired_grid(report), legends=legends, lines=lines)
     elif both:
-        yield _groups(report, roof)
+        yield _groups(report, legends)
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
-        yield Block(title, node_grid(report), legends=roof, lines=list(_below(report)), folds=True)
-        yield Block("By operator", operator_grid(report, draw), legends=roof)
+        yield Block(title, node_grid(report), legends=legends, lines=list(_below(report)), folds=True)
+        yield Block("By operator", operator_grid(report, draw), legends=legends)
     else:
-        yield Block("By operator", operator_grid(report, draw), legends=roof, lines=list(_overhead(report)))
+        yield Block("By operator", operator_grid(report, draw), legends=legends, lines=list(_overhead(report)))
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
@@ -104,7 +105,17 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         yield Block("On the reference kernels", reasons)
 
 
-def _groups(report: ProfileReport, roof: Mapping[str, str]) -> Block:
+def _with_profiler(report: ProfileReport) -> str:
+    """That onnxruntime's nodes were not timed in plain runs; "" where they were not timed."""
+    ort = report.against
+    if ort is None or not ort.profiled_ns or not ort.median_ns:
+        return ""
+    longer = summary(ort.profiled_ns).median / ort.median_ns
+    more = f", which makes a run {ratio_text(longer)} times as long: ort/qrun is too large, most of all for small nodes"
+    return f"ort: timed with onnxruntime's profiler{more if longer > 1 + TOLD else ''}"
+
+
+def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
     shown = ran = report.ran
     title = "Groups of nodes that both ran as a whole, in graph order"
     if report.top is not None:
@@ -114,7 +125,7 @@ def _groups(report: ProfileReport, roof: Mapping[str, str]) -> Block:
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
     lines += [f"all: {_both(ran)}", *_overhead(report), *_arithmetic(report)]
-    return Block(title, against_grid(report, shown), legends=roof, lines=lines, folds=True)
+    return Block(title, against_grid(report, shown), legends=legends, lines=lines, folds=True)
 
 
 def _both(groups: Sequence[GroupTimes]) -> str:

@@ -164,7 +164,7 @@ def _coarse(ort: Profile, name: str) -> str:
     """How far the times of onnxruntime's profiler go."""
     profiled, plain, lack = summary(ort.profiled_ns).median, ort.median_ns, ort.unit_ns * len(ort.node_ns)
     slower = f" ({percent(profiled / plain - 1)} more)" if plain and profiled > plain else ""
-    less = "" if ort.overhead_ns is not None else ", too coarse or too slow to tell what a call takes in addition"
+    less = "" if ort.overhead_ns is not None else ", too coarse or too slow to show the call overhead"
     return (
         f"the times of {name}'s nodes are from {plural(len(ort.profiled_ns), 'run')} with its profiler, "
         f"{duration(profiled)} a run{slower}; it counts whole microseconds, so they may lack up to {duration(lack)}{less}."

@@ -151,7 +151,7 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
 
 
 def _arithmetic(event: NodeEvent) -> str:
-    """Of a node of onnxruntime: does it compute on quantized values?"""
+    """Whether onnxruntime's node computes on quantized values, as a word."""
     if event.backend != "ort" or event.node is None or not event.inputs:
         return ""
     from qrun.peers.ortnodes import computes_on_codes

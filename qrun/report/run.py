@@ -70,7 +70,7 @@ class RunReport:
 
     @property
     def timed(self) -> RunResult:
-        """The run whose nodes are shown: the last of those that were profiled; the first where none was."""
+        """The run whose nodes are shown: the last profiled one, or the first if none was profiled."""
         return self.profile.last if self.profile and self.profile.last.events else self.result
 
     @property

@@ -19,24 +19,23 @@ if TYPE_CHECKING:
     from qrun.running.events import NodeEvent
 
 NOTHING = RunResult({}, (), 0, 0)
-"""In place of runs that tell nothing but their time."""
+"""Stands for runs that have only a time."""
 
 MIN_RUNS, MAX_RUNS = 5, 1000
 OUTLIER = 14.826
 """Modified z-score from which a run counts as an outlier (hyperfine's threshold)."""
 
 LEAST, ROUNDS = 3, 10
-"""How many runs in a row a runner makes at least where several are measured in turn, and how often they take turns at
-least if there are more."""
+"""The fewest runs in a row of a runner where several take turns, and the fewest turns of each."""
 BURST_NS = 5 * 10**6
-"""About how long these runs take together: the first ones find their data and code no longer in the caches."""
+"""About how long these runs take together. The first ones no longer find their data and code in the caches."""
 BRIEF, PATIENT, BRIEFLY = 0.03, 0.1, 30
-"""Seconds in which `brief` measures; in which first runs would make as many as it makes at least; and how many runs it
-profiles at most: they take longer than plain ones."""
+"""Seconds that `brief` measures; the seconds of first runs that give its fewest runs; and the most runs that it
+profiles, as they take longer than plain ones."""
 PATIENCE_NS, PATIENCE_STEPS = 2 * 10**9, 20_000
 """The longest first run, and the most steps of a model, that `brief` repeats."""
 TOLD = 0.1
-"""By which part of a plain run the nodes' times may miss it and still tell the call overhead."""
+"""The share of a plain run by which the nodes' times may be off for the call overhead to be known."""
 
 Progress = Callable[[int, int | None, float], None]
 """Called after each run with the runs done, the runs asked for (None if time decides), and the seconds left."""
@@ -53,7 +52,7 @@ class Profile(InNotebook):
     interrupted: Ctrl-C ended the measurement early; `asked` runs were to be made (None: as many as fit).
     prepare_ns:  duration of the runs before the warm-up, which make kernels and programs; includes the time for that.
     profiled_ns: duration of each profiled run; () where the nodes were not timed.
-    unit_ns:     what the profiler counts in: each node's time may lack as much.
+    unit_ns:     the unit of the profiler: each node's time may lack up to one unit.
     on_ns:       how long the calling thread was on a processor in all timed plain runs; None if that is not known.
     """
 
@@ -87,7 +86,7 @@ class Profile(InNotebook):
     @property
     def overhead_ns(self) -> float | None:
         """What a plain run takes in addition to its nodes, ns: the call from Python, and the way from node to node.
-        None if the nodes' times are not known, or too coarse or too noisy to tell it."""
+        None if the nodes' times are not known, too coarse or too noisy."""
         left, miss = self.median_ns - float(self.medians.sum()), TOLD * self.median_ns
         coarse = self.unit_ns * len(self.node_ns) > miss
         known = self.node_ns.size and not coarse and left >= -miss and self.held_ns <= miss
@@ -95,8 +94,7 @@ class Profile(InNotebook):
 
     @property
     def held_ns(self) -> float:
-        """By how much the nodes of a run together take longer than their medians, ns: in each run other nodes were held
-        up."""
+        """By how much the nodes of one run together exceed their medians, ns: in each run other nodes were held up."""
         return float(_median(self.node_ns.sum(0)) - self.medians.sum()) if self.node_ns.size else 0.0
 
     def with_nodes_of(self, other: Profile) -> Profile:
@@ -118,7 +116,7 @@ class Burst:
 
 @frozen
 class TimedRunner:
-    """Something to measure. burst: makes so many runs in a row. prepare: how many runs make kernels and programs,
+    """Something to measure. burst: makes a number of runs in a row. prepare: how many runs make kernels and programs,
     before any warm-up.
 
     most:   no more timed runs than this, None for as many as the others.
@@ -216,7 +214,7 @@ class Measurable(Protocol):
 
 
 def brief(session: Measurable, feeds: Mapping[str, Array], first_ns: int) -> Profile | None:
-    """A short profile of the runs that come after a first one of so many ns; None where these would take long."""
+    """A short profile of the runs that come after a first one of `first_ns`; None where these would take long."""
     if first_ns > PATIENCE_NS or len(session.model.nodes) > PATIENCE_STEPS:
         return None
     least = max(min(round(PATIENT * 1e9 / max(first_ns, 1)), MAX_RUNS // ROUNDS), 1)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 KEPT_STEPS = 20_000
-"""The most steps of which `observed` makes a program: a tenth of a millisecond for each."""
+"""The most steps that `observed` makes a program for: a tenth of a millisecond for each."""
 AHEAD_STEPS = 2000
-"""The most steps of which a program is made before their first run, for the further shapes of a session."""
+"""The most steps for which a program is made before their first run, for the further shapes of a session."""
 PLANS = 8
 """Plans kept, for different outputs; the oldest goes."""
 

@@ -123,7 +123,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the session's threads and give back memory and files now, but those of `model`. It cannot run any more.
+        """End the session's threads and give back memory and files now, except the model's. It cannot run any more.
 
         A dropped session ends its threads too; files that it mapped may stay until Python next collects circles.
         """
@@ -224,8 +224,8 @@ class Session:
         return self._of(feeds).watch(feeds, see, tensors)
 
     def refuses(self, feeds: Mapping[str, Array], deadline: Deadline) -> bool:
-        """Whether a run with these checked feeds ends in an error, as far as shapes and small values tell before the
-        deadline; without native kernels they do not."""
+        """Whether a run with these checked feeds ends in an error, as shapes and small values show before the
+        deadline. Always False without native kernels."""
         from qrun.running.trial import refused
 
         if self._engine is None:

@@ -16,14 +16,15 @@ from qrun.running.steps import REFUSALS, Run, compute_step
 from qrun.running.times import Clock
 
 _ELEMENTS = 1 << 20
-"""A step that shapes do not tell all of, such as If or NonMaxSuppression, is computed if it reads no more elements."""
+"""A step whose result shapes depend on values, such as If or NonMaxSuppression, is computed up to this many input
+elements."""
 
 
 def refused(chosen: Prepared, feeds: Mapping[str, Array], arith: Arith, budget: Budget) -> bool:
-    """Whether a run with these checked feeds ends in an error, as far as shapes and small values tell.
+    """Whether a run with these checked feeds ends in an error, as shapes and small values show.
 
-    Steps that shapes tell all of are not computed; others are, on zeros in place of what is not known. What comes of
-    zeros refuses nothing, and neither does a step when the time of the budget is over.
+    Steps whose result shapes are known are not computed; others are, with zeros for unknown values. Results of zeros
+    refuse nothing, and neither does a step after the time of the budget.
     """
     assert chosen.natives is not None
     trial = _Trial(chosen, feeds, arith, budget)

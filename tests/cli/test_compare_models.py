@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from helpers.cli import ROOT, call, save
 from onnx import numpy_helper
@@ -61,6 +62,42 @@ def test_without_a_target_it_is_a_measurement() -> None:
     )
     ended = call("compare", second, DIGITS / "qoperator/model.onnx", *INPUT)
     assert (ended.code, ended.out.startswith("differ: ")) == (1, True), "both are quantized"
+
+
+HEADS = {
+    "one score a class": ("0, 6", True),
+    "the same with axes of an image left": ("0, 6, 1, 1", True),
+    "one value a sample": ("-1, 1", False),
+    "boxes of each image": ("0, 3, 2", False),
+    "boxes of all images": ("-1, 2", False),
+    "a map of each class": ("0, 3, 2, 1", False),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_only_scores_of_classes_have_classes(folder: Path, kind: str) -> None:
+    """The largest element of boxes and maps is no class: neither compare nor eval speaks of one."""
+    shape, told = HEADS[kind]
+    head = f"""<ir_version: 8, opset_import: ["": 13]> g (float[4,2,3] x) => (float[] y)
+        <float s = {{0.02}}, uint8 z = {{128}}, int64[{shape.count(",") + 1}] shape = {{{shape}}}>"""
+    for name, body in (("float", "y = Reshape(x, shape)"), ("int8", ROUNDED)):
+        made = onnx.parser.parse_model(f"{head} {{ {body} }}")
+        made.graph.output[0].type.tensor_type.ClearField("shape")
+        save(made, folder / f"{name}.onnx")
+    np.save(folder / "x.npy", np.random.default_rng(3).normal(size=(4, 2, 3)).astype(np.float32))
+    first, second, x = (str(folder / name) for name in ("float.onnx", "int8.onnx", "x.npy"))
+    assert (", same class in" in call("compare", first, second, "-i", x).out.splitlines()[0]) == told
+    judged = ("eval", second, "-i", x, "--against", first)
+    (scored,) = call(*judged, "--json").json["models"]
+    metrics = {score["metric"] for score in scored["scores"]}
+    assert scored["failed"] or "sqnr_db" in metrics
+    assert ("argmax" in metrics) == told
+    assert told or scored["failed"] or " dB SQNR against float.onnx" in call(*judged).out.splitlines()[0]
+
+
+ROUNDED = """r = Reshape(x, shape)
+    q = QuantizeLinear(r, s, z)
+    y = DequantizeLinear(q, s, z)"""
 
 
 def test_a_stated_tolerance_decides() -> None:

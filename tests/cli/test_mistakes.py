@@ -317,3 +317,20 @@ def test_random_data_that_takes_too_much_names_the_model() -> None:
 
 def test_a_runtime_that_there_is_not() -> None:
     assert "did you mean --runtime onnx-ref?" in call("conform", "--runtime", "onnx-reff").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "m.onnx", "-i", "x.npy", "--against"),
+        ("eval", "m.onnx", "-i", "x.npy", "--against"),
+        ("profile", "m.onnx", "--against"),
+        ("run", "m.onnx", "--backend"),
+        ("conform", "--runtime"),
+    ],
+    ids=str,
+)
+def test_the_full_name_of_a_runtime_is_understood(words: tuple[str, ...]) -> None:
+    ended = call(*words, "onnxruntime")
+    assert ended.code == 2
+    assert any(fix in ended.err for fix in ("did you mean 'ort'?", "did you mean --runtime ort?")), ended.err

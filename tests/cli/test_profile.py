@@ -242,6 +242,7 @@ def test_against_onnxruntime() -> None:
     assert out.index(verdict) < out.index("Whole model")
     assert re.search(r"^  qrun  .*\n  onnxruntime  ", out, re.MULTILINE)
     assert re.search(r"^ +all: qrun .*, onnxruntime ", out, re.MULTILINE)
+    assert "  ort: timed with onnxruntime's profiler" in out, "its nodes' times are not of plain runs"
     assert re.search(r"^ +call overhead: qrun .*, onnxruntime ", out, re.MULTILINE)
 
 

@@ -115,6 +115,7 @@ def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: f
     for said in (text(found), text(found, markdown=True)):
         assert f"{scale} {change}: {found.real:.1f} -> {better_by.after:.1f} dB" in said
         assert "nodes_to_exclude" not in said
+        assert "Then compare again: nodes to keep in float are told once these are right." in said
     assert accuracy_fields(found)["keep_in_float"] is None
     assert cost.fit is not None
     better = compared(digits("float"), digits(form, **{scale: factor * cost.fit.wanted / cost.fit.now}))
@@ -225,6 +226,8 @@ def test_a_first_model_that_rounds_where_the_second_does_not() -> None:
 def test_a_node_that_makes_more_noise_alone_is_remarked() -> None:
     found = compared(digits("float"), digits("qdq"))
     assert "cancel" not in text(found)
+    near = replace(found.costs[0], ratio=10 ** (-(found.real - 0.6) / 10))
+    assert "cancel" not in text(replace(found, costs=(near, *found.costs[1:]))), "that hardly misleads"
     dearest = replace(found.costs[0], ratio=10 ** (-(found.real - 2) / 10))
     assert (
         "alone makes more noise at the outputs (33.8 dB) than all nodes together (35.8 dB): the errors of nodes cancel"
@@ -298,3 +301,46 @@ def test_the_list_to_keep_in_float_counts_the_nodes_that_the_ranking_shows() -> 
     found = compared(digits("float"), digits("qdq"))
     said = text(replace(found, quantizing=found.quantizing + 2, measured=found.measured + 2))
     assert f"of {len(found.costs)} ranked nodes in float" in said
+
+
+def test_the_typical_value_is_the_median_of_what_is_not_0() -> None:
+    """Of the values of all runs, not the edge of a class of a histogram."""
+    x = np.load(MODELS / "x.npy")
+    feeds = [{"images": part} for part in (x[:3], x[3:])]
+    found = accuracy(qrun.load(digits("float")), qrun.load(digits("qdq")), feeds)
+    session = qrun.Session(MODELS / "float/model.onnx")
+    for cost in found.costs:
+        made = (
+            [abs(session.values(feed, [cost.target])[cost.target]) for feed in feeds]
+            if cost.target != "images"
+            else [abs(x)]
+        )
+        true = np.concatenate([array.reshape(-1) for array in made])
+        assert cost.spread.typical == pytest.approx(np.median(true[true > 0]), rel=1e-6), cost.target
+
+
+@pytest.mark.parametrize(
+    ("tensor", "factor", "told"),
+    [
+        ("images_scale", 1.5, "images_scale 0.005882 -> 0.003921: "),
+        ("dw.raw_scale", 1.5, "dw.raw_scale 0.03208 -> 0.02139: "),
+        ("c1.raw_scale", 2.5, "c1.raw_scale 0.03558 -> 0.01423: "),
+    ],
+)
+def test_a_wide_scale_of_an_input_is_named_not_the_bias_that_it_scales(tensor: str, factor: float, told: str) -> None:
+    """QLinearConv has no scale of the bias: it is that of the input times that of the weights."""
+    found = compared(digits("float"), digits("qoperator", **{tensor: factor}))
+    (first, *_) = found.corrections
+    assert told in text(found)
+    assert first.text.startswith(told.rstrip(": "))
+    assert "the bias is" not in text(found)
+
+
+def test_a_bias_that_is_too_large_is_named_where_the_scale_of_the_input_suits_its_values() -> None:
+    model = digits("qoperator")
+    bias = next(t for t in model.graph.initializer if t.name == "pointwise.bias_quantized")
+    codes = np.rint(numpy_helper.to_array(bias) * 1.5).astype(np.int32)
+    bias.CopyFrom(numpy_helper.from_array(codes, bias.name))
+    said = text(compared(digits("float"), model))
+    assert "the bias is 1.5 times as large as in " in said
+    assert " too large: " not in said

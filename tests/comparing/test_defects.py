@@ -316,7 +316,7 @@ def test_exchanged_constants_of_a_normalization_are_named() -> None:
     found = accuracy(qrun.load(network("encoder")), qrun.load(model), [batch("encoder")])
     assert found.costs[0].node.label == "norm"
     assert "beta and gamma are exchanged here" in found.costs[0].why
-    assert "gamma that of g" in found.corrections[0].text
+    assert "gamma from g" in found.corrections[0].text
 
 
 def test_another_alpha_is_named() -> None:

@@ -83,13 +83,10 @@ def sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["eval", "int8.onnx", "-i", "x.npy", "--against", "float.onnx"]
 
 
-def test_agreement_of_few_sequences_is_not_sure(sequences: list[str]) -> None:
+def test_equal_outputs_have_no_limits(sequences: list[str]) -> None:
     found: dict[str, Any] = json.loads(call(*sequences, "--json").out)
-    limits = binomtest(3, 3).proportion_ci(method="wilson")
     for score in found["models"][0]["scores"]:
-        if score["metric"] == "argmax":
-            assert score["value"] == 1
-            assert (score["low"], score["high"]) == (pytest.approx(limits.low), 1)
+        assert score["metric"] != "argmax", "rows of a sequence are no classes of samples"
         if score["output"] == "sure" and score["metric"] in ("mean_abs", "cosine", "sqnr_db"):
             assert (score["low"], score["high"]) == (None, None)
 
@@ -98,6 +95,6 @@ def test_agreement_of_few_sequences_is_not_sure(sequences: list[str]) -> None:
 def test_every_row_of_a_table_tells_its_output(sequences: list[str], columns: str) -> None:
     shown = call(*sequences, env={"COLUMNS": columns}).out
     table = shown.partition("Scores\n")[2].partition("\n\n")[0]
-    assert [sum(f" {name} " in line for line in table.splitlines()) for name in ("squares", "sure")] == [5, 5]
+    assert [sum(f" {name} " in line for line in table.splitlines()) for name in ("squares", "sure")] == [4, 4]
     assert "inf" not in table
     assert "SQNR exact: every element is equal" in " ".join(table.split())

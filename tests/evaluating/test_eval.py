@@ -21,6 +21,8 @@ from onnx import helper, numpy_helper
 from scipy.stats import binomtest
 
 import qrun
+from qrun.evaluating.evaluation import Evaluator
+from qrun.evaluating.work import Done
 from qrun.ir import Array
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
@@ -383,5 +385,25 @@ def test_all_samples_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
 
 
 def test_streamed_samples_want_a_label_each(digits: Digits) -> None:
-    with pytest.raises(qrun.CallError, match="one label for each sample"):
+    with pytest.raises(qrun.CallError, match="labels for"):
         qrun.evaluate(model("qdq"), iter(digits.images[:5]), labels=[0, 1, 2])
+
+
+def test_models_that_are_alike_have_the_same_top1(digits: Digits) -> None:
+    shown = call("eval", FLOAT, FLOAT, *digits.options).out.splitlines()
+    assert "top-1 is the same as " in shown[0]
+
+
+@pytest.mark.parametrize(("times", "told"), [((9.0, 1.0, 0.5, 2.0, 0.5), 0.5), ((9.0, 9.0, 9.0, 1.0, 2.0, 3.0), 2.0), ((9.0, 1.0, 1.0), None)])  # fmt: skip
+def test_the_time_of_a_sample_is_that_of_a_plain_run(times: tuple[float, ...], told: float | None) -> None:
+    """The first runs load and compile; a few runs tell no time."""
+    made = Evaluator([("m", "0", ["y"])], [None])
+    for at, time in enumerate(times):
+        made.add(Done(at, at, 1, ({},), times=((time,),)), {})
+    assert made.seconds_per_sample == (told,)
+
+
+def test_no_time_is_told_of_runs_that_are_watched(digits: Digits) -> None:
+    call_ = ("eval", FLOAT, *digits.options, "--json")
+    plain, watched = (told(call(*call_, *more))["seconds_per_sample"] for more in ((), ("--health",)))
+    assert (len(plain), plain == [None], watched) == (1, False, [None])

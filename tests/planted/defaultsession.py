@@ -1,4 +1,4 @@
-"""QR608 to QR612: what the default session of onnxruntime rewrites."""
+"""QR608 to QR613: what the default session of onnxruntime rewrites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def weights_alone_in_codes(n: Network) -> None:
     n.insert(NEXT, "MatMul", ["side", "weights"], ["product"])
 
 
-@planted("QR611", "once_codes/QuantizeLinear", "once_codes", form="qdq")
+@planted("QR611", "twice_codes/QuantizeLinear", "once", form="qdq")
 def two_pairs_with_unlike_scales(n: Network) -> None:
     n.graph.input.append(helper.make_tensor_value_info("side", FLOAT, [1, 32]))
     n.graph.output.append(helper.make_tensor_value_info("twice", FLOAT, [1, 32]))
@@ -56,3 +56,16 @@ def int32_codes_before_a_reshape(n: Network) -> None:
     n.graph.output.append(helper.make_tensor_value_info("flat", FLOAT, [6]))
     n.insert(NEXT, "DequantizeLinear", ["sums", n.store("step", np.float32(0.01))], ["real_sums"])
     n.insert(NEXT, "Reshape", ["real_sums", n.store("flat_shape", np.array([6]))], ["flat"])
+
+
+@planted("QR613", "shares/Softmax", "shares", form="qdq")
+def a_softmax_with_one_scale_per_slice(n: Network) -> None:
+    n.graph.input.append(helper.make_tensor_value_info("side", FLOAT, [1, 32]))
+    n.graph.output.append(helper.make_tensor_value_info("real_shares", FLOAT, [1, 32]))
+    one = n.store("side_step", np.float32(0.03)), n.store("middle", np.uint8(128))
+    each = n.store("steps", np.linspace(0.003, 0.004, 32, dtype=np.float32)), n.store("bottoms", np.zeros(32, np.uint8))
+    n.insert(NEXT, "QuantizeLinear", ["side", *one], ["side_codes"])
+    n.insert(NEXT, "DequantizeLinear", ["side_codes", *one], ["real_side"])
+    n.insert(NEXT, "Softmax", ["real_side"], ["shares"])
+    n.insert(NEXT, "QuantizeLinear", ["shares", *each], ["share_codes"])
+    n.insert(NEXT, "DequantizeLinear", ["share_codes", *each], ["real_shares"])

@@ -32,7 +32,7 @@ def chain(*steps: str | tuple[str, float, Any], source: str = "x") -> onnx.Model
             )
             last = f"{name}_d"
     nodes[-1].output[0] = "y"
-    return make_model(nodes, {"x": [4]}, {"y": [4]}, stored, opset=13)
+    return make_model(nodes, {"x": [4]}, {"y": [4]}, stored, opset=21)
 
 
 def found(model: onnx.ModelProto, rule: str) -> list[Finding]:
@@ -64,8 +64,9 @@ def test_a_model_that_nobody_calibrated_is_one_finding() -> None:
         chain(("a", 0.25, I8(0)), "Exp", ("b", 1, I8(0)), "Relu", ("c", 0.5, I8(0))),
         chain(A, "Exp", ("b", 1, U8(3))),
         chain("Exp", ("b", 1, U8(0))),
+        chain(A, "Shape", "ConstantOfShape", ("b", 1, U8(0))),
     ],
-    ids=["pixels", "whole numbers", "powers of two", "another zero point", "alone"],
+    ids=["pixels", "whole numbers", "powers of two", "another zero point", "alone", "one constant"],
 )
 def test_a_scale_of_one_that_may_be_meant(model: onnx.ModelProto) -> None:
     assert not found(model, "QR319")

@@ -1,4 +1,4 @@
-"""QR608 to QR612 and QR317: what the rules foretell of onnxruntime's default session happens, compare proves why, and
+"""QR608 to QR613 and QR317: what the rules foretell of onnxruntime's default session happens, compare proves why, and
 other models have no finding."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ort = pytest.importorskip("onnxruntime")
 VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 ROOT = Path(__file__).resolve().parents[2]
 F32, U8, I8, I32 = np.float32, np.uint8, np.int8, np.int32
-FORETOLD = ("QR317", "QR608", "QR609", "QR610", "QR611", "QR612")
+FORETOLD = ("QR317", "QR608", "QR609", "QR610", "QR611", "QR612", "QR613")
 SEED = 20
 ZERO = np.uint8(128)
 
@@ -111,8 +111,19 @@ def gemm(
 
 
 def weight_only(
-    op_type: str, kind: Any, block: int | str, *, bias: bool = False, depth: int = 64, **attributes: Any
+    op_type: str,
+    kind: Any,
+    block: int | str,
+    *,
+    bias: bool = False,
+    depth: int = 64,
+    given: Any = None,
+    before: tuple[Any, ...] = (),
+    then: tuple[Any, ...] = (),
+    **attributes: Any,
 ) -> Built:
+    """given: the zero point of quantized activations, if they are. before: operators between them and the product.
+    then: what reads the product: operators, with what else they read, and zero points of pairs."""
     d = Draft(21)
     codes = d.rng.integers(0, 7, (depth, 8)).astype(kind)
     shape = (
@@ -121,10 +132,25 @@ def weight_only(
         else (depth // block, 8)
     )
     axis = {"column": 1, "row": 0}.get(str(block), 0)
-    given: dict[str, Any] = {"axis": axis} | ({} if isinstance(block, str) else {"block_size": block})
-    w = d("DequantizeLinear", codes, d.rng.uniform(0.01, 0.05, shape).astype(F32), **given)
+    along: dict[str, Any] = {"axis": axis} | ({} if isinstance(block, str) else {"block_size": block})
+    w = d("DequantizeLinear", codes, d.rng.uniform(0.01, 0.05, shape).astype(F32), **along)
     b = [d.rng.standard_normal(8).astype(F32)] if bias else []
-    return d.model(d(op_type, d.fed(d.rng.standard_normal((4, depth)).astype(F32)), w, *b, **attributes)), d.feeds
+    x = d.fed(d.rng.standard_normal((4, depth)).astype(F32))
+    if given is not None:
+        x = d.pair(x, 8 / np.iinfo(given.dtype).max, given)
+    for op in before:
+        x = d(op[0], x, *op[1:])
+    made = d(op_type, x, w, *b, **attributes)
+    for step in then:
+        made = d(step[0], made, *step[1:]) if isinstance(step, tuple) else d.pair(made, 0.02, step)
+    return d.model(made), d.feeds
+
+
+def matmul_add(scale: float, between: str = "") -> Built:
+    """A product of quantized tensors and a float vector that is added to it."""
+    d = Draft(17)
+    made = d("Add", d("MatMul", d.activation(3, 4), d.weights((4, 6), None, scale)), np.linspace(-20, 20, 6, dtype=F32))
+    return d.model(d.pair(d(between, made) if between else made, 0.02)), d.feeds
 
 
 def pairs(*parameters: tuple[float, Any]) -> Built:
@@ -151,6 +177,26 @@ def sliced(op_type: str, before: bool, **attributes: Any) -> Built:
     return d.model(d.pair(made, 0.05) if before else d.pair(made, scales, zeros, axis=1)), d.feeds
 
 
+def sliced_product() -> Built:
+    d = Draft(17)
+    x = d.activation(3, 4, scale=np.linspace(0.01, 0.05, 4), zero=np.full(4, 128, U8), axis=1)
+    return d.model(d("MatMul", x, d.weights((4, 4)))), d.feeds
+
+
+def transposed(bias: bool = False) -> Built:
+    """Scales are powers of two, so that float sums are exact in any order."""
+    d = Draft(17)
+    w = d.rng.uniform(-2, 127 / 64, (4, 4, 3, 3)).astype(F32)
+    w[0, 0, 0, :2] = -2, 127 / 64
+    made = d(
+        "ConvTranspose",
+        d.activation(1, 4, 4, 4, scale=1 / 32),
+        w,
+        *([np.linspace(-1, 1, 4).astype(F32)] if bias else []),
+    )
+    return d.model(d.pair(made, 0.05)), d.feeds
+
+
 def written_twice(zero: Any) -> Built:
     d = Draft(21)
     scale, zero = d.store(F32(0.05)), d.store(zero)
@@ -170,6 +216,9 @@ CHANGED: Mapping[str, tuple[str, Callable[[], Built]]] = {
     "bias before Relu": ("QR608", lambda: conv(bias=20, scale=1e-10, between="Relu")),
     "bias of Gemm": ("QR608", lambda: gemm("Gemm", None, bias=20, scale=1e-10)),
     "bias of Gemm, transposed": ("QR608", lambda: gemm("Gemm", None, bias=20, scale=1e-10, transB=1)),
+    "bias added to MatMul": ("QR608", lambda: matmul_add(2.1e-7)),
+    "bias added to MatMul that overflows": ("QR608", lambda: matmul_add(1e-10)),
+    "bias added to MatMul before Relu": ("QR608", lambda: matmul_add(1e-10, "Relu")),
     "axis of Conv": ("QR317", lambda: conv(axis=1)),
     "axis of Gemm": ("QR317", lambda: gemm("Gemm", 0)),
     "axis of Gemm, transposed": ("QR317", lambda: gemm("Gemm", 1, transB=1)),
@@ -181,12 +230,20 @@ CHANGED: Mapping[str, tuple[str, Callable[[], Built]]] = {
     "MatMul of int8": ("QR610", lambda: weight_only("MatMul", I8, "tensor")),
     "Gemm of int4 blocks": ("QR610", lambda: weight_only("Gemm", ml_dtypes.int4, 32)),
     "Gemm of uint8 columns and a bias": ("QR610", lambda: weight_only("Gemm", U8, "column", bias=True)),
+    "MatMul of uint16 and int8": ("QR610", lambda: weight_only("MatMul", I8, "column", given=np.uint16(32768))),
+    "MatMul of int8 before Neg": ("QR610", lambda: weight_only("MatMul", I8, "column", then=(("Neg",), ZERO))),
+    "MatMul of int8 and int16 codes of it": ("QR610", lambda: weight_only("MatMul", I8, "column", then=(np.int16(0),))),
+    "MatMul of int8, Relu and int16 codes of it": (
+        "QR610", lambda: weight_only("MatMul", I8, "column", then=(("Relu",), np.int16(-32768)))),
     "two pairs": ("QR611", lambda: pairs((0.03, U8(128)), (0.05, U8(120)))),
     "two pairs that overlap": ("QR611", lambda: pairs((0.03, U8(10)), (0.02, U8(128)))),
     "three pairs": ("QR611", lambda: pairs((0.05, U8(128)), (0.01, U8(131)), (0.03, U8(0)))),
     "two pairs of int8": ("QR611", lambda: pairs((0.03, I8(0)), (0.05, I8(3)))),
     "two pairs of uint16": ("QR611", lambda: pairs((3e-4, np.uint16(30000)), (5e-4, np.uint16(32120)))),
     "codes before Reshape": ("QR612", lambda: moved("Reshape", None, np.array([16]))),
+    "float weights of ConvTranspose": ("QR608", transposed),
+    "float weights and bias of ConvTranspose": ("QR608", lambda: transposed(bias=True)),
+    "slices behind Softmax": ("QR613", lambda: sliced("Softmax", False)),
     "codes before Transpose": ("QR612", lambda: moved("Transpose", None)),
 }  # fmt: skip
 FAILING: Mapping[str, Callable[[], Built]] = {
@@ -198,6 +255,7 @@ FAILING: Mapping[str, Callable[[], Built]] = {
     "Unsqueeze": lambda: moved("Unsqueeze", I32(0), np.array([0])),
     "Slice": lambda: moved("Slice", I32(0), np.array([0]), np.array([1])),
     "MaxPool": lambda: moved("MaxPool", I32(0), kernel_shape=[2, 2]),
+    "slices before MatMul in float": sliced_product,
     "output_dtype": lambda: written_twice(I8(0)),
     "dilations": lambda: pool(dilations=[2, 2]), "dilations of 1": lambda: pool(dilations=[1, 1]),
     **{f"slices before {op}": lambda op=op, a=a: sliced(op, True, **a) for op, a in (
@@ -216,6 +274,12 @@ PLAIN: Mapping[str, Callable[[], Built]] = {
     "blocks of 8": lambda: weight_only("MatMul", ml_dtypes.int4, 8),
     "blocks of 24": lambda: weight_only("MatMul", ml_dtypes.int4, 24, depth=48),
     "a factor": lambda: weight_only("Gemm", ml_dtypes.int4, 32, alpha=0.5),
+    **{f"float times int8, {name}": lambda then=then: weight_only("MatMul", I8, "column", then=then) for name, then in (
+        ("quantized", (ZERO,)), ("Relu", (("Relu",), ZERO)), ("Relu and 16 bits", (("Relu",), np.int16(5))),
+        ("Clip and 16 bits", (("Clip", F32(0), F32(6)), np.int16(-32768))),
+        ("moved", (("Transpose",), ZERO)), ("a sum", (("Add", np.ones(8, F32)), ZERO)))},
+    "moved codes times int8": lambda: weight_only(
+        "MatMul", I8, "column", given=ZERO, before=(("Reshape", np.array([2, 128])), ("Reshape", np.array([4, 64])))),
     "one pair": lambda: pairs((0.03, U8(128))), "two equal pairs": lambda: pairs((0.03, U8(128)), (0.03, U8(128))),
     "pairs of two types": lambda: pairs((0.03, U8(128)), (0.05, I8(0))),
     "codes before Flatten": lambda: moved("Flatten", I32(0)), "codes before Gather": lambda: moved("Gather", I32(0), np.array([0])),

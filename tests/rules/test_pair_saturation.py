@@ -12,6 +12,8 @@ from helpers.support import MS, node_model, pairs_saturate, run_ort
 
 import qrun
 from qrun.checking.rules import Finding
+from qrun.comparing.choices import sides
+from qrun.comparing.runtimes import compare_runtimes
 
 Array = np.ndarray[Any, Any]
 SEED = 20261121
@@ -284,3 +286,49 @@ def test_qdq_form_saturates_where_it_is_fused(quantized: bool, saturating: None)
     else:
         assert finding is None
         assert theirs == pytest.approx(1 / (1 + np.exp(-64770e-4)), rel=1e-5)
+
+
+SIGNED = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    main (float[1,2,1,1] x) => (float[1,1,1,1] y SECOND)
+    <float s = {1.0}, int8 z = {-28}, int8[1,2,1,1] w = {127, 100}, int8 wz = {0}, float ys = {512.0}, int8 yz = {0}>
+    {
+        q = QuantizeLinear(x, s, z)
+        xf = DequantizeLinear(q, s, z)
+        wf = DequantizeLinear(w, s, wz)
+        c = Conv(xf, wf)
+        r = QuantizeLinear(c, ys, yz)
+        y = DequantizeLinear(r, ys, yz)
+        MORE
+    }
+"""
+"""A Conv of int8 in QDQ form. Its input 155 has the code 127, which is 255 as uint8, and its zero point is 100."""
+
+
+def signed(second: str = "", more: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(SIGNED.replace("SECOND", second).replace("MORE", more))
+
+
+FULL = {"x": np.full((1, 2, 1, 1), 155, F32)}
+
+
+def test_int8_activations_that_become_uint8() -> None:
+    finding = found(signed(), FULL)
+    assert counted(finding) == 1
+    assert finding is not None
+    assert f"255 * 127 + 255 * 100 = {255 * 227}" in finding.got
+
+
+def test_int8_activations_that_stay_int8() -> None:
+    """Two readers of the codes: onnxruntime computes the Conv in float."""
+    assert found(signed(", float[1,2,1,1] v", "v = DequantizeLinear(q, s, z)"), FULL) is None
+
+
+def test_the_emulation_of_int8_activations_saturates() -> None:
+    model = qrun.load(signed().SerializeToString())
+    exact, avx2 = sides(model, "avx2")
+    assert exact.run(FULL)["y"] == 512 * np.rint(155 * 227 / 512)
+    assert avx2.run(FULL)["y"] == 512 * np.rint((2**15 - 1 - 100 * 227) / 512)
+    first = next(t for t in compare_runtimes(exact, avx2, FULL).tensors if t.differs)
+    assert first.guilt is not None
+    assert first.guilt.reason.cause == "pair-saturation"

@@ -60,9 +60,9 @@ _PATIENCE = 60.0
 
 
 def inferring(model: Model, source: object) -> Callable[[], Mapping[str, Shape]] | None:
-    """Gives the shapes that ONNX infers of the tensors that nodes make, without what the file states of them; none of
-    a model that it cannot infer. None where the file is not at hand. source: a path, bytes or a ModelProto; of a Model
-    its path is taken."""
+    """A function that gives the shapes that ONNX infers for the tensors that nodes make. It ignores the shapes that the
+    file states, and gives none if ONNX cannot infer the model. None where the file is not at hand. source: a path,
+    bytes, a ModelProto, or a Model with its path."""
     from qrun.ir import Model
 
     given = model.path if isinstance(source, Model) else source
@@ -105,8 +105,8 @@ def _found(
 
     kept = keeper("findings", make)
     _counted.append(len(kept))
-    for name, told in kept:
-        yield from RULES[name].find(model, result, feeds) if told is None else (Finding(*fields) for fields in told)
+    for name, plain in kept:
+        yield from RULES[name].find(model, result, feeds) if plain is None else (Finding(*fields) for fields in plain)
 
 
 def _fields(finding: Finding) -> tuple[Any, ...]:
@@ -120,13 +120,13 @@ def rule_count() -> int:
 
 
 def once(found: Sequence[Finding], model: Model) -> list[Finding]:
-    """One defect, one finding: without those that another one at the same node replaces, those that follow from one
-    before it, and one for each cause."""
+    """One finding for each defect: drops findings that another one at the same node replaces or that follow from an
+    earlier one, and keeps one for each cause."""
     found = [f for f in found if f.rule not in RULES or not RULES[f.rule].follows or not _behind(f, found, model)]
-    told = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
+    replaced = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
     groups: dict[str, list[Finding]] = {}
     for f in found:
-        if (f.rule, f.node) not in told:
+        if (f.rule, f.node) not in replaced:
             groups.setdefault(f.cause or f"{len(groups)} alone", []).append(f)
     return [_of_all(group) for group in groups.values()]
 

@@ -1,4 +1,4 @@
-"""What a run would refuse, as far as stored tensors and stated shapes tell: the reference kernels' own checks."""
+"""What a run would refuse. The reference kernels check stored tensors and stated shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _JUDGED = frozenset(
 """Operators of ai.onnx that refuse no values of their inputs and claim memory before they compute."""
 
 _LOOKING_UP = ("GatherBlockQuantized", "EmbedLayerNormalization", "QEmbedLayerNormalization")
-"""Operators whose whole numbers are places, of which 0 is one."""
+"""Operators whose whole numbers are indices; 0 is a valid one."""
 _COUNTS = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -56,7 +56,7 @@ def obstacle(model: Model) -> QrunError | Finding | None:
 def foretold(
     model: Model, known: Sequence[Finding], inferred: Callable[[], Mapping[str, Shape]] | None
 ) -> list[Finding]:
-    """What a run would refuse, at nodes of which no rule says that it is wrong. known: what rules found."""
+    """What a run would refuse, at nodes without an error of a rule. known: what rules found."""
     wrong = {f.index for f in known if f.rule in RULES and RULES[f.rule].stops}
     shapes = inferred() if inferred else {}
     return list(refused(model, shapes, wrong))
@@ -68,9 +68,9 @@ def refused(
     """Nodes of the main graph that a run would refuse for stored tensors, attributes and shapes; of nodes in a row the
     first. wrong: places of nodes that are known to be refused.
 
-    shapes: of tensors, which are believed more than what the file states. Judged are operators of com.microsoft and
-    QONNX, and those of ai.onnx that refuse no values. Of sizes that callers choose, one is taken: then only what is
-    wrong with stored parameters counts.
+    shapes: of tensors; they override the shapes that the file states. Only operators of com.microsoft and QONNX are
+    judged, and operators of ai.onnx that refuse no values. A size that callers choose is taken as 1; then only errors
+    of stored parameters count.
     """
     scope, spoilt = Scope(model), set[str]()
     for node in model.nodes:

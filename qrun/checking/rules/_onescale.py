@@ -22,7 +22,7 @@ BOUNDS = {
     "Sin": (-1.0, 1.0),
     "Cos": (-1.0, 1.0),
 }
-"""The least and the greatest value of functions, whatever their inputs are."""
+"""The least and the greatest value of each function, whatever its inputs are."""
 
 
 @frozen
@@ -54,7 +54,7 @@ class OneScaled:
 
 @once_per_model
 def one_scaled(model: Model) -> Mapping[str, OneScaled]:
-    """Those of the main graph by name."""
+    """The tensors of the main graph, by name."""
     found = {}
     for scope, node, q in quantized(model):
         made = _one(scope, node, q) if q.is_output and scope.outer is None else None
@@ -101,7 +101,7 @@ def _moves(node: Node) -> bool:
 
 def distinct(values: Array) -> int:
     """How many different values there are."""
-    # np.unique imports numpy.ma, a tenth of what a check of a small model takes
+    # np.unique imports numpy.ma, which takes a tenth of the time to check a small model
     rising = np.sort(values, axis=None)
     return min(rising.size, 1) + int(np.count_nonzero(rising[1:] != rising[:-1]))
 

@@ -63,9 +63,12 @@ class Finding(InNotebook):
 
 @frozen
 class Rule:
-    """A declared rule. `runs` tells that it takes a RunResult; `fed`, that it takes the inputs of a run, which somebody
-    chose, as random ones prove nothing; `needs_run`, that it finds nothing without these; `infers`, that it takes what
-    ONNX infers of the tensors that nodes make.
+    """A declared rule.
+
+    runs:      it takes a RunResult.
+    fed:       it takes the inputs of a run. A user chose them, as random inputs prove nothing.
+    needs_run: it finds nothing without a result or inputs.
+    infers:    it takes the shapes that ONNX infers for the tensors that nodes make.
 
     fix: what usually helps; given to findings that name no fix of their own.
     concerns: the operators that the rule is about, or what lists them; () for all.

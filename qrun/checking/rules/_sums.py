@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import log2
 from typing import Any
 
@@ -15,8 +16,9 @@ from qrun.checking.rules._observed import tensors
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import Weight, is_quantized, weights
 from qrun.checking.rules._words import listed
+from qrun.comparing.rewrites import unsigned
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, once_per_model
 from qrun.ops import Context, find
 from qrun.ops._conv import ConvGeometry, conv_window
 from qrun.ops._window import padded, patches
@@ -99,6 +101,8 @@ def _bias(w: Weight, rows: int) -> Array:
 def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
     """Each weight with a pair of products that can leave int16, behind what `_worst` tells of it."""
     for w in (*weights(model), *weights_inside(model)):
+        if w.float and w.x.dtype == np.int8:
+            w = _as_run(model, w)
         if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
             continue
         if w.float and w.node.op_type == "Conv" and not is_quantized(w.scope.model, w.node):
@@ -106,6 +110,24 @@ def unsafe_pairs(model: Model) -> Iterator[tuple[tuple[int, str, str], Weight]]:
         found = _worst(w)
         if found is not None:
             yield found, w
+
+
+def _as_run(model: Model, w: Weight) -> Weight:
+    """The weight with the operand as onnxruntime has it on x86 CPUs, which makes uint8 of some int8 activations."""
+    if (w.scope.path, w.node.index) not in _unsigned_operands(model):
+        return w
+    zero = None if w.x.zero is None else unsigned(w.x.zero)
+    return replace(w, x=replace(w.x, dtype=np.dtype(np.uint8), zero=zero))
+
+
+@once_per_model
+def _unsigned_operands(model: Model) -> frozenset[tuple[str, int]]:
+    """The nodes that onnxruntime runs in integers with a uint8 first operand: the paths of graphs, and places."""
+    from qrun.checking.targets import integers
+
+    found = integers(model)
+    judged = found.judged if found is not None else ()
+    return frozenset((j.scope.path, j.node.index) for j in judged if j.integer and j.x == "uint8")
 
 
 def _worst(w: Weight) -> tuple[int, str, str] | None:
@@ -177,6 +199,7 @@ def _saturated(model: Model, weights: Sequence[Weight], feeds: Mapping[str, Arra
 
 def _count(w: Weight, x: Array) -> tuple[int, int]:
     count = total = 0
+    x = unsigned(x) if x.dtype == np.int8 else x
     for columns, codes in _products(w, x):
         first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
         unsafe = np.abs(first + second) > _SAFE

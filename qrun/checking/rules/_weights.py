@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.checking.rules._words import TOLERANCE
+from qrun.comparing.rewrites import channel_axis
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, Slot, bias, quantizers
@@ -131,7 +132,7 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     b = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
     stored = b.scope.value(b.tensor) if b else None
-    axis = channel_axis(node, codes.ndim)
+    axis = channel_axis(node) % max(codes.ndim, 1)
     if w.scale.size > 1 and (not codes.ndim or number(w.node, "axis", 1) % codes.ndim != axis):
         return None
     slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
@@ -194,11 +195,6 @@ def _sane(w: Weight) -> bool:
 
 def _widened(codes: Array) -> Array:
     return codes.astype(np.int8) if codes.dtype.name in _SHORT else codes
-
-
-def channel_axis(node: Node, rank: int) -> int:
-    """The axis of the output channels in the weights of a product."""
-    return 0 if node.op_type == "Conv" or (node.op_type == "Gemm" and number(node, "transB")) else rank - 1
 
 
 def is_quantized(model: Model, node: Node) -> bool:

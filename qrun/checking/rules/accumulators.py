@@ -126,10 +126,10 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
     channels vary fastest, those inside QAttention and DynamicQuantizeLSTM too. No finding means proven safe: no
-    input can saturate with the types in the file. int8 activations of a QDQ model that onnxruntime makes uint8 (QR606)
-    are not judged. Depthwise convolutions are safe: they have other kernels. ARM, VNNI and AMX kernels compute
-    the same node exactly. One finding for a whole model: its worst node. With recorded vectors it tells how many
-    sums of pairs saturate with the inputs of the first one, in which nodes.
+    input can saturate. int8 activations of a QDQ model are judged as uint8 where onnxruntime makes them uint8 (QR606).
+    Depthwise convolutions are safe: they have other kernels. ARM, VNNI and AMX kernels compute the same node exactly.
+    One finding for a whole model: its worst node. With recorded vectors it counts the sums of pairs that saturate with
+    the inputs of the first one, for each node.
 
     Why is this bad?
         The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine

@@ -9,8 +9,8 @@ import numpy as np
 from qrun.checking.rules._forms import quantized
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, known, nodes, number
-from qrun.checking.rules._weights import channel_axis, dequantized
-from qrun.comparing.rewrites import axis_rewrites
+from qrun.checking.rules._weights import dequantized
+from qrun.comparing.rewrites import axis_rewrites, channel_axis
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
@@ -166,7 +166,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         axis = w.node.attributes.get("axis", 1)
         if shape is None or len(shape) < 2 or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
             continue
-        want = channel_axis(node, len(shape))
+        want = channel_axis(node) % len(shape)
         if axis % len(shape) != want and shape[axis] == w.scale.size:
             written = "" if "axis" in w.node.attributes else ", the default: axis is not written"
             yield Finding(
@@ -183,4 +183,4 @@ def _why_other_axis(scope: Scope, node: Node) -> str:
     why = f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum."
     if not any(node.outputs[0] in found.nodes for found in axis_rewrites(scope.model)):
         return why
-    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as those of the output channels: it is wrong."
+    return f"{why} The default session of onnxruntime 1.20 to 1.32 reads them as scales of the output channels, and computes another result."

@@ -1,4 +1,4 @@
-"""Stored scales that show that nobody calibrated, or that two who did were joined."""
+"""Stored scales that no calibration can have chosen, and tensors that are quantized twice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from qrun.checking.rules._onescale import OneScaled, one_scaled, source
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import TOLERANCE, digits, listed
-from qrun.comparing.rewrites import merged_pairs
-from qrun.ir import Model, Node
+from qrun.comparing.rewrites import requantized
+from qrun.ir import Model
 from qrun.ops import written
 
 _WHOLE = (
@@ -23,6 +23,7 @@ _WHOLE = (
     "ArgMin",
     "OneHot",
     "Shape",
+    "ConstantOfShape",
     "Size",
     "Range",
     "Gather",
@@ -41,12 +42,12 @@ _WHOLE = (
 def uncalibrated_scale(model: Model) -> Iterator[Finding]:
     """An activation has exactly the scale 1 and the zero point 0, which quantizers write where they saw no values.
 
-    Reported of tensors that nodes compute with one stored scale; not of inputs, which may be pixels of 0 to 255, nor of
-    what may be whole numbers, as behind Cast or Round; and not where every scale is a power of two and one of them is
-    not 1, as quantizers for some hardware choose them.
+    Reported for tensors that nodes compute, with one stored scale. Not for inputs, which may be pixels of 0 to 255, nor
+    for tensors that may hold whole numbers, as behind Cast or Round. Not where every scale is a power of two and one of
+    them is not 1, as quantizers for some hardware choose them.
 
     Why is this bad?
-        onnxruntime's quantizer writes this pair where the calibration saw only zeros, or one value, and nobody is told.
+        onnxruntime's quantizer writes this pair where the calibration saw only zeros, or one value, without a warning.
         Values below a half become 0, and all others whole numbers.
 
     Bad
@@ -104,13 +105,13 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
     """A tensor is quantized, dequantized, and at once quantized again with another scale or zero point.
 
     Judged where both scales are stored single values and both types are equal; a change of type, as from 8 to 16 bits,
-    is meant. Not where others read the tensor between the pairs too, nor where QR611 tells what onnxruntime makes of
-    both pairs.
+    is meant. Not judged where other nodes read the tensor between the pairs; QR611 replaces it where onnxruntime merges
+    the pairs.
 
     Why is this bad?
         The values are rounded twice, and have the range of the smaller of two scales with the steps of the larger one.
-        The usual cause is a model that was quantized again, or parts that were quantized apart and then joined. Some
-        runtimes make one pair of the two, and give other results.
+        The usual cause is a model that was quantized again, or parts that were quantized separately and then joined.
+        Some runtimes merge the two pairs, and give other results.
 
     Bad
         main (float[2] x) => (uint8[2] y)
@@ -128,10 +129,10 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(x, t, z)
         }
     """
-    known, merged = one_scaled(model), {pairs.inner[1].outputs[0] for pairs in merged_pairs(model)}
-    for one in known.values():
-        first = known.get(_before(model, one.node))
-        if first is None or (first.low, first.high) != (one.low, one.high) or one.node.outputs[0] in merged:
+    known = one_scaled(model)
+    for inner, outer in requantized(model):
+        first, one = known.get(inner.inputs[0]), known.get(outer.outputs[0])
+        if first is None or one is None or (first.low, first.high) != (one.low, one.high):
             continue
         same = abs(first.scale / one.scale - 1) <= TOLERANCE and first.zero == one.zero
         if not same:
@@ -144,12 +145,3 @@ def quantized_twice(model: Model) -> Iterator[Finding]:
                 f"scale {scales[1]}, zero point {one.zero} here",
                 why="each pair rounds; the second one rounds what the first one left.",
             )
-
-
-def _before(model: Model, node: Node) -> str:
-    """The codes that were dequantized to what a QuantizeLinear alone reads; "" if there are none."""
-    made = model.producers.get(node.inputs[0]) if node.op_type == "QuantizeLinear" else None
-    if made is None or made.op_type != "DequantizeLinear":
-        return ""
-    alone = len(model.consumers.get(node.inputs[0], ())) == 1
-    return made.inputs[0] if alone and all(v.name != node.inputs[0] for v in model.outputs) else ""

@@ -46,14 +46,14 @@ class Used:
 def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """All values of a quantized tensor become one code, or two neighbouring ones.
 
-    Reported of recorded vectors, and of a run or `qrun eval --health` with inputs that were given, not random: a tensor
-    with one stored scale, of 16 values or more, at least 8 of which differ before they are rounded, and to which a
-    scale of at most a quarter would fit. Constant inputs prove nothing. With several vectors it must be so in each.
+    Reported for recorded vectors, and for a run or `qrun eval --health` with inputs that the user gave. The tensor has
+    one stored scale, 16 values or more, and at least 8 different values before rounding; a scale of a quarter or less
+    would fit it. Constant inputs prove nothing. With several vectors, every one must show it.
 
     Why is this bad?
-        Nothing that reads the tensor can tell its values apart, so that a part of the model computes a constant, and no
-        runtime says a word. The usual cause is one scale for tensors of unlike ranges, such as the scores of a detector
-        that are joined with its boxes of 0 to 640.
+        The nodes behind the tensor read one value, so a part of the model computes a constant. No runtime warns. The
+        usual cause is one scale for tensors of different ranges, such as the scores of a detector that are joined with
+        its boxes of 0 to 640.
 
     Bad
         main () => (uint8[16] y)
@@ -85,9 +85,9 @@ def collapsed_codes(model: Model, result: RunResult, feeds: Mapping[str, Array])
 def few_codes(model: Model, feeds: Mapping[str, Array]) -> Iterator[Finding]:
     """The values of a quantized tensor lie within a quarter of its codes.
 
-    Reported of a recorded vector, of a run with -v or --json, and of `qrun eval --health`, with inputs that were given,
-    for tensors with one stored scale and 64 values or more, to which a scale of at most a quarter would fit. One input
-    is little evidence, as others may reach further; all samples of an evaluation are much.
+    Reported for a recorded vector, a run with -v or --json, and `qrun eval --health`, with inputs that the user gave.
+    The tensor has one stored scale and 64 values or more, and a scale of a quarter or less would fit it. One input is
+    weak evidence, as others may reach further; all samples of an evaluation are strong evidence.
 
     Why is this bad?
         Each bit of the codes that is never used doubles the error of rounding: a quarter of the codes is six bits of
@@ -180,7 +180,7 @@ def used_codes(codes: Array) -> Used | None:
 
 
 def over_all(model: Model, used: Mapping[str, Used], samples: Sequence[Mapping[str, Array]]) -> Iterator[Finding]:
-    """The findings of QR413 and QR414 on codes that were counted over many inputs, some of which are `samples`."""
+    """The findings of QR413 and QR414 on codes that were counted over many inputs. samples: some of these inputs."""
     for name, one in one_scaled(model).items():
         if name in used:
             yield from RULES["QR413"].told(model, _collapsed(model, one, used[name], samples))

@@ -11,7 +11,7 @@ from qrun.declare import grouped
 from qrun.ir import Array, Model
 
 LARGE = 1 << 8
-"""Bytes of a tensor of which a copy is worth a word."""
+"""Bytes of the smallest tensor that is reported."""
 _PROBE = 16
 """Elements at each end that are compared before whole tensors are."""
 
@@ -22,8 +22,7 @@ _PROBE = 16
 def stored_copies(model: Model) -> Iterator[Finding]:
     """The same tensors are stored in several graphs, as in both branches of an If. One finding for the model.
 
-    Counted are tensors of 256 bytes or more, with equal types, shapes and elements, of which at least one is stored in
-    a graph inside a node.
+    Counts tensors of 256 bytes or more with equal types, shapes and elements, if a graph inside a node stores one.
 
     Why is this bad?
         The file, and the memory of every runtime that reads it, hold the tensors several times. Exporters that write a

@@ -3,7 +3,8 @@ else than the model says, and where it does not run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from qrun.comparing.rewrites import (
     StoredParameters,
     bias_rewrites,
     int32_rewrites,
+    is_quantized,
     misread_axes,
     moved_int32,
+    only_reader,
     pair_rewrites,
     parameters,
+    slice_rewrites,
     weight_only_rewrites,
 )
 from qrun.ir import Model, Node
@@ -31,20 +35,33 @@ def _rewrites(model: Model, kind: Callable[[Model], Iterator[Rewrite]]) -> Itera
     return ((scope, found) for scope in scopes(model) for found in kind(scope.model))
 
 
+def _changed(scope: Scope, found: Rewrite, place: str, **fields: Any) -> Finding:
+    return Finding(
+        f"the default session of onnxruntime {found.text}",
+        **scope.at(found.node, f"{found.tensor} ({place})"),
+        **fields,
+    )
+
+
+_SINCE_1_20 = "seen with onnxruntime 1.20 to 1.32."
+
+
 @rule(
     "QR608",
     "warning",
     spec=_SPEC,
     fix=f"store the bias as int32 codes of x_scale * w_scale with a DequantizeLinear, {_PLAIN}",
-    applies=("Conv", "ConvTranspose", "Gemm"),
+    applies=("Conv", "ConvTranspose", "Gemm", "MatMul"),
 )
 def float_bias(model: Model) -> Iterator[Finding]:
-    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats.
+    """A Conv, ConvTranspose or Gemm between DequantizeLinear and QuantizeLinear has a bias that is stored as floats, or
+    such a vector is added to a MatMul, or a ConvTranspose has such weights.
 
     Why is this bad?
         The default session of onnxruntime turns such a bias into int32 codes of x_scale * w_scale, which rounds it.
         Where the weights of a channel are next to 0, so is the product of the scales: the codes leave int32, and the
-        channel gets another bias. Seen with onnxruntime 1.22 to 1.32 on x86; 1.20 leaves the bias as it is.
+        channel gets another bias. Seen with onnxruntime 1.22 to 1.32 on x86; 1.20 leaves the bias as it is. It turns
+        float weights into int8 codes with one scale. QR601 reports the float weights of Conv and Gemm.
 
     Bad
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
@@ -69,18 +86,22 @@ def float_bias(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, found in _rewrites(model, bias_rewrites):
-        node = found.node
-        if len(node.inputs) < 3 or found.tensor != node.inputs[2] or node.inputs[1] in scope.model.constants:
-            continue  # of weights in float, QR601 tells
-        larger = "use a larger scale for the weights of that channel, " + _PLAIN
-        yield Finding(
-            f"the default session of onnxruntime {found.text}",
-            **scope.at(node, f"{found.tensor} (input 2, B)"),
-            expected="a bias that DequantizeLinear makes of int32 codes, scale x_scale * w_scale",
+        node, overflows = found.node, "overflow" in found.text
+        weights = any(array.dtype == np.int8 and array.ndim for array in found.constants.values())
+        if weights and node.op_type != "ConvTranspose":
+            continue  # QR601 reports float weights
+        place = node.inputs.index(found.tensor)
+        is_bias = place != 1 or node.op_type == "Add"
+        larger = f"use a larger scale for the weights of that channel, {_PLAIN}"
+        yield _changed(
+            scope,
+            found,
+            f"input {place}",
+            expected=f"stored codes of {'int32, scale x_scale * w_scale' if is_bias else 'int8'}, and a DequantizeLinear",
             got="float32, stored",
-            why="seen with onnxruntime 1.22 to 1.32; 1.20 leaves the bias as it is.",
-            fix=larger if "overflow" in found.text else "",
-            cause="" if "overflow" in found.text else "QR608",
+            why="seen with onnxruntime 1.22 to 1.32; 1.20 leaves the bias as it is." if is_bias else _SINCE_1_20,
+            fix=larger if overflows else "" if is_bias else f"quantize the weights, {_PLAIN}",
+            cause="" if overflows else "QR608",
         )
 
 
@@ -88,11 +109,11 @@ def float_bias(model: Model) -> Iterator[Finding]:
 def default_session_fails(model: Model) -> Iterator[Finding]:
     """The default session of onnxruntime rewrites the nodes to others that it refuses, or that fail in each run.
 
-    These are: weights of Conv with one scale per slice of another axis than that of the output channels, of another
-    size, or of MatMul behind DequantizeLinear and not before QuantizeLinear; int32 codes with a zero point, dequantized
-    before Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool; output_dtype int8 beside a zero point; AveragePool
-    with dilations; and one scale per slice of an axis around Conv, Sigmoid, LeakyRelu, AveragePool, GlobalAveragePool
-    or Where.
+    These forms fail: weights of Conv whose scales are neither one nor one per output channel; such weights of MatMul
+    behind DequantizeLinear and not before QuantizeLinear, or its activations with one scale per slice of an axis; int32
+    codes with a zero point, dequantized before Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool; output_dtype
+    int8 with a zero point; AveragePool with dilations; one scale per slice of an axis before or behind Conv, Sigmoid,
+    LeakyRelu, AveragePool, GlobalAveragePool or Where.
 
     Why is this bad?
         The specification allows the model, and onnxruntime runs it as written with its optimizations off. As its users
@@ -159,8 +180,8 @@ def _moved_codes(scope: Scope) -> Iterator[Finding]:
 def _int8_outputs(scope: Scope) -> Iterator[Finding]:
     for node in scope.model.nodes:
         p = parameters(scope.model, node, "QuantizeLinear") if number(node, "output_dtype") else None
-        readers = scope.model.consumers.get(node.outputs[0], ()) if p is not None and node.outputs else ()
-        dequantized = len(readers) == 1 and readers[0].op_type == "DequantizeLinear"
+        reader = only_reader(scope.model, node) if p is not None else None
+        dequantized = reader is not None and reader.op_type == "DequantizeLinear"
         if p is not None and p.is_scalar and p.zero is not None and p.zero.dtype == np.int8 and dequantized:
             got = "QuantizeLinear with output_dtype int8 and a zero point"
             yield _fails(scope, node, node.outputs[0], got, "one of the two", "remove output_dtype", runs=False)
@@ -186,9 +207,18 @@ def _sliced_activations(scope: Scope) -> Iterator[Finding]:
         sides = [before[:1] if node.op_type == "Conv" else before, [after]]
         sliced = next((p for side in sides for p in side if not p.is_scalar), None)
         if sliced is not None:
-            made = sliced.node.outputs[0]
-            got = f"{node.op_type} with one scale per slice of {made}, {sliced.scale.size} in all"
-            yield _fails(scope, node, made, got, "one scale", "use one scale", runs=_ONE_SCALE[node.op_type])
+            yield _sliced(scope, node, sliced, runs=_ONE_SCALE[node.op_type])
+    for node in scope.model.nodes:
+        if node.op_type == "MatMul" and not node.domain and not is_quantized(scope.model, node):
+            x, w = (parameters(scope.model, scope.model.producers.get(name)) for name in node.inputs)
+            if x is not None and w is not None and not x.is_scalar and _is_small(scope, [x, w]):
+                yield _sliced(scope, node, x, runs=True)
+
+
+def _sliced(scope: Scope, node: Node, sliced: StoredParameters, *, runs: bool) -> Finding:
+    made = sliced.node.outputs[0]
+    got = f"{node.op_type} with one scale per slice of {made}, {sliced.scale.size} in all"
+    return _fails(scope, node, made, got, "one scale", "use one scale", runs=runs)
 
 
 def _groups(
@@ -199,17 +229,16 @@ def _groups(
     for node in model.nodes:
         if node.op_type not in operators or node.domain or not node.outputs:
             continue
-        readers = model.consumers.get(node.outputs[0], ())
-        after = parameters(model, readers[0], "QuantizeLinear") if len(readers) == 1 else None
+        after = parameters(model, only_reader(model, node), "QuantizeLinear")
         names = node.inputs[1:] if node.op_type == "Where" else node.inputs[:2]
         before = [p for p in (parameters(model, model.producers.get(name)) for name in names) if p is not None]
-        named = any(value.name == node.outputs[0] for value in model.outputs)
-        if after is not None and len(before) == len(names) and not named and _is_small(scope, before, after):
+        if after is not None and len(before) == len(names) and _is_small(scope, before, after.node.outputs):
             yield node, before, after
 
 
-def _is_small(scope: Scope, before: list[StoredParameters], after: StoredParameters) -> bool:
-    types = [scope.dtype(name) for name in (*(p.node.inputs[0] for p in before), *after.node.outputs)]
+def _is_small(scope: Scope, before: Sequence[StoredParameters], results: Sequence[str] = ()) -> bool:
+    """Do all tensors that are dequantized, and these results, have 8 bits?"""
+    types = [scope.dtype(name) for name in (*(p.node.inputs[0] for p in before), *results)]
     return all(dtype in (np.int8, np.uint8) for dtype in types)
 
 
@@ -222,12 +251,13 @@ def _is_small(scope: Scope, before: list[StoredParameters], after: StoredParamet
     applies=("MatMul", "Gemm"),
 )
 def rounded_activations(model: Model) -> Iterator[Finding]:
-    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized itself.
+    """A float tensor is multiplied with dequantized weights of 8 bits or fewer, and is not quantized to 8 bits itself.
 
     Why is this bad?
         The default session of onnxruntime makes MatMulNBits of the two nodes, with accuracy_level 4: it rounds the
         float tensor to int8 in blocks, which the model does not say. Seen with onnxruntime 1.20 to 1.32 for blocks of 2
-        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm.
+        and 4 bits before MatMul, and with 1.31 and 1.32 for one scale per column or tensor, 8 bits, and Gemm. Where
+        QuantizeLinear to 8 bits reads the result, 1.32 leaves both nodes as they are.
 
     Bad
         main (float[1,2] x) => (float[1,2] y)
@@ -247,9 +277,10 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, found in _rewrites(model, weight_only_rewrites):
-        yield Finding(
-            f"the default session of onnxruntime {found.text}",
-            **scope.at(found.node, f"{found.tensor} (input 0)"),
+        yield _changed(
+            scope,
+            found,
+            "input 0",
             expected="activations that stay float",
             got="accuracy_level 4",
             why="seen with onnxruntime 1.31 and 1.32; earlier ones do so for blocks of 4 bits before MatMul only.",
@@ -263,6 +294,7 @@ def rounded_activations(model: Model) -> Iterator[Finding]:
     spec=_SPEC,
     fix="remove one of the pairs, or give both the same scale and zero point",
     applies=("QuantizeLinear",),
+    replaces=("QR320",),
 )
 def merged_pairs(model: Model) -> Iterator[Finding]:
     """A pair of QuantizeLinear and DequantizeLinear is followed at once by another, with another scale or zero point.
@@ -290,12 +322,13 @@ def merged_pairs(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, found in _rewrites(model, pair_rewrites):
-        yield Finding(
-            f"the default session of onnxruntime {found.text}",
-            **scope.at(found.node, f"{found.tensor} (output 0)"),
+        yield _changed(
+            scope,
+            found,
+            "input 0, x",
             expected="one pair, or two with the same scale and zero point",
-            got="two pairs with unlike scales or zero points",
-            why="seen with onnxruntime 1.20 to 1.32.",
+            got="two pairs with different scales or zero points",
+            why=_SINCE_1_20,
         )
 
 
@@ -332,10 +365,55 @@ def moved_codes(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, found in _rewrites(model, int32_rewrites):
-        yield Finding(
-            f"the default session of onnxruntime {found.text}",
-            **scope.at(found.node, f"{found.tensor} (output 0)"),
-            expected=f"int32 codes that {found.node.op_type} moves, and a DequantizeLinear behind it",
+        yield _changed(
+            scope,
+            found,
+            "output 0",
+            expected=f"{found.node.op_type} of int32 codes, then DequantizeLinear",
             got=f"DequantizeLinear before {found.node.op_type}",
-            why="seen with onnxruntime 1.20 to 1.32.",
+            why=_SINCE_1_20,
+        )
+
+
+@rule(
+    "QR613",
+    "warning",
+    spec=_SPEC,
+    fix=f"use one scale, {_PLAIN}",
+    applies=("Softmax",),
+    replaces=("QR602",),
+)
+def first_scale_only(model: Model) -> Iterator[Finding]:
+    """A Softmax between DequantizeLinear and QuantizeLinear has a result with one scale per slice of an axis.
+
+    Why is this bad?
+        The default session of onnxruntime makes QLinearSoftmax of the three nodes. It quantizes all slices with the
+        scale and the zero point of the first one. Seen with onnxruntime 1.32.
+
+    Bad
+        main (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {0.05}, uint8 z = {128}, float[2] t = {0.004, 0.002}, uint8[2] tz = {0, 0}>
+        {
+            f = DequantizeLinear(x, s, z)
+            c = Softmax(f)
+            y = QuantizeLinear(c, t, tz)
+        }
+
+    Good
+        main (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {0.05}, uint8 z = {128}, float t = {0.004}, uint8 tz = {0}>
+        {
+            f = DequantizeLinear(x, s, z)
+            c = Softmax(f)
+            y = QuantizeLinear(c, t, tz)
+        }
+    """
+    for scope, found in _rewrites(model, slice_rewrites):
+        yield _changed(
+            scope,
+            found,
+            "output 0",
+            expected="one scale",
+            got="one scale per slice",
+            why="seen with onnxruntime 1.32.",
         )

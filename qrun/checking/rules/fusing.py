@@ -58,7 +58,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
         The model pays for quantizing and gets no integer operator: it is slower than in float, and other runtimes,
         which may have another rule, compute something else. ONNX says nowhere what a group is; these are qrun's
         reasons. onnxruntime 1.32.0 has them too, except that it quantizes stored float weights itself. It also keeps
-        groups in float that are whole, such as those of int8 tensors that several nodes read: QR606 reports these.
+        some whole groups in float, such as groups with int8 tensors that several nodes read: QR606 reports these.
 
     Bad
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)

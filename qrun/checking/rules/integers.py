@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
 _SHARE = 0.1
-"""Of a model's products, those in float that are worth a warning."""
+"""The share of a model's products that must be in float for a warning."""
 
 
 @rule(
@@ -30,10 +30,10 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes a tenth or more of a model's Conv, MatMul and Gemm in float on x86 CPUs, although
     each is in a whole group. One finding for each cause.
 
-    The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It makes uint8 of an int8
-    tensor where one node reads it, and leaves a tensor that several nodes read (of SiLU, of a residual connection) as
-    it is: then the node that makes it and those that read it stay in float. quantize_static writes int8 activations
-    unless it is asked for uint8. ``session.qdqisint8allowed=1`` makes onnxruntime multiply int8.
+    The usual cause is int8 activations. On x86 onnxruntime multiplies uint8 activations only. It turns an int8
+    tensor into uint8 only where one node reads it. A tensor that several nodes read (SiLU, residual connections) stays
+    int8; then its producer and its readers stay in float. quantize_static writes int8 activations by default.
+    ``session.qdqisint8allowed=1`` makes onnxruntime multiply int8.
 
     Why is this bad?
         The results are right, but nothing says that the model runs in float, with the roundings of a quantized one.
@@ -88,7 +88,7 @@ def float_in_onnxruntime(model: Model) -> Iterator[Finding]:
 )
 def partly_float_in_onnxruntime(model: Model) -> Iterator[Finding]:
     """onnxruntime 1.32.0 computes whole groups in float on x86 CPUs, but less than a tenth of the Conv, MatMul and
-    Gemm. One finding for each cause; QR606 tells more.
+    Gemm. One finding for each cause; QR606 explains more.
 
     Why is this bad?
         The results are right. Before and behind each of these nodes the values are dequantized and quantized again.

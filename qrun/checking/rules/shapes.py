@@ -92,8 +92,8 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
 def stated_shape(model: Model, inferred: Mapping[str, Shape]) -> Iterator[Finding]:
     """The file states another shape of a tensor than follows from the inputs and operators.
 
-    Reported of outputs and inner tensors of the main graph, where the ranks differ, or two sizes that are numbers; the
-    first tensor tells, as what follows from it differs too.
+    Reported for outputs and inner tensors of the main graph, where the ranks differ, or two sizes that are numbers.
+    Only the first tensor is reported, as the tensors behind it differ too.
 
     Why is this bad?
         onnx.checker with full_check, and tools that infer shapes strictly, refuse the model. Others trust the file:

@@ -1,4 +1,4 @@
-"""What runtimes and devices make of a quantized model: their rules as data, and who reads them.
+"""Which nodes of a quantized model runtimes and devices compute in integers: their rules as data, and their reader.
 
 A target is a JSON file of this package. Each of its rules names operators and what a node of theirs must fulfil;
 `otherwise` says what the target does with a node that does not: it computes it in `float`, or does not load the model
@@ -19,12 +19,12 @@ A condition is one of
     {"log2": {P: k, ..}, "min": a, "max": b, "tol": t}        the sum of k log2(scale of P) is from a to b
 
 A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that stand for real numbers); data (all of
-these that are not stored); y (output 0); outputs. The facts of a tensor are given, quantized, type, rank; of an input
-const; of an output readers (how many), graph_output, next (the only reader, if it has one reader too); of a quantized
-tensor declared (its type in the file; `type` is the one that the target gives it), scale, zero, zero_given, per
-(tensor, channel or block), axis, axis_back (from the end: 1 is the last); of a quantized output spread (the target adds
-its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of values, or some
-of min, max, not. `prepare` says what the target makes of the graph first (`Preparation`).
+these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, rank. An input
+also has const. An output also has readers (how many), graph_output, next (the only reader, if it has one reader too).
+A quantized tensor also has declared (its type in the file; `type` is the one that the target gives it), scale, zero,
+zero_given, per (tensor, channel or block), axis, axis_back (from the end: 1 is the last). A quantized output also has
+spread (the target adds its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of
+values, or some of min, max, not. `prepare` says what the target makes of the graph first (`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """
@@ -40,7 +40,7 @@ from typing import Any
 
 from qrun.checking.rules._scope import Scope, scopes
 from qrun.checking.targets._conditions import Condition, Conditions
-from qrun.checking.targets._facts import is_quantized
+from qrun.checking.targets._facts import is_asked, reads_codes
 from qrun.checking.targets._view import BOTH, Op, Preparation, TargetView
 from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node, once_per_model
@@ -50,8 +50,10 @@ __all__ = ["Count", "DeployTarget", "InFloat", "Integers", "Judged", "TargetRule
 
 @frozen
 class TargetRule:
-    """One rule of a target. cause: why it computes in float, as words behind "because"; why: the reason that it has for
-    that; fix: what to change. chosen: who made the model left the node in float, so nothing is wrong.
+    """One rule of a target.
+
+    cause:  why the node is in float, as a clause. why: the target's reason. fix: what to change.
+    chosen: the model's author left the node in float, so nothing is wrong.
     """
 
     id: str
@@ -70,11 +72,15 @@ class TargetRule:
 
 @frozen
 class Judged:
-    """A node with a quantized tensor that is not stored, and the first rule that keeps it out of integers, or None."""
+    """A node that the file asks to run in integers, or that does.
+
+    rule: the first rule that keeps it out of integers, or None. x: the element type that the target gives its input 0.
+    """
 
     scope: Scope
     node: Node
     rule: TargetRule | None
+    x: str = ""
 
     @property
     def integer(self) -> bool:
@@ -95,7 +101,7 @@ class DeployTarget:
     preparation: Preparation
 
     def judge(self, model: Model) -> Sequence[Judged]:
-        """The model's nodes with quantized tensors, those of graphs inside nodes too."""
+        """The model's nodes that are to run in integers or do, also in graphs inside nodes."""
         return [judged for scope in scopes(model) for judged in self._judge(scope)]
 
     def _judge(self, scope: Scope) -> Iterator[Judged]:
@@ -104,8 +110,11 @@ class DeployTarget:
         view = TargetView(scope, self.preparation)
         conditions = Conditions(view, self.define, self.options, self.preparation.retyped)
         for op in view.ops:
-            if op.node is not None and is_quantized(view, op):
-                yield Judged(scope, op.node, self._first(conditions, op))
+            if op.node is not None and reads_codes(view, op):
+                rule = self._first(conditions, op)
+                if rule is None or is_asked(view, op):
+                    x = next((facts["type"] for facts in conditions.at(op, "x")), "")
+                    yield Judged(scope, op.node, rule, x)
 
     def _first(self, conditions: Conditions, op: Op) -> TargetRule | None:
         fitting = (rule for rule in self.rules if rule.concerns(op.op_type))
@@ -114,7 +123,7 @@ class DeployTarget:
 
 @frozen
 class InFloat:
-    """Why nodes stay in float: the rule that says so, and the nodes."""
+    """A reason why nodes stay in float: the rule, and the nodes."""
 
     KEYS = keys("id=rule.id cause=rule.cause fix=rule.fix nodes")
 
@@ -128,7 +137,7 @@ class InFloat:
 
 @frozen
 class Count:
-    """How many nodes of an operator have quantized tensors, and how many of these run in integers."""
+    """How many nodes of an operator are to run in integers, and how many of these do."""
 
     op: str
     nodes: int
@@ -139,7 +148,7 @@ class Count:
 class Integers:
     """What a target makes of a quantized model: its nodes of each operator, and why some are in float.
 
-    runtime: its name and version. on: the machines that this holds for.
+    runtime: its name and version. on: the machines.
     """
 
     KEYS = keys("target runtime on operators in_float=causes")

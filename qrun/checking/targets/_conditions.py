@@ -29,7 +29,7 @@ class Conditions:
     retyped: bool
 
     def hold(self, op: Op, condition: Condition) -> bool:
-        """Whether a condition holds. Of an unknown fact, the best is assumed."""
+        """Whether a condition holds. A test of an unknown fact passes."""
         for key, check in _KINDS.items():
             if key in condition:
                 return check(self, op, condition)

@@ -1,4 +1,4 @@
-"""What is known of the tensors at a node: the facts that a target's rules ask for."""
+"""The facts about the tensors at a node that a target's rules ask for."""
 
 from __future__ import annotations
 
@@ -118,10 +118,19 @@ def _parameters(view: TargetView, op: Op) -> Facts:
     return facts
 
 
-def is_quantized(view: TargetView, op: Op) -> bool:
-    """Whether an operator reads a dequantized tensor that is not stored, or makes one that is quantized."""
+def reads_codes(view: TargetView, op: Op) -> bool:
+    """Whether an operator reads a dequantized tensor that is not stored."""
     if op.op_type in (*BOTH, "Constant", "Shape", "Size"):
         return False
-    makers = [view.maker[name] for name in op.inputs if name in view.maker]
-    reads = any(m.op_type == DEQUANTIZE and not view.constant(m.inputs[0]) for m in makers)
-    return reads or any(r.op_type == QUANTIZE and not view.constant(n) for n in op.outputs for r in view.read(n))
+    return any(not view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
+
+
+def is_asked(view: TargetView, op: Op) -> bool:
+    """Whether the file asks for integers where codes are read: the result is quantized, or the weights are."""
+    weights = any(view.constant(maker.inputs[0]) for maker in _dequantizers(view, op))
+    return weights or any(reader.op_type == QUANTIZE for name in op.outputs for reader in view.read(name))
+
+
+def _dequantizers(view: TargetView, op: Op) -> Sequence[Op]:
+    makers = (view.maker.get(name) for name in op.inputs)
+    return [maker for maker in makers if maker is not None and maker.op_type == DEQUANTIZE]

@@ -96,8 +96,8 @@ class TargetView:
         return len(op.inputs) > 1 and all(value is not None and value.size == 1 for value in values)
 
     def quantize(self, name: str, like: Op, reader: Op | None = None) -> None:
-        """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` behind a tensor. Readers that
-        quantize it, and its maker, are before the pair; of a graph input, all but one reader."""
+        """Insert QuantizeLinear and DequantizeLinear with the parameters of `like` behind a tensor. Its maker and the
+        readers that quantize it stay before the pair. Behind a graph input, only `reader` reads the pair."""
         number = len(self._codes)
         before, codes = f"{name}\0before {number}", f"{name}\0codes {number}"
         maker = self.maker.get(name)
@@ -141,13 +141,13 @@ class TargetView:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a target makes of a graph first. Identity goes, and Shape of shapes that are known before a run.
+    """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
 
     dropped: operators before a QuantizeLinear that repeats what they do (Relu, Clip), which it removes.
-    moving:  operators that only move values: it gives their results the scale of their input, or their input that of
-             their result, where only one has any.
-    joined:  it makes Gemm of MatMul and Add of a stored vector.
-    retyped: it makes uint8 of int8 tensors between QuantizeLinear and their only reader.
+    moving:  operators that only move values. Where only their input or only their result is quantized, it gives the
+             other one the same parameters.
+    joined:  it turns MatMul and Add of a stored vector into Gemm.
+    retyped: it turns int8 tensors between QuantizeLinear and their only reader into uint8.
     """
 
     dropped: Collection[str] = ()
@@ -202,12 +202,12 @@ class Preparation:
 
 
 def _of_reshape(view: TargetView, op: Op) -> bool:
-    """Whether the sizes that Shape tells are those of a tensor that is reshaped, which can take them itself."""
+    """Whether a Reshape reads the tensor too. It can then take the sizes from that tensor itself."""
     return any(reader.op_type == "Reshape" and reader.inputs[0] == op.inputs[0] for reader in view.read(op.inputs[0]))
 
 
 def _merge(view: TargetView) -> None:
-    """Let one QuantizeLinear stand for all that quantize a tensor with the same parameters."""
+    """Replace QuantizeLinear nodes that quantize a tensor with the same parameters by the first one."""
     first: dict[tuple[object, ...], Op] = {}
     for op in [op for op in view.ops if op.op_type == QUANTIZE]:
         attributes = op.node.attributes.items() if op.node is not None else ()
@@ -220,7 +220,7 @@ def _merge(view: TargetView) -> None:
 
 
 def _join(view: TargetView) -> None:
-    """Make Gemm of MatMul of two matrices and Add of a stored vector."""
+    """Turn MatMul of two matrices and Add of a stored vector into Gemm."""
     for op in [op for op in view.ops if op.op_type == "MatMul" and op.outputs[0] not in view.results]:
         readers, shapes = view.read(op.outputs[0]), [view.shape(name) for name in op.inputs]
         if [len(shape or ()) for shape in shapes] != [2, 2] or len(readers) != 1 or readers[0].op_type != "Add":
@@ -235,7 +235,7 @@ def _join(view: TargetView) -> None:
 
 
 def _repeated(view: TargetView, op: Op) -> bool:
-    """Whether the only reader quantizes to codes that cannot say more than the operator lets through."""
+    """Whether the only reader clips its codes to at least the operator's limits."""
     readers = view.read(op.outputs[0])
     if (
         len(readers) != 1

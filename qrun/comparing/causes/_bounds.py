@@ -80,7 +80,7 @@ class ErrorBound:
         return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def rounds_to(self, theirs: Array) -> bool:
-        """Whether each of these numbers, of a narrower type, is one within the bound that was rounded to that type."""
+        """Whether each of these numbers is a value within the bound, rounded to their narrower type."""
         with np.errstate(all="ignore"):
             low, high = (narrow(self.value + sign * self.error, theirs.dtype) for sign in (-1, 1))
             nan = np.isnan(theirs) & np.isnan(self.value.astype(theirs.dtype))

@@ -51,8 +51,8 @@ class Suspect:
     fused:  gives what the one integer operator that a group can become would round.
     judge:  compares an array with the other side's within the tolerance of the comparison.
     seen:   by name, all tensors that the other side gave out.
-    fusing: of a group, gives the one integer operator that it can become as a suspect of its own; None if it becomes
-            none, or more.
+    fusing: gives the one integer operator that a group can become, as a suspect of its own; None if there is no such
+            operator.
     """
 
     model: Model

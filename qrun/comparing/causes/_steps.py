@@ -15,7 +15,7 @@ from qrun.ops import Context, quantizers, real_operator
 from qrun.ops._quantize import is_integer, limits
 
 _STEPS = 32
-"""Roundings of a formula, beside those of its sums."""
+"""Roundings of a formula outside its sums."""
 
 
 def share_of_bound(s: Suspect, made: Array) -> float | None:
@@ -47,8 +47,8 @@ def rounds_alike(s: Suspect, made: Array) -> bool:
 
 
 def _apart(s: Suspect, made: Array) -> Array:
-    """Distances in steps of integers and neighbouring codes of float8, else absolute; those of integers are from the
-    real value where it is known, less the half step that rounding takes."""
+    """Distances: of integers in steps, of float8 in neighbouring codes, else absolute. Where the real value is known,
+    integers are measured from it, less the half step of rounding."""
     if is_integer(s.mine.dtype):
         if s.exact is None:
             return np.asarray(np.maximum(np.abs(made.astype(np.float64) - s.mine.astype(np.float64)) - 1, 0))
@@ -85,8 +85,8 @@ def _reach(s: Suspect) -> Array | None:
 
 
 def _sizes(s: Suspect) -> Array | None:
-    """The bound on the real numbers that the node computes: as many roundings as it has terms, of the same formula of
-    the operands' magnitudes."""
+    """The bound on the real numbers that the node computes: one rounding for each term of the same formula, with the
+    operands' magnitudes."""
     function = real_operator(s.node)
     try:
         operands = real_operands(s.node, s.args)

@@ -69,7 +69,7 @@ def _chain(
     rounded; None if it cannot be computed.
 
     through: do nodes that only move elements keep float32 too? kept: gets the tensors that are not rounded.
-    compute: a node's output from its inputs, where those of narrow floats are wider; None if it cannot.
+    compute: a node's output from its inputs, where narrow floats are widened; None if it cannot.
     """
     known: dict[tuple[str, int], Any] = {}
 

@@ -84,7 +84,7 @@ def _sizes(s: Suspect) -> Array | None:
 
 
 def block_sizes(s: Suspect) -> Array:
-    """Of a MatMulNBits the sums of its products' magnitudes."""
+    """The sums of the magnitudes of a MatMulNBits's products."""
     a, *rest = (*s.args, None, None, None)[:6]
     assert a is not None
     given: dict[str, Any] = {"bits": 4, **s.node.attributes}

@@ -17,7 +17,7 @@ _ACTIVATIONS = {
     "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
 }  # fmt: skip
 _ENOUGH = 16
-"""Weights of which a quantizer keeps the number."""
+"""The fewest weights whose number a quantizer keeps."""
 _FEW = 4
 """Numbers per channel below which their direction says nothing."""
 

@@ -74,9 +74,9 @@ class Left:
 
 @frozen
 class Matching:
-    """All matches in the second model's order, and what is left of both models: of the first one first.
+    """All matches in the second model's order, and the nodes of the first and the second model without a match.
 
-    pairs: operators of the second model and those of the first that do the same, by place.
+    pairs: operators of the second model and their counterparts in the first, by place.
     """
 
     matches: tuple[Match, ...]

@@ -1,5 +1,5 @@
-"""The constants of a group beside those of the first model: products with what is folded into them undone, and all
-others by their place; and the group computed with the first model's constants."""
+"""The constants of a group compared with the first model's: of products before anything is folded into them, of all
+other operators by place. And the group computed with the first model's constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 
 _SAME = 1e-6
-"""Up to this part of the largest magnitude two constants are the same."""
+"""The difference, as a share of the largest magnitude, up to which two constants are equal."""
 
 
 @frozen(eq=False)
@@ -47,7 +47,7 @@ class FoldedProduct:
 
 
 def product_of(reals: Reals, inner: Region, place: int) -> FoldedProduct | None:
-    """The product that an operator of a region is, with the operators behind it; None if it is none."""
+    """The product of an operator of a region, with the operators behind it; None if the operator is no product."""
     node, weights = reals.nodes[place], reals.constant(reals.nodes[place].inputs[1]) if _has_two(reals, place) else None
     if weights is None or weights.ndim < 2 or weights.dtype.kind != "f":
         return None
@@ -105,8 +105,8 @@ def _vector(value: Array | None, count: int, behind: int) -> Array | None:
 def _next(
     reals: Reals, inner: Region, value: str, count: int, behind: int
 ) -> tuple[int, int, tuple[Array, Array], list[str]] | None:
-    """The operator that alone reads a value and only multiplies and adds per channel: its place, the input that reads
-    it, what it multiplies and adds, and the constants that it adds."""
+    """The only reader of a value, if it only multiplies and adds per channel: its place, the input that reads it,
+    the factors and summands, and the constants that it adds."""
     reads = reals.readers.get(value, [])
     if len(reads) != 1 or reads[0].path or reads[0].operator not in inner.operators:
         return None
@@ -143,9 +143,9 @@ class UnlikeConstant:
     """A constant of a group that is not the first model's.
 
     role:   ``weights``, ``bias``, or ``constant``, which is any other.
-    name:   of the second model's tensor, "" where there is none; other: of the first model's.
-    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's.
-    place, at: the operator that reads it, and as which input.
+    name:   the second model's tensor, "" where there is none; other: the first model's.
+    mine:   its numbers, weights and biases as a `FoldedProduct` has them; wanted: the first model's numbers.
+    place, at: the operator that reads it, and the input.
     """
 
     role: str

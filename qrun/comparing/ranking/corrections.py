@@ -1,5 +1,5 @@
-"""What to correct before anything else: scales, zero points and other constants, each with what it is worth, measured
-by running the quantized model with it."""
+"""Constants to correct before anything else, such as scales and zero points. The gain of each is measured by running
+the quantized model with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qrun.declare.frozen import frozen, keys
 from qrun.ir import Model, Node
 
 _LEAST_OF_FAULTS, _LEAST_OF_RANGES = 0.05, 0.5
-"""dB that a correction must bring: of something that is wrong, and of a range that only may be."""
+"""dB that a correction must gain: for a proved fault, and for a range that may be wrong."""
 _MOST = 16
 """Corrections that are tried."""
 MANY = 3.0
@@ -40,9 +40,9 @@ class Corrected:
 def corrections(
     costs: Sequence[Cost], model: Model, whole: float, measure: Callable[[Model], float], seconds: float
 ) -> tuple[Corrected, ...]:
-    """What is to correct in the quantized model, in the order of the costs.
+    """The corrections of the quantized model, in the order of the costs.
 
-    whole: noise to signal of the model's outputs; measure: that of a model with other constants.
+    whole: noise to signal of the model's outputs; measure: gives it for a model with other constants.
     """
     begun, now, found = monotonic(), decibels(whole), []
     tried = 0
@@ -63,7 +63,7 @@ def corrections(
 
 
 def _proposals(costs: Sequence[Cost]) -> Iterator[tuple[Node, str, tuple[Correction, ...], float]]:
-    """What may be corrected, each constant once."""
+    """The candidates, each constant once."""
     done: set[str] = set()
     for cost in costs:
         found = [(fault.text, fault.corrections, _LEAST_OF_FAULTS) for fault in cost.faults]

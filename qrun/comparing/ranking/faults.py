@@ -1,5 +1,5 @@
-"""What is wrong with a constant of the second model: a factor, an order, an axis, a type of codes, if that alone makes
-it the first model's again as far as rounding allows."""
+"""Faults of constants of the second model: a factor, an order, an axis, a type of codes. A fault is proved if undoing
+it alone gives the first model's constant, up to rounding."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from qrun.ir import Array
 from qrun.ir.types import integer_range, type_name
 
 FINE = 30.0
-"""dB from which nothing is wrong with a constant."""
+"""dB above which a constant has no fault."""
 _GAIN, _LEAST, _RIVALS = 8.0, 15.0, 6.0
-"""An explanation of a constant's noise must bring so many dB, reach so many, and the best one no more than so many."""
+"""dB that an explanation of a constant's noise must gain, the SNR it must reach, and how far it may be below the
+best explanation."""
 _EQUAL = 60.0
-"""dB from which explanations are equally good."""
+"""dB above which explanations are equally good."""
 _STEPS, _ROUNDED = 2.0, 0.95
-"""Rounding that minds other weights moves one by up to so many steps; this share of all must be."""
+"""Rounding that considers other weights moves a weight by up to this many steps; this share of weights must be so
+near."""
 _MANY = 4096
-"""Channels among which no order is looked for."""
+"""The number of channels above which no permutation is tried."""
 _ALIKE = 0.9
 
 
@@ -40,16 +42,17 @@ class Correction:
 
 @frozen(eq=False)
 class Fault:
-    """Something wrong in a group that is proved: without it, its noise is gone.
+    """A proved fault of a group: without it, the group's noise is gone.
 
     kind: a word for it; text: in words; corrections: of constants, where these alone make it right.
-    follows: scales that it comes of, if these are wrong.
+    follows: scales that cause it, if they are wrong; factor: how many times too large such a scale is then.
     """
 
     kind: str
     text: str
     corrections: tuple[Correction, ...] = ()
     follows: tuple[str, ...] = ()
+    factor: float = 1.0
 
 
 @frozen(eq=False)
@@ -62,7 +65,7 @@ class _Guess:
 
 @frozen
 class Verdict:
-    """What is known of a constant: its SNR in dB; a fault; or is it rounded, and to what type?"""
+    """The judgement on a constant: its SNR in dB, its fault if any, and the type to which it is rounded."""
 
     constant: UnlikeConstant
     sqnr: float
@@ -75,7 +78,7 @@ class Verdict:
 
 
 def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) -> Verdict:
-    """What is wrong with a constant, if anything is. label: of the first model."""
+    """The fault of a constant, if it has one. label: the first model's."""
     own = sqnr(constant.mine, constant.wanted)
     if own >= FINE:
         return Verdict(constant, own, None)
@@ -95,7 +98,7 @@ def judge(b: Reals, constant: UnlikeConstant, constants: Constants, label: str) 
 
 
 def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, label: str) -> Verdict:
-    """Rounded, clipped, or simply others."""
+    """Rounded, clipped, or different values."""
     what = constant.role if constant.role != "constant" else constant.name
     steps = stored.steps() if stored is not None else None
     if stored is not None and steps is not None and steps.size == constant.mine.size:
@@ -117,7 +120,7 @@ def _unexplained(constant: UnlikeConstant, stored: Stored | None, own: float, la
 def _guesses(
     b: Reals, constant: UnlikeConstant, constants: Constants, stored: Stored | None, label: str
 ) -> Iterator[_Guess]:
-    """What may be wrong, the simplest first."""
+    """The faults to try, the simplest first."""
     mine, wanted = constant.mine, constant.wanted
     if not mine.any():
         yield _Guess(Fault(f"lost-{constant.role}", f"{_role(constant)} of {label} is missing here"), wanted)
@@ -152,7 +155,7 @@ def _role(constant: UnlikeConstant) -> str:
 
 
 def _taken(constant: UnlikeConstant, label: str) -> Correction:
-    return Correction(constant.name, constant.wanted, f"that of {label}")
+    return Correction(constant.name, constant.wanted, f"from {label}")
 
 
 def _of_codes(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
@@ -198,7 +201,7 @@ def _zero_point(constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
 
 
 def _product_of_scales(b: Reals, constant: UnlikeConstant, stored: Stored) -> Iterator[_Guess]:
-    """A bias with the scale that it should have: the input's times that of the weights."""
+    """A bias with the scale that it should have: the product of the scales of input and weights."""
     node, scale = b.nodes[constant.place], stored.parameters()[1]
     source, weights = b.sources.get(node.inputs[0]), b.quantized_constant(node.inputs[1])
     if source is None or not source.path or weights is None:
@@ -229,18 +232,22 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
         larger = "" if size == "1" else f", and {size} times the size"
         fault = Fault("negated", f"{_role(constant)} {have} the opposite sign{larger} of {label}'s")
     elif constant.role == "weights" and stored is not None:
-        scale, name = stored.parameters()[1], stored.names[1]
-        right = np.asarray(scale / factor, scale.dtype)
-        text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
-        fault = Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
+        fault = scale_factor(stored.names[1], stored.parameters()[1], factor)
     else:
         who = "is" if constant.role != "weights" else "are"
         text = f"{_role(constant)} {who} {_times(factor)} as large as in {label}"
         name = constant.name
         made = (_taken(constant, label),) if name and stored is None and constant.role == "constant" else ()
         factors = stored.factors if stored is not None and constant.role == "bias" else ()
-        fault = Fault(f"{constant.role}-factor", text, made, factors)
+        fault = Fault(f"{constant.role}-factor", text, made, factors, factor)
     return _Guess(fault, fixed)
+
+
+def scale_factor(name: str, scale: Array, factor: float) -> Fault:
+    """A scale that is so many times too large."""
+    right = np.asarray(scale / factor, scale.dtype)
+    text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
+    return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))
 
 
 def _per_channel(constant: UnlikeConstant, stored: Stored) -> _Guess:
@@ -301,7 +308,7 @@ def _orders(constant: UnlikeConstant, stored: Stored | None) -> Iterator[_Guess]
 
 
 def _order(rows: Array, others: Array) -> Array | None:
-    """For each row the other one that it is; None if no order fits, or the order is the same."""
+    """For each row the matching row of the other; None if no order fits, or the order is the same."""
     if rows.shape[1] < 3 or len(rows) < 2 or len(rows) > _MANY:
         return None
     with np.errstate(all="ignore"):

@@ -111,7 +111,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
 
 
 def _pairs(a: Reals, b: Reals, inner: Region, there: Region, found: Mapping[int, int]) -> dict[int, int]:
-    """The pairs of operators in both regions; of those that are left, the ones of one kind in order."""
+    """The pairs of operators in both regions. Remaining operators are paired by type, in order."""
     pairs = {p: found[p] for p in inner.operators if found.get(p) in there.operators}
     free = [q for q in there.operators if q not in pairs.values()]
     for place in inner.operators:
@@ -247,7 +247,7 @@ class Mixed:
         return values
 
     def parts(self, outputs: Sequence[Array]) -> list[Array]:
-        """Outputs, those that mix ranges in parts, as a run of the first model has shown them."""
+        """The outputs. An output that mixes ranges is split into the parts that a run of the first model has shown."""
         found = []
         for name, array in zip(self.outputs, outputs, strict=True):
             found += [part.of(array) for part in self.mixed[name]] or [array]

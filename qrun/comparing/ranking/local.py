@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.constants import Constants
 from qrun.comparing.ranking.faults import Fault, Verdict, judge
 from qrun.comparing.ranking.groups import Limits, Operation, RoundingGroup, limits, simulate
+from qrun.comparing.ranking.ranges import ActivationQuantizer, quantizer
 from qrun.comparing.ranking.structure import judge_structure
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen, keys, through
@@ -23,6 +24,8 @@ from qrun.ir import Array
 _BINS, _PER_OCTAVE = 2048, 4
 _SAMPLE = 1 << 16
 """Elements of a tensor and run whose magnitudes are counted; from a larger one evenly chosen ones."""
+_KEPT, _THIRD = 1 << 14, 3
+"""Magnitudes of a tensor that are kept, for their median; of more every third, as channels are mostly powers of two."""
 _GAP = 3.0
 """Octaves without values that part magnitudes in two."""
 BULK = 0.999
@@ -38,7 +41,7 @@ class Local:
               otherwise with the first model's constants (all three together, where that rounds constants itself, or its
               operators are not known); input: from quantizers in front of its operators; rounding: from rounding the
               result inside the range; clipped: from values beyond the range; before: from what the first model itself
-              rounds there. All are energies relative to that of the true values, measured against the true values
+              rounds there. All are energies relative to the true values' energy, measured against the true values
               before the first model rounds them. Their sum is nearly noise.ratio, unless both models round alike, or
               much is wrong.
     """
@@ -202,6 +205,14 @@ class Watch:
         """The quantizer in front of the group's operators that makes the most noise, by (operator, input)."""
         return max(self.noise, key=lambda key: self.noise[key]) if self.noise else None
 
+    def ranges(self) -> Iterator[tuple[ActivationQuantizer, float, float]]:
+        """The quantizers of the group with one scale, each with the smallest and the largest value and 0."""
+        paths = [(self.group.rounds, self.values), *((self.group.own[key], one) for key, one in self.inputs.items())]
+        for path, values in paths:
+            found = quantizer(self.b, path)
+            if found is not None:
+                yield found, min(values.least, 0.0), max(values.most, 0.0)
+
     def channel_ratio(self) -> float:
         """How uneven the channels of weights with one scale are:
         the largest over the median of their largest magnitudes.
@@ -250,6 +261,7 @@ class _Values:
     def __init__(self, range_: Limits | None) -> None:
         self.range, self.beyond = range_, 0
         self.bins = np.zeros(_BINS, np.int64)
+        self.kept, self.every = np.zeros(0), 1
         self.zeros = self.count = 0
         self.least, self.most = math.inf, -math.inf
 
@@ -265,6 +277,9 @@ class _Values:
         self.zeros += int(np.count_nonzero(sample == 0))
         bins = np.ceil(np.log2(sample[sample > 0]) * _PER_OCTAVE).astype(np.int64) + _BINS // 2
         self.bins += np.bincount(np.clip(bins, 0, _BINS - 1), minlength=_BINS)
+        self.kept = np.concatenate([self.kept, sample[sample > 0][:: self.every]])
+        while self.kept.size > _KEPT:
+            self.kept, self.every = self.kept[::_THIRD], self.every * _THIRD
 
     def spread(self) -> Spread:
         total = int(self.bins.sum()) + self.zeros
@@ -273,11 +288,11 @@ class _Values:
         reach = self.zeros + np.cumsum(self.bins)
         largest = max(abs(self.least), abs(self.most))
         bulk = min(largest, _edge(int(np.searchsorted(reach, BULK * total)))) if self.bins.any() else 0.0
-        typical = _edge(int(np.searchsorted(reach - self.zeros, self.bins.sum() / 2))) if self.bins.any() else 0.0
+        typical = float(np.median(self.kept)) if self.kept.size else 0.0
         near, share = self._parted(reach, total)
         low, high = min(self.least, 0.0), max(self.most, 0.0)
         range_ = self.range or Limits(low, high, (high - low) / 255 or 1.0, 256)
-        return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, min(typical, largest), near, share)
+        return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, typical, near, share)
 
     def _parted(self, reach: Array, total: int) -> tuple[float | None, float]:
         """The largest magnitude below the highest wide gap with 10 % of the values below it, and the share of these."""

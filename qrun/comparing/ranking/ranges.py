@@ -1,4 +1,4 @@
-"""Scales and zero points of activations that do not suit the values: what would, and what that is worth."""
+"""Scales and zero points of activations that do not fit the values, and those that would."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qrun.ir import Array
 from qrun.ir.types import integer_range
 
 GAIN = 4.0
-"""How many times less noise another range must make, by what is known of the values, to be looked at."""
+"""The factor by which another range must reduce the noise to be tried, as far as the values are known."""
 _WIDE = 4.0
-"""How many times as large as these values need a scale must be to be called too large: other inputs may need more."""
+"""A scale is too large above this multiple of what these values need; other inputs may need more."""
 _LIKE = 1.25
-"""Up to so many times the least scale, the zero point stays what it is."""
+"""The zero point stays up to this multiple of the least scale."""
 _SAME = 0.001
-"""Up to this part two scales are the same number."""
+"""The relative difference up to which two scales are equal."""
 
 
 _OTHERS: dict[str, np.dtype[Any]] = {
     str(np.dtype(one)): np.dtype(other)
     for one, other in ((np.int8, np.uint8), (np.uint8, np.int8), (np.int16, np.uint16), (np.uint16, np.int16))
 }
-"""The type of codes that is of the same size."""
+"""The other integer type of the same size."""
 
 
 @frozen
@@ -50,7 +50,7 @@ class Fit:
 
 
 @frozen(eq=False)
-class _Quantizer:
+class ActivationQuantizer:
     """The scale and zero point of activations, and their names among the model's own constants."""
 
     names: tuple[str, str]
@@ -58,13 +58,18 @@ class _Quantizer:
     zero: Array
     known: Limits
 
+    def narrowed(self, factor: float, low: float, high: float) -> bool:
+        """Do codes still reach from low to high with a scale that is so many times smaller?"""
+        zero = float(self.zero.astype(np.float64).reshape(-1)[0])
+        return self.covers(self.known.step / factor, zero, low, high)
+
     def covers(self, scale: float, zero: float, low: float, high: float, kind: np.dtype[Any] | None = None) -> bool:
         least, most = integer_range(kind or self.zero.dtype)
         return (least - zero - 0.5) * scale <= low and high <= (most - zero + 0.5) * scale
 
 
-def quantizer(b: Reals, path: Path) -> _Quantizer | None:
-    """That of a path of one quantizer with one scale and integer codes."""
+def quantizer(b: Reals, path: Path) -> ActivationQuantizer | None:
+    """The parameters of a path with one quantizer, one scale and integer codes."""
     known = limits(b, path)
     if known is None or len(path) != 1 or known.codes > 1 << 16:
         return None
@@ -73,11 +78,11 @@ def quantizer(b: Reals, path: Path) -> _Quantizer | None:
     if scale is None:
         return None
     names = b.own_name(inputs[0]), b.own_name(inputs[1])
-    return _Quantizer(names, scale, np.zeros((), np.uint8) if zero is None else zero, known)
+    return ActivationQuantizer(names, scale, np.zeros((), np.uint8) if zero is None else zero, known)
 
 
 def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: bool) -> Fit | None:
-    """What would suit values from low to high, 0 among them. lossy: are values outside the range?"""
+    """The parameters that fit values from low to high, 0 among them. lossy: are values outside the range?"""
     own = quantizer(b, path)
     if own is None or not high > low:
         return None
@@ -113,7 +118,9 @@ def fitting(b: Reals, path: Path, low: float, high: float, lossy: bool, inside: 
     return Fit(now, float(value), inside, text, tuple(corrections))
 
 
-def _moved(own: _Quantizer, now: float, zero: float, moved: float, low: float, high: float, inside: bool) -> Fit:
+def _moved(
+    own: ActivationQuantizer, now: float, zero: float, moved: float, low: float, high: float, inside: bool
+) -> Fit:
     """The scale is right, and the zero point is not: its number, or its type."""
     kind = own.zero.dtype
     other = _OTHERS.get(str(kind))
@@ -127,7 +134,7 @@ def _number(name: str, like: Array, value: float, now: float, more: str = "") ->
     return Correction(name, np.full(like.shape, value, like.dtype), f"{now:.4g} -> {value:.4g}{more}")
 
 
-def _namesake(b: Reals, own: _Quantizer, wanted: float) -> str:
+def _namesake(b: Reals, own: ActivationQuantizer, wanted: float) -> str:
     """Another scale of the model with this value, if there is one: both may be exchanged."""
     for name, scale in b.activation_scales.items():
         if name != own.names[0] and abs(scale - wanted) <= _SAME * wanted:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.graph import Reals
 from qrun.comparing.ranking.effects import Effects
-from qrun.comparing.ranking.faults import FINE, Correction, Fault
+from qrun.comparing.ranking.faults import FINE, Correction, Fault, scale_factor
 from qrun.comparing.ranking.groups import Mixed, RoundingGroup
 from qrun.comparing.ranking.local import BULK, Local, Spread, Watch
 from qrun.comparing.ranking.ranges import GAIN, Fit, fitting
@@ -36,8 +36,8 @@ class Cost:
     reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``,
               ``bias``, ``precision``, ``input``, ``operator``, ``both-round``, ``first-rounds`` or ``rounding``; or the
               kind of the first of the faults; why: in words, with the numbers seen.
-    fit:      the scale that the values need, where the one they have is far off.
-    faults:   what is wrong here, the costliest first.
+    fit:      the scale that the values need, where the stored one is far off.
+    faults:   the faults of this group, the costliest first.
     """
 
     KEYS = keys(
@@ -90,7 +90,7 @@ class Ranking:
         self.effects.add(clean, [made[watch] for watch in self.watches])
 
     def costs(self) -> list[Cost]:
-        """The nodes that cost something: those first where something is wrong, then the dearest."""
+        """The nodes that cost something: nodes with faults first, then the costliest."""
         ratios = self.effects.ratios()
         whole = math.fsum(ratio for ratio, _ in ratios if math.isfinite(ratio))
         found = []
@@ -108,7 +108,26 @@ class Ranking:
             if fit is not None and not faults:
                 told = "clipped", f"{fit.text}; {_clipped(spread)}", fit
             found.append(Cost(*made, ratio, share, measured, local, spread, *told, faults))
-        return _ordered(found)
+        return _ordered([self._of_scales(cost, found) for cost in found])
+
+    def _of_scales(self, cost: Cost, costs: Sequence[Cost]) -> Cost:
+        """The cost with the input's scale in place of the bias that is too large by it: an operator without a scale of
+        its bias multiplies that by the input's scale, which then is wider than the values need."""
+        known = {part.name for each in costs for part in _corrections(each)}
+        faults = []
+        for fault in cost.faults:
+            wide = [n for n in fault.follows if fault.factor > 1 and self._is_wider(n, fault.factor)]
+            scale = self.mixed.b.constant(wide[0]) if len(wide) == 1 and known.isdisjoint(fault.follows) else None
+            faults.append(fault if scale is None else scale_factor(wide[0], scale, fault.factor))
+        if all(mine is other for mine, other in zip(faults, cost.faults, strict=True)):
+            return cost
+        text = "; ".join(dict.fromkeys(fault.text for fault in faults))
+        return replace(cost, faults=tuple(faults), reason=faults[0].kind, why=text)
+
+    def _is_wider(self, name: str, factor: float) -> bool:
+        """Do all values that a scale was seen to be used for fit into a range that is so many times smaller?"""
+        seen = [one for watch in self.watches for one in watch.ranges() if one[0].names[0] == name]
+        return bool(seen) and all(one.narrowed(factor, low, high) for one, low, high in seen)
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
@@ -121,9 +140,9 @@ _OFF = 4.0
 """How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
 
 _BOTH = 1.5
-"""How many times as wide as the values a range is from which on it is one for both signs."""
+"""A range this many times as wide as the values is one for both signs."""
 _PART = 0.01
-"""A fault that makes less than this part of a group's noise is none of its reasons."""
+"""A fault below this share of a group's noise is not reported as its reason."""
 
 _BOUNDED = {
     "Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
@@ -132,7 +151,7 @@ _BOUNDED = {
 
 
 def _ordered(costs: Sequence[Cost]) -> list[Cost]:
-    """The costs, those where something is wrong first; what follows from another node's scale comes behind that."""
+    """The costs: nodes with faults first, and faults that follow from another node's scale behind that node."""
     parts = [(part.name, cost) for cost in costs for part in _corrections(cost)]
     sources = {name: cost.ratio for name, cost in reversed(parts)}
     found: list[tuple[float, Cost]] = []
@@ -153,7 +172,7 @@ def _corrections(cost: Cost) -> list[Correction]:
 
 
 def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
-    """What is wrong in a group and makes a notable part of its noise, the costliest first."""
+    """The faults of a group that make a notable part of its noise, the costliest first."""
     least = _PART * local.noise.ratio * watch.sums.signal
     found = [(energy, one.fault) for energy, one in zip(watch.of_constants, watch.verdicts, strict=True)]
     found.append((watch.energy["structure"], watch.structure[1] if watch.structure else None))
@@ -162,8 +181,7 @@ def faults_of(watch: Watch, local: Local) -> tuple[Fault, ...]:
 
 
 def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] = ()) -> tuple[str, str, Fit | None]:
-    """The reason for a group's noise: what is wrong, or its largest part, and what the values and the range say about
-    that.
+    """The reason for a group's noise: a fault or the largest part of the noise, and what values and range show.
 
     The third is the scale that the values need, where that is the reason.
     """
@@ -177,7 +195,7 @@ def explain(watch: Watch, local: Local, spread: Spread, faults: Sequence[Fault] 
 
 
 def _fit(watch: Watch, local: Local, spread: Spread, inside: bool) -> Fit | None:
-    """What scale or zero point would make much less noise; None if none would, or none is known."""
+    """The scale or zero point that would make much less noise; None if no such value is known."""
     key = watch.noisiest() if inside else None
     seen = watch.inputs[key].spread() if key is not None else spread
     path = watch.group.own[key] if key is not None else watch.group.rounds
@@ -198,7 +216,7 @@ def _is_numeric(array: Array) -> bool:
 
 
 def _misplaced(watch: Watch, spread: Spread) -> Fit | None:
-    """The zero point that fits, where the stored one clips values that a Relu leaves and keeps those that it removes.
+    """The zero point that fits, where the stored one clips values that a Relu keeps, and keeps values that it removes.
 
     A quantizer folds a Relu into a range that begins at 0, so a wrong zero point looks like a missing Relu. Where the
     Relu is missing, the range is one for values of both signs, and its steps are twice as large.
@@ -238,23 +256,23 @@ def _apart(local: Local) -> str:
 
 
 def _told(watch: Watch, faults: Sequence[Fault]) -> str:
-    """What is wrong, in words; and that the weights are not, where they may be thought of."""
+    """The faults, in words; and that the weights are fine, where they might be suspected."""
     weights = [v.sqnr for v in watch.verdicts if v.constant.role == "weights" and v.fault is None]
     fine = f" (weights {weights[0]:.1f} dB, fine)" if weights and weights[0] >= FINE else ""
     return "; ".join(dict.fromkeys(fault.text for fault in faults)) + fine
 
 
 def _unlike(watch: Watch, local: Local) -> str:
-    """That operators compute something else, and no more is known."""
+    """The words for operators that compute something else for an unknown reason."""
     if watch.constants is None or not watch.constants.found:
         apart = decibels(local.structure or local.weights)
         return f"computes something else, {apart:.1f} dB apart before the result is rounded"
     label = watch.a.model.label
-    return f"computes something else than {label} with the constants of that: {decibels(local.structure):.1f} dB apart"
+    return f"computes something else than {label} with the same constants: {decibels(local.structure):.1f} dB apart"
 
 
 def _rounded_constants(watch: Watch, local: Local, largest: str) -> tuple[str, str]:
-    """The words for noise that comes of rounding weights or biases."""
+    """The words for noise from rounding weights or biases."""
     roles = ("bias",) if largest == "bias" else ("weights", "constant")
     verdict = min((v for v in watch.verdicts if v.constant.role in roles), key=lambda v: v.sqnr)
     ratio = watch.channel_ratio() if largest == "weights" else 1.0

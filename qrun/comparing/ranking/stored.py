@@ -29,7 +29,7 @@ class Stored:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of the model's own constants: codes, scale, zero point."""
+        """The names of the model's own constants: codes, scale, zero point."""
         codes, scale, zero = (*self.b.nodes[self.place].inputs, "")[:3]
         return self.b.own_name(codes), self.b.own_name(scale), self.b.own_name(zero)
 
@@ -65,7 +65,7 @@ class Stored:
             return None
 
     def shown(self, array: Array) -> Array | None:
-        """What stands where the codes do, as the `UnlikeConstant` shows its numbers."""
+        """An array in the place of the codes, in the form in which the `UnlikeConstant` shows its numbers."""
         for place in self.moved:
             rest = [self.b.constant(name) for name in self.b.nodes[place].inputs[1:]]
             array = self.b.apply(self.b.nodes[place], [array, *rest])[0]

@@ -1,5 +1,5 @@
-"""What is wrong with a group's operators: one that is missing, another one, or one too many, other attributes, inputs
-exchanged, if that alone makes what the second model computes with the first one's constants."""
+"""Faults of a group's operators: a missing, different or extra operator, other attributes, exchanged inputs. A fault is
+proved if it alone turns the first model's operators into what the second model computes with the first's constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qrun.ir import Array, Node
 
 MISSING = "missing-operator"
 _ALIKE = 60.0
-"""dB from which two ways to compute in float32 give the same."""
+"""dB above which two float32 computations are the same."""
 
 
 class _Edits:
@@ -36,7 +36,7 @@ class _Edits:
         self.lost = [q for q in group.there.operators if q not in pairs.values() and q not in done]
 
     def of_first(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        """Changes to the first model's operators that may make them what the second model's are."""
+        """Changes to the first model's operators that may turn them into the second model's."""
         for other in self.lost:
             node = self.a.nodes[other]
             for read in [at for at, _ in self.a.inputs(other)]:
@@ -104,7 +104,7 @@ class _Edits:
         return self.b.apply(node, given)
 
     def of_second(self) -> Iterator[tuple[Fault, dict[int, Operation]]]:
-        """Operators that the second model has beside the first one's."""
+        """Operators that only the second model has."""
         for place in self.extra:
             for read in [at for at, _ in self.b.inputs(place)]:
                 text = f"{self.label} has no {self.b.nodes[place].op_type} here"
@@ -122,7 +122,7 @@ def judge_structure(
 ) -> tuple[float, Fault | None]:
     """How far apart both models' operators are with the first one's constants, in dB; and the fault that explains it.
 
-    inside: what the range of the result leaves of values. label: of the first model.
+    inside: clips values to the range of the result. label: the first model's.
     """
     raw = inside(clean[group.raw])
     fair = inside(simulate(b, group, clean, own=False, instead=constants.instead()).reshape(raw.shape))

@@ -17,8 +17,8 @@ Every kernel is given the scratch memory of its thread; few use it. A helper tha
 finds the tiles taken; nobody waits for a sleeping thread.
 
 Who waits long for work of others sleeps on Linux until a counter changes (a futex): on a busy machine the other thread
-may have no processor for milliseconds, and gets one sooner. Who changes a counter wakes those that sleep, if SLEEPERS
-says that there are any. Elsewhere, and where a helper waits for the next run, a thread gives its processor to others
+may have no processor for milliseconds, and gets one sooner. Who changes a counter wakes the sleeping threads, if
+SLEEPERS counts any. Elsewhere, and where a helper waits for the next run, a thread gives its processor to others
 through the function whose address the state has at YIELD, 0 for none. A system may wake a helper on the leader's
 processor: without that, each would wait there, for milliseconds, for what the other cannot do meanwhile. At first a
 thread spins, as sleeping and giving way cost more than most waits take.
@@ -144,7 +144,7 @@ def _roused(futex: int, w: Flow, state: Value, counter: Value) -> None:
 
 
 def _changed(w: Flow, state: Value, counter: Value, what: str, number: Value) -> None:
-    """Change a counter, and wake those that wait for that."""
+    """Change a counter, and wake the threads that wait for it."""
     w.atomic(what, counter, number, "seq_cst")
     with w.when(w.atomic_load(state + spec.SLEEPERS, "seq_cst").test("ne", 0)):
         w.do(f"call void @roused(ptr {state}, ptr {counter})")

@@ -108,8 +108,8 @@ GONE        how many helpers have left
 DOZE        how long a thread sleeps at most, seconds and nanoseconds
 STATE       the end of it all
 
-OPEN, INSIDE and GONE have a cache line each. YIELD to SYSCALL share that of RANGE, since the leader alone changes
-them, and never while a run is open; but for SLEEPERS, which is seldom changed.
+OPEN, INSIDE and GONE have a cache line each. YIELD to SYSCALL share RANGE's, since only the leader changes them,
+and never while a run is open; SLEEPERS is an exception, but seldom changes.
 """
 STATE_AT, FIRST_AT, END_AT, SCRATCH_AT, MEMORY_AT, PLACES_AT, COUNT_AT, DOUBTFUL_AT, DOUBTS_AT = range(0, 72, 8)
 """What a run that is one call is told, in bytes from its start.

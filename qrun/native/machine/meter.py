@@ -1,4 +1,4 @@
-"""The processor's clock that programs note times with: how long a tick is, and what noting costs."""
+"""The processor's clock for the times in programs: the length of a tick, and the cost of reading it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from qrun.native.emit.spec import ENTRY, PLAN, STATE, STRUCT, TIMES
 from qrun.native.machine.memory import Array, address, aligned
 
 _STEPS, _TIMES = 32, 9
-"""Steps of the empty program, and how often it runs."""
+"""The steps of the empty program, and its runs."""
 
 
 @frozen(slots=False)
 class Meter:
-    """What a tick of the processor's clock takes, and an empty step. lead, ticks, empty: functions of emit/runner.py.
+    """The time of a tick of the processor's clock, and of an empty step.
 
+    lead, ticks, empty: functions of emit/runner.py.
     start, first: both clocks at the same moment, perf_counter_ns and ticks. A tick is measured from there on: the time
     around one run would count the Python around its calls, too.
     """
@@ -46,7 +47,7 @@ class Meter:
 
     @cached_property
     def step(self) -> float:
-        """The ticks that a step takes in which nothing is done: those that a program's notes count as its calls'."""
+        """The ticks of an empty step, which a program's notes add to the time of each call."""
         plan, structs = aligned((_STEPS, ENTRY // 8), np.int64, 0), aligned((_STEPS, STRUCT // 8), np.int64, 0)
         state, times = aligned(STATE // 8, np.int64, 0), aligned((_STEPS + 1, 2), np.int64, 0)
         plan[:, 0], plan[:, 1] = self.empty, address(structs) + STRUCT * np.arange(_STEPS)

@@ -42,7 +42,7 @@ class Peak:
 
     @property
     def busy(self) -> bool:
-        """Whether other work had the processors for a part of what was measured so far. Windows does not tell."""
+        """Whether other work had the processors for a part of the measurement so far. Always False on Windows."""
         return sys.platform != "win32" and self._asked - self._on > AWAY * self._asked
 
     def products(self, times: int = BURSTS) -> list[float]:

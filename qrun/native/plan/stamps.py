@@ -59,8 +59,8 @@ class Stamp:
     """When a segment began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
 
     ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it;
-           then when it came to the end. Those of a thread that was not there are older than the leader's.
-    tick:  the nanoseconds of a tick. step: those that an empty call takes, which are not counted as a call's.
+           then when it came to the end. A thread that was not there has ticks older than the leader's.
+    tick:  the nanoseconds of a tick. step: the nanoseconds of an empty call, which are taken off each call.
     """
 
     segment: Segment

@@ -35,8 +35,8 @@ def narrow_type(inputs: Sequence[Array | None]) -> np.dtype[Any] | None:
 def narrow_kernel(lowering: Lowering, site: LoweringContext, dtype: np.dtype[Any]) -> NativeKernel:
     """The kernel of a node that has inputs of this type. Raises Declined, and what the lowering raises.
 
-    Results of which the operator's declaration states that they are float32 stay so. Where float32 does not serve, the
-    lowering gets the node as it is: it declines with a reason, or has a kernel.
+    Results that the operator declares as float32 stay float32. Where float32 does not serve, the lowering gets the node
+    as it is: it declines with a reason, or has a kernel.
     """
     given = {x.dtype for x in site.inputs if x is not None}
     results = set(site.results).intersection((*NARROW, FLOAT)) or {dtype}

@@ -51,7 +51,7 @@ def _verdict(screen: Screen, report: Report) -> None:
 
 
 def _integers(screen: Screen, report: Report) -> None:
-    """Of a single model, how many of its nodes onnxruntime computes in integers."""
+    """How many nodes of a single model onnxruntime computes in integers."""
     found = report.models[0].integers if len(report.models) == 1 else None
     if found is not None:
         screen.wrapped(f"in integers in {found.runtime} on {found.on}: ", "  ", str(found))
