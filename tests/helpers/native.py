@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
@@ -67,7 +68,8 @@ LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 TYPES = {"u8": np.uint8, "s8": np.int8}
 
 
-OBJECTS = Path(os.environ["QRUN_TEST_OBJECTS"])
+_OWN = None if "QRUN_TEST_OBJECTS" in os.environ else tempfile.TemporaryDirectory(prefix="qrun-tests-")
+OBJECTS = Path(_OWN.name if _OWN else os.environ["QRUN_TEST_OBJECTS"])
 """Compiled kernels of one test run, shared by its processes: conftest makes it and removes it."""
 
 

@@ -1,39 +1,53 @@
-"""How products of floats are cut into tiles for threads."""
+"""How products of floats are cut into strips for registers, and into tiles for threads."""
 
 from __future__ import annotations
 
 import pytest
 
 from qrun.native.emit.isa import ISAS
-from qrun.native.kernels.float_product import Cut, block
+from qrun.native.kernels.fma_product import Cut, even, panel_vectors, strip_of
+
+SIZES = [(16, 384, 384), (16, 1536, 384), (16, 384, 1536), (1, 4096, 4096), (49, 2048, 512), (1024, 384, 384)]
 
 
-@pytest.mark.parametrize(
-    "size", [(16, 384, 384), (16, 1536, 384), (16, 384, 1536), (1, 4096, 4096), (49, 2048, 512), (1024, 384, 384)]
-)
-@pytest.mark.parametrize("strip", [(6, 24), (8, 24), (14, 16), (1, 32)])
-@pytest.mark.parametrize("ready", [True, False])
-def test_no_thread_is_left_without_work(size: tuple[int, int, int], strip: tuple[int, int], ready: bool) -> None:
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("strip", [(6, 24), (8, 24), (14, 16), (1, 32), (12, 32)])
+def test_no_thread_is_left_without_work(size: tuple[int, int, int], strip: tuple[int, int]) -> None:
     rows, columns, _ = size
     for threads in (2, 3, 4, 8):
-        cut = Cut.of(1, size, strip, threads, ready)
+        cut = Cut.of(1, size, strip, threads)
         assert -(-rows // cut.rows) * -(-columns // (cut.panels * strip[1])) >= threads
 
 
-def test_one_thread_has_no_more_tiles_than_its_memory_asks_for() -> None:
-    assert Cut.of(1, (16, 384, 384), (8, 24), 1, False) == Cut(16, 16)
-
-
 def test_what_is_too_small_for_two_threads_is_one_tile() -> None:
-    assert Cut.of(1, (1, 8, 4), (6, 8), 4, False).panels == 1
+    assert Cut.of(1, (1, 8, 4), (6, 8), 4).panels == 1
 
 
-def test_strips_of_few_rows_keep_their_sums_in_registers_and_leave_few_columns_empty() -> None:
-    for isa in ISAS:
-        lanes, registers = isa.lanes // 2, max(rows * vectors for vectors, rows in isa.real_rows.items())
-        for rows, columns in ((1, 1), (1, 4096), (2, 136), (4, 512), (8, 128), (8, 4096)):
-            high, vectors = block(isa, rows, columns, True)
-            need = -(-columns // lanes)
-            assert high == rows
-            assert rows <= rows * vectors <= max(registers, rows)
-            assert -(-need // vectors) * vectors <= need * 1.1, (isa.name, rows, columns)
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+def test_strips_fit_the_registers_and_leave_few_columns_empty(isa: object) -> None:
+    for rows, columns in ((1, 1), (1, 4096), (2, 136), (4, 512), (8, 128), (8, 4096), (13, 100), (1024, 384)):
+        vectors = panel_vectors(isa, columns)
+        high, wide = strip_of(isa, rows, columns, vectors)
+        assert 1 <= high <= min(rows, isa.real_rows[vectors])
+        assert high * wide <= max(n * m for n, m in isa.real_rows.items())
+        assert wide % vectors == 0
+        need = -(-columns // isa.lanes)
+        assert -(-need // vectors) * vectors <= need * 1.15, (rows, columns)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+def test_one_row_keeps_several_chains(isa: object) -> None:
+    """A multiply-add need not wait for the one before it."""
+    vectors = panel_vectors(isa, 4096)
+    high, wide = strip_of(isa, 1, 4096, vectors)
+    assert high == 1
+    assert wide >= min(8, isa.real_rows[vectors] * vectors // 2)
+
+
+def test_parts_are_alike() -> None:
+    for count in (1, 5, 48, 100, 129):
+        for most in (1, 6, 64):
+            for step in (1, 6):
+                part = even(count, most, step)
+                assert part % step == 0
+                assert -(-count // part) <= -(-count // max(most, step))
