@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import onnx
-
 from oracle.cast import nearest
 from oracle.chains import ordered_product, reaches, transposed_terms, window_terms
 
@@ -126,7 +125,8 @@ def assert_ordered(case: Case, y: Array, want: Sequence[Array]) -> None:
 
 
 def assert_within(case: Case, y: Array) -> int:
-    """Every element is as near to the real sum as F1 says; how many could be compared, as their sums do not overflow."""
+    """Every element is as near to the real sum as F1 says; how many could be compared: no step of their sums
+    overflows."""
     found = 0
     for part in sums_of(case, y):
         for row, elements in zip(part.y, reaches(part.a, part.b, part.alpha, part.added), strict=True):
@@ -200,7 +200,11 @@ def random_case(seed: int) -> Case:
 def _size(rng: np.random.Generator) -> tuple[int, int, int]:
     """m, k and n: many k are short, some several blocks."""
     m, n = (int(rng.choice([1, 2, 3, 5, 8, 17])) for _ in range(2))
-    k = int(rng.choice([1, 2, 7, 33, 255, 256, 257, 511, 513, 1100])) if rng.random() < 0.5 else int(rng.integers(1, 90))
+    k = (
+        int(rng.choice([1, 2, 7, 33, 255, 256, 257, 511, 513, 1100]))
+        if rng.random() < 0.5
+        else int(rng.integers(1, 90))
+    )
     return m if m * n * k < 20000 else 1, k, n
 
 
@@ -285,13 +289,13 @@ def _random_transposed(rng: np.random.Generator, kind: str) -> Case:
     return Case("ConvTranspose", inputs, {"group": group, **geometry, "output_padding": padding})
 
 
-def compare(seed: int, isa: str = "", **options: Any) -> int:
+def compare(seed: int, isa: str = "") -> int:
     """Raises AssertionError where a backend is wrong; how many elements were compared."""
     case = random_case(seed)
     model, feeds = case.model()
     y = np.asarray(run_qrun(model, feeds)[0])
     same = assert_bits if y.dtype == F else assert_equal
-    same_runs(model, feeds, times=2, same=same, isa=isa, threads=1 + seed % 4, **options)
+    same_runs(model, feeds, times=2, same=same, isa=isa, threads=1 + seed % 4)
     return assert_within(case, y)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qrun.native.emit.isa import ISAS
+from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.kernels.fma_product import Cut, even, panel_vectors, strip_of
 
 SIZES = [(16, 384, 384), (16, 1536, 384), (16, 384, 1536), (1, 4096, 4096), (49, 2048, 512), (1024, 384, 384)]
@@ -24,7 +24,7 @@ def test_what_is_too_small_for_two_threads_is_one_tile() -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-def test_strips_fit_the_registers_and_leave_few_columns_empty(isa: object) -> None:
+def test_strips_fit_the_registers_and_leave_few_columns_empty(isa: Isa) -> None:
     for rows, columns in ((1, 1), (1, 4096), (2, 136), (4, 512), (8, 128), (8, 4096), (13, 100), (1024, 384)):
         vectors = panel_vectors(isa, columns)
         high, wide = strip_of(isa, rows, columns, vectors)
@@ -36,7 +36,7 @@ def test_strips_fit_the_registers_and_leave_few_columns_empty(isa: object) -> No
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-def test_one_row_keeps_several_chains(isa: object) -> None:
+def test_one_row_keeps_several_chains(isa: Isa) -> None:
     """A multiply-add need not wait for the one before it."""
     vectors = panel_vectors(isa, 4096)
     high, wide = strip_of(isa, 1, 4096, vectors)

@@ -98,9 +98,11 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_close(conv(x, w, **attributes), whole, "one row at a time", rtol=1e-7, atol=0)
 
 
-def test_sums_are_wider_than_float32() -> None:
+def test_each_step_of_a_sum_is_rounded_and_no_product_is() -> None:
     x = np.array([[[2.0**24, 1, 1, -(2.0**24)]]], F)
-    assert conv(x, np.ones((1, 1, 4), F)).tolist() == [[[2]]]
+    assert conv(x, np.ones((1, 1, 4), F)).tolist() == [[[0]]]
+    x, w = np.array([[[1 + 2.0**-23, 1]]], F), np.array([[[1 + 2.0**-23, -(1 + 2.0**-22)]]], F)
+    assert conv(x[:, :, ::-1].copy(), w[:, :, ::-1].copy()).tolist() == [[[2.0**-46]]]
     overflow = conv(np.full((1, 1, 1), 3e38, F), np.full((1, 1, 1), 10, F))
     assert overflow.tolist() == [[[np.inf]]]
 

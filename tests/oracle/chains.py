@@ -25,7 +25,7 @@ def rounded(above: int, power: int) -> float:
     dropped = max(quantum + power, 0)
     whole = size >> dropped
     rest, half = size - (whole << dropped), 1 << dropped >> 1
-    whole += rest > half or (rest == half and 0 < dropped and whole % 2)
+    whole += rest > half or (rest == half and dropped > 0 and whole % 2)
     value = math.ldexp(whole, dropped - power)
     return math.copysign(value if value < 2.0**128 else math.inf, above)
 
@@ -62,9 +62,7 @@ def ordered(
     return y if bias is None else fma(y, 1.0, bias)
 
 
-def ordered_product(
-    a: np.ndarray, b: np.ndarray, alpha: Any = 1.0, first: Any = None, bias: Any = None
-) -> np.ndarray:
+def ordered_product(a: np.ndarray, b: np.ndarray, alpha: Any = 1.0, first: Any = None, bias: Any = None) -> np.ndarray:
     """All sums of float32 [m,k] and [k,n]. first, bias: as of `ordered`, broadcast to the result."""
     made = np.empty((len(a), b.shape[1]), np.float32)
     rows, columns = a.astype(np.float64).tolist(), b.T.astype(np.float64).tolist()
@@ -80,8 +78,8 @@ def reaches(
     a: np.ndarray, b: np.ndarray, alpha: Any = 1, added: Any = None
 ) -> list[list[tuple[Fraction, Fraction, Fraction]]]:
     """Of finite [m,k] and [k,n], for each element: the real alpha * a @ b + added, how far a result may be from it, and
-    what no step of it exceeds by more than that. Each rounding counts: those of a block's chain, one for each further block, one for
-    alpha, beta or a bias."""
+    what no step of it exceeds by more than that. Each rounding counts: those of a block's chain, one for each further
+    block, one for alpha, beta or a bias."""
     k, factor = a.shape[1], Fraction(float(alpha))
     blocks = max(-(-k // BLOCK), 1)
     roundings = min(k, BLOCK) + Fraction(k, BLOCK) + (added is not None or factor != 1)
