@@ -108,12 +108,13 @@ def test_three_spatial_axes(isa: str, number: int) -> None:
         w = np.nan_to_num(w, nan=2, posinf=3, neginf=-3)
         for inputs in ([x, w, bias], [x, w]):
             model, feeds = node_model("ConvTranspose", inputs, geometry, constants=(1, 2))
-            assert same_everywhere(model, feeds, isa=isa, threads=1 + number % 2).events[0].backend == "native"
+            assert same_everywhere(model, feeds, isa=isa, threads=1 + number % 2).events[0].backend == (
+                "native" if x_shape[0] else "reference"
+            )
 
 
 def test_what_is_declined() -> None:
     for x, w, strides in (
-        ((1, 2, 3, 3, 3), (2, 1, 1, 1, 1), ()),
         ((1, 2, 3), (2, 0, 1), ()),
         ((1, 2, 0), (2, 1, 1), ()),
         ((1, 2, 3, 3), (2, 1, 1, 1), (9, 9)),

@@ -15,6 +15,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
+from qrun.native.kernels.copy import Copy, padded
 from qrun.native.kernels.fma_product import (
     FloatPanels,
     FloatProduct,
@@ -61,13 +62,18 @@ class _Axis:
         return -low, high - (self.size - 1)
 
 
+def _steps(sizes: Sequence[int], element: int) -> list[int]:
+    """Bytes from one element to the next along each axis of an image that lies in C order."""
+    return [element * size(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+
 class FloatConvTranspose(FloatProduct):
     """y [N, M, spatial...] of float32 [N, C, spatial...], weights [C, M/group, kernel...], finite,
     and bias [M], constant.
 
         full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
 
-    One or two spatial axes. Raises Declined.
+    before: of three spatial axes or more, what pads the image. Raises Declined.
     """
 
     order: Order = "channels"
@@ -88,19 +94,25 @@ class FloatConvTranspose(FloatProduct):
     ) -> None:
         self.engine, self.group = engine, group
         spatial = len(x_shape) - 2
-        if spatial not in (1, 2):
-            raise Declined(f"{spatial} spatial axes (native kernels take 1 or 2)")
+        if not spatial:
+            raise Declined("no spatial axes")
         if not size(w.shape) or not size(x_shape):
             raise Declined("sums of nothing")
         if np.prod(strides) > _PHASES:
             raise Declined("strides of more than 64 phases")
         numbers = (x_shape[2:], y_shape[2:], w.shape[2:], strides, dilations, begin)
         axes = [_Axis(*(int(n) for n in each)) for each in zip(*numbers, strict=True)]
-        self.axes = axes if spatial == 2 else [_Axis(1, 1, 1, 1, 1, 0), *axes]
-        (top, bottom), (left, right) = (axis.border for axis in self.axes)
+        self.axes = axes if spatial > 1 else [_Axis(1, 1, 1, 1, 1, 0), *axes]
         self.depth, self.each = w.shape[0] // group, w.shape[1]
-        border = (top, left, bottom, right)
-        self.operands = (Operand(tuple(x_shape), _FLOAT, border, 0, True), Operand(tuple(y_shape), _FLOAT))
+        begins, ends = zip(*(axis.border for axis in self.axes), strict=True)
+        self.before: Copy | None = None
+        if spatial > 2:
+            zero, apart = np.zeros((), _FLOAT), (0, 0)
+            self.before = padded(engine, x_shape, zero, (*apart, *begins), (*apart, *ends), "channels")
+            x = Operand(self.before.result.shape, _FLOAT, tight=True)
+        else:
+            x = Operand(tuple(x_shape), _FLOAT, (*begins, *ends), 0, True)
+        self.operands = (x, Operand(tuple(y_shape), _FLOAT))
         self.weights = w.reshape(group, self.depth, self.each, *(axis.taps for axis in self.axes))
         self.bias = None if bias is None else np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
@@ -111,19 +123,23 @@ class FloatConvTranspose(FloatProduct):
 
     def _phase(self, first: Sequence[int]) -> KernelCall:
         """The results at this place and every stride from there on."""
-        (lines, down), (across, along) = (axis.phase(place) for axis, place in zip(self.axes, first, strict=True))
+        counts, met = zip(*(axis.phase(place) for axis, place in zip(self.axes, first, strict=True)), strict=True)
         x, y = self.operands
-        pixel, row = 4 * x.shape[1], 4 * y.shape[1]
-        top, left, bottom, right = x.border
-        line = (self.axes[1].size + left + right) * pixel
-        taps = [((i + top) * line + (j + left) * pixel) for (_, i), (_, j) in itertools.product(down, along)]
-        rows, weights = self._rows(across, pixel, taps), self._matrices(down, along)
+        read = _steps([axis.size + sum(axis.border) for axis in self.axes], 4 * x.shape[1])
+        made = _steps([axis.out for axis in self.axes], 4 * y.shape[1])
+        begins = [axis.border[0] for axis in self.axes]
+        places = itertools.product(
+            *([place + begin for _, place in taps] for taps, begin in zip(met, begins, strict=True))
+        )
+        rows = self._rows(counts[-1], read[-1], [int(np.dot(place, read)) for place in places])
+        weights = self._matrices([[tap for tap, _ in taps] for taps in met])
         reach = 0 if rows.steps is None or rows.offsets is None else int(rows.steps.max() + rows.offsets.max())
-        if reach + lines * line > _LIMIT:
+        if reach + np.dot(counts[:-1], read[:-1]) > _LIMIT:
             raise Declined("one image is larger than 2 GB")
-        origin = first[0] * self.axes[1].out * row + first[1] * row
-        steps_of = line, self.axes[0].stride * self.axes[1].out * row, self.axes[1].stride * row
-        stack = self._stack(rows, lines, steps_of, (x.stored("channels"), origin))
+        lines = [
+            (count, step, axis.stride * to) for count, step, axis, to in zip(counts, read, self.axes, made, strict=True)
+        ]
+        stack = self._stack(rows, lines[:-1], int(np.dot(first, made)), self.axes[-1].stride * made[-1])
         arrays = {} if self.bias is None else {"addend*": self.bias}
         extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
         return product_call(self.again(arrays=arrays), stack, ("a*", "y*"), extents, weights=weights)
@@ -137,24 +153,22 @@ class FloatConvTranspose(FloatProduct):
         tables = (np.ascontiguousarray(np.minimum(numbers, _LIMIT), np.int32) for numbers in (offsets, steps))
         return LeftRows(across, len(steps), 0, *tables)
 
-    def _matrices(self, down: Sequence[tuple[int, int]], along: Sequence[tuple[int, int]]) -> FloatPanels:
-        """The weights of these taps, [groups][channels, then taps][results]; zeros for no taps."""
-        picked = self.weights[:, :, :, [k for k, _ in down]][..., [k for k, _ in along]]
+    def _matrices(self, taps: Sequence[Sequence[int]]) -> FloatPanels:
+        """The weights of these taps of each axis, [groups][channels, then taps][results]; zeros for no taps."""
+        picked = self.weights
+        for axis, own in enumerate(taps):
+            picked = picked.take(np.array(own, np.intp), 3 + axis)
         if not picked.size:
             return FloatPanels(np.zeros((self.group, 1, self.each), _FLOAT), Memo())
         return FloatPanels(np.moveaxis(picked, 2, -1).reshape(self.group, -1, self.each), Memo())
 
-    def _stack(
-        self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]
-    ) -> FloatStack:
-        """A product for each image, group and line. steps: bytes from line to line of x and of y,
-        and from row to row of y.
-        places: x as it is stored, and where the first result is."""
-        images, pixels = self.result.shape[0], size(self.result.shape[2:])
-        line, y_line, y_row = steps
-        stored, origin = places
-        by_image = 4 * size(stored[1:]), 0, 0, 4 * self.result.shape[1] * pixels
+    def _stack(self, rows: LeftRows, lines: Sequence[tuple[int, int, int]], origin: int, y_row: int) -> FloatStack:
+        """A product for each image, group and line. lines: how many along each axis but the last, and bytes from one to
+        the next of x and of y. origin: where the first result is; y_row: bytes from row to row of y."""
+        x, y = self.operands
+        by_image = 4 * size(x.stored("channels")[1:]), 0, 0, 4 * size(y.shape[1:])
         by_group = 4 * self.depth, 1, 4 * self.each, 4 * self.each
-        starts = stack_starts((images, self.group, lines), by_image, by_group, (line, 0, 0, y_line))
+        by_line = ((step, 0, 0, to) for _, step, to in lines)
+        starts = stack_starts((y.shape[0], self.group, *(count for count, *_ in lines)), by_image, by_group, *by_line)
         starts[:, 3] += origin
         return FloatStack(starts, rows, self.each, 4 * self.each, 0, y_row)

@@ -155,4 +155,7 @@ def float_conv_transpose_kernel(
         raise declined("a weight is not finite")
     site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
     operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, bias=bias, **geometry)
-    return kernel_of(site, operation, (0,), ALWAYS)
+    if operation.before is None:
+        return kernel_of(site, operation, (0,), ALWAYS)
+    stages = Stage(operation.before, (0,), "padded"), Stage(operation, ("padded",))
+    return staged_kernel(site, stages, (operation,), ALWAYS)
