@@ -15,7 +15,7 @@ from helpers.native import Array, nearest32
 from qrun.native.kernels.floats import FloatTerms, LeftRows
 
 F = np.float32
-KINDS = ("normal", "cancelling", "cancelled", "undecided", "ties", "tiny", "huge", "subnormal", "wide", "signs")
+KINDS = ("normal", "cancelling", "cancelled", "middles", "ties", "tiny", "huge", "subnormal", "wide", "signs")
 SPECIAL = (*KINDS, "special")
 
 
@@ -35,9 +35,13 @@ def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tup
         a[:, 2 * half :] = 0
         a[::3, half : half + 1] *= 1 + F(2.0**-23)
         a[1::3, 2 * half :] = F(2.0**-100)
-    elif kind == "undecided" and k > 3:  # middles of two float32 numbers, of which float64 loses what cancels
+    elif (
+        kind == "middles" and k > 3
+    ):  # of two float32 numbers; beside them by a product's last bits, which float64 loses
         a[:], b = 0, np.broadcast_to(np.exp2(rng.integers(-5, 5, n)).astype(F), (k, n)).copy()
-        a[:, :4] = F([1, 2.0**-24, 2.0**-100, -(2.0**-100)])
+        a[::2, :3], a[1::2, [0, 3]] = F([1, 2.0**-23, 1 + 2.0**-18]), F([1, 1 + 2896 * 2.0**-23])
+        b[2:4] *= F([[1 - 2.0**-18], [1 - 2895 * 2.0**-23]]) * F(2.0**-24)
+        a *= rng.choice(F([1, -1]), (m, 1))
     elif kind == "ties":
         a, b = (rng.integers(-2048, 2049, x.shape).astype(F) for x in (a, b))
         a[0] += F(2.0**-12)

@@ -91,11 +91,12 @@ def test_gelus_are_native() -> None:
 
 
 def fractions(a: np.ndarray, b: np.ndarray, alpha: float, dtype: Any) -> np.ndarray:
-    """The real product of two stacks of matrices, rounded once."""
+    """The real product of two stacks of matrices, rounded once; and once more to a narrow type. The sums themselves are
+    float32 numbers."""
     exact = np.vectorize(lambda v: Fraction(float(v)), otypes=[object])
     total = np.matmul(exact(a), exact(b)) * Fraction(alpha)
     made: np.ndarray = np.vectorize(float, otypes=[D])(total)
-    return made if dtype is D else narrow(made, np.dtype(dtype))
+    return made if dtype is D else narrow(made.astype(F), np.dtype(dtype))
 
 
 def operands(rng: np.random.Generator, rank: int, flags: tuple[int, ...], dtype: Any) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Attention of short sequences, number by number: fractions, and decimals of 50 digits for exponentials.
 
 Every step is rounded to the type, as the docstrings of the operators say: product of Q and K, scale, softcap, each
-bias, Softmax, product with V.
+bias, Softmax, product with V. Products are float32 sums in the order of docs/numerics.md, F1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from oracle.cast import nearest
+from oracle.chains import chained
 from oracle.recurrent import exp, tanh
 
 Round = Callable[[F], F]
@@ -60,7 +61,7 @@ def attend(
     made = {name: np.zeros((batch, heads, rows, width), q.dtype) for name, width in names.items()}
     for b, n, s in np.ndindex(batch, heads, rows):
         keys, values = k[b, n // group], v[b, n // group]
-        products = [r(dot(numbers(q[b, n, s]), numbers(key))) for key in keys]
+        products = [F(chained(numbers(q[b, n, s]), numbers(key), q.dtype)) for key in keys]
         if scale is not None:
             products = [r(p * F(float(np.asarray(scale, q.dtype)))) for p in products]
         capped = [r(r(tanh(r(p / cap))) * cap) for p in products] if softcap else products
@@ -72,7 +73,7 @@ def attend(
                 biased[t] = None if total == -np.inf else F(total)
         sink = None if sinks is None else F(float(sinks[n]))
         shares = shares_of(biased, sink, r)
-        y = [r(dot(shares, numbers(column))) for column in values.T]
+        y = [F(chained(shares, numbers(column), q.dtype)) for column in values.T]
         shown = {"products": products, "capped": capped, "shares": shares, "y": y}
         for name, row in shown.items():
             made[name][b, n, s] = [float(value) for value in row]
@@ -81,12 +82,12 @@ def attend(
 
 
 def projected(x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """x @ weights + bias, each element rounded once."""
-    r, width = rounded(x.dtype), weights.shape[1]
+    """x @ weights + bias."""
+    width = weights.shape[1]
     made = np.zeros((*x.shape[:2], width), x.dtype)
     for b, s, n in np.ndindex(made.shape):
-        total = dot(numbers(x[b, s]), numbers(weights[:, n]))
-        made[b, s, n] = float(r(total + (0 if bias is None else F(float(bias[n])))))
+        added = None if bias is None else F(float(bias[n]))
+        made[b, s, n] = chained(numbers(x[b, s]), numbers(weights[:, n]), x.dtype, bias=added)
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from oracle.cast import nearest
 from oracle.products import products
 
 BLOCK = 256
@@ -60,6 +61,19 @@ def ordered(
             y = fma(alpha, chain, y)
     assert y is not None
     return y if bias is None else fma(y, 1.0, bias)
+
+
+def chained(
+    row: Sequence[Fraction],
+    column: Sequence[Fraction],
+    dtype: Any,
+    first: Fraction | None = None,
+    bias: Fraction | None = None,
+) -> float:
+    """`ordered` of finite float32 numbers, rounded to the type."""
+    added = (None if x is None else float(x) for x in (first, bias))
+    total = ordered([float(x) for x in row], [float(x) for x in column], 1.0, *added)
+    return nearest(Fraction(total), dtype)
 
 
 def ordered_product(a: np.ndarray, b: np.ndarray, alpha: Any = 1.0, first: Any = None, bias: Any = None) -> np.ndarray:
