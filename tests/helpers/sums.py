@@ -1,18 +1,10 @@
-"""Operands of sums of products that float64 adds exactly, nearly, or not at all; and the sums as fractions."""
+"""Operands of sums of products of every kind: that cancel, underflow, overflow, lie beside middles, or are special."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from fractions import Fraction
-from typing import Any
-
 import numpy as np
-import pytest
-from oracle.products import products
 
-from helpers.native import Array, nearest32
-from qrun.native.kernels.floats import FloatTerms, LeftRows
+from helpers.native import Array
 
 F = np.float32
 KINDS = ("normal", "cancelling", "cancelled", "middles", "ties", "tiny", "huge", "subnormal", "wide", "signs")
@@ -60,49 +52,6 @@ def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tup
         odd = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 3e38, 1e-45], F)
         a, b = (np.where(rng.random(x.shape) < 0.5 / k, rng.choice(odd, x.shape), x) for x in (a, b))
     return a, b
-
-
-def beside_ties(k: int, m: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rows whose sums are, beside the middle of two float32 numbers, a hair that float64 loses: a remainder; a
-    remainder of remainders; many small ones, which together cross that middle. Columns are powers of two.
-    k is 128 or more."""
-    tie = [1.0, 2.0**-24]
-    many = [*tie, -1.4 * 2.0**-47, *[0.99 * 2.0**-53] * 125]
-    hairs = [[*tie, 2.0**-90], [*tie, -(2.0**-90)], [*tie, 2.0**-60, 2.0**-115, -(2.0**-60)],
-             [*tie, 2.0**-60, -(2.0**-115), -(2.0**-60)], [*tie, 2.0**-23, -(2.0**-100)], many, [-x for x in many]]  # fmt: skip
-    a = np.zeros((m, k), F)
-    for row in range(m):
-        hair = np.array(hairs[row % len(hairs)], F) * rng.choice([-1, 1])
-        a[row, : len(hair)] = hair
-    b = np.exp2(rng.integers(-5, 5, n)) * rng.choice([-1, 1], n)
-    return a, np.broadcast_to(b.astype(F), (k, n)).copy()
-
-
-def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
-    """alpha * a @ b + addend of finite numbers, each element rounded once; 0 is +0."""
-    made = np.empty((len(a), b.shape[1]), F)
-    added, factor = np.broadcast_to(addend, made.shape).tolist(), Fraction(float(alpha))
-    for i, row in enumerate(products(a, b)):
-        for j, total in enumerate(row):
-            value = total * factor + Fraction(float(added[i][j]))
-            made[i, j] = np.copysign(nearest32(value), -1 if value < 0 else 1)
-    return made
-
-
-@contextmanager
-def all_in_doubt(lost: float | None = None) -> Iterator[None]:
-    """Meanwhile no sum of a float32 product that is planned is decided at once;
-    with lost = 2 nothing but exact addition does."""
-    numbers = FloatTerms.numbers
-
-    def wide(terms: FloatTerms, left: LeftRows) -> Array:
-        found = numbers(terms, left)
-        found[0], found[3] = 2.0**-20, found[3] if lost is None else lost
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FloatTerms, "numbers", wide)
-        yield
 
 
 def assert_bits(got: Array, want: Array, message: str = "") -> None:

@@ -10,7 +10,7 @@ import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array
 from helpers.placed import operations_of, schedules
-from helpers.sums import assert_bits, beside_ties
+from helpers.sums import assert_bits, operands
 from helpers.widths import every_width
 from onnx import ModelProto, helper
 
@@ -97,7 +97,7 @@ def test_masks_and_heads_that_lie_apart(isa: str) -> None:
 def test_sums_that_cancel_and_shares_in_doubt(isa: str) -> None:
     """Scores of terms of very different sizes; and rows of one share that is a tie nearly."""
     rng = np.random.default_rng(62)
-    a, b = beside_ties(130, 14, 40, rng)
+    a, b = operands("cancelling", rng, 14, 130, 40)
     feeds = {"a": np.stack([a] * 3), "b": np.stack([b] * 3), "c": rng.standard_normal((3, 40, 5)).astype(F)}
     for between in ([], SCALE):
         assert run(network({name: array.shape for name, array in feeds.items()}, between), feeds, isa=isa)
@@ -155,7 +155,7 @@ def test_scores_that_stay_in_the_cache_are_left_there(monkeypatch: pytest.Monkey
 def test_a_program_of_another_process(tmp_path: Path) -> None:
     """What makes rows in doubt is found again."""
     rng = np.random.default_rng(64)
-    a, b = beside_ties(130, 14, 40, rng)
+    a, b = operands("cancelling", rng, 14, 130, 40)
     feeds = {"a": np.stack([a] * 3), "b": np.stack([b] * 3), "c": rng.standard_normal((3, 40, 5)).astype(F)}
     model = network({name: array.shape for name, array in feeds.items()}, SCALE)
     path = tmp_path / "m.onnx"
