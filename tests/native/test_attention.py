@@ -94,6 +94,23 @@ def test_masks_and_heads_that_lie_apart(isa: str) -> None:
 
 
 @every_width
+def test_keys_that_lie_row_by_row(isa: str) -> None:
+    """A transpose in front of the first product is left to it; keys may be queries and values as well."""
+    rng = np.random.default_rng(66)
+    for rows, k in ((9, 7), (20, 33), (70, 300)):
+        shapes = {"a": (2, 3, rows, k), "b": (2, 3, rows, k), "c": (2, 3, rows, 5)}
+        model = network(shapes, SCALE)
+        model.graph.node.insert(0, helper.make_node("Transpose", ["b"], ["turned"], perm=(0, 1, 3, 2)))
+        model.graph.node[1].input[1] = "turned"
+        assert run(model, numbers(rng, shapes), isa=isa)
+        for node in model.graph.node:
+            for place, name in enumerate(node.input):
+                node.input[place] = "a" if name in ("b", "c") else name
+        del model.graph.input[1:]
+        assert run(model, {"a": numbers(rng, shapes)["a"]}, isa=isa)
+
+
+@every_width
 def test_sums_that_cancel_and_shares_in_doubt(isa: str) -> None:
     """Scores of terms of very different sizes; and rows of one share that is a tie nearly."""
     rng = np.random.default_rng(62)

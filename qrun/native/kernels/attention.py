@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.native.emit.spec import STRUCT
 from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.kernels.fma_product import FloatStack, even, product_call
+from qrun.native.kernels.fma_product import even, product_call
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import aligned_up
@@ -98,8 +98,7 @@ class Attention(Operation):
     def _product(self, engine: Engine, product: FloatMatmul, pointers: Mapping[str, int]) -> KernelCall:
         """The call for one block of a product. Each slice later sets the addresses in the thread's memory."""
         stack = product.stack
-        one, left = np.zeros((1, 4), np.int64), replace(stack.left, rows=self.rows)
-        block = FloatStack(one, left, stack.columns, stack.b_row, 0, stack.y_row)
+        block = replace(stack, starts=np.zeros((1, 4), np.int64), left=replace(stack.left, rows=self.rows))
         return product_call(product.again(engine=engine), block, pointers, ())
 
     def _moved(self, number: int, head: Ints, row: Ints) -> Ints:
