@@ -99,7 +99,7 @@ def test_keys_that_lie_row_by_row(isa: str) -> None:
     rng = np.random.default_rng(66)
     for rows, k in ((9, 7), (20, 33), (70, 300)):
         shapes = {"a": (2, 3, rows, k), "b": (2, 3, rows, k), "c": (2, 3, rows, 5)}
-        model = network(shapes, SCALE)
+        model = network(shapes, [])
         model.graph.node.insert(0, helper.make_node("Transpose", ["b"], ["turned"], perm=(0, 1, 3, 2)))
         model.graph.node[1].input[1] = "turned"
         assert run(model, numbers(rng, shapes), isa=isa)
