@@ -18,9 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from qrun.native.emit.fma_product import BLOCK, NAMES, FmaProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
+from qrun.native.emit.types import real
 
 GROUP = {2: 8, 4: 8, 8: 4}
 """Codes of a word, by their bits."""
+_LOOKED_UP = 4
+"""Bits of a code that a vector of sixteen numbers is looked up with."""
 _FRACTION, _BIAS = 23, 127
 """Bits of a float32 below its exponent, and what is added to that."""
 Parameters = tuple[dict[int, Value], Value | None, Value]
@@ -59,6 +62,8 @@ class CodedProductEmitter(FmaProductEmitter):
         self.bits = int(bits)
         self.group = GROUP[self.bits]
         self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
+        # Every other code, so that units which shift and those which add share the work.
+        self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
         self.line = self.panel_width * self.word
         a = self.a
         self.block_bits = self.w.call("i64", "llvm.cttz.i64", a.block, ("i1", "true"))
@@ -130,9 +135,18 @@ class CodedProductEmitter(FmaProductEmitter):
         """The weights of the codes that are at this place of the shifted words."""
         mask, power = (2**self.bits - 1) << place, (_BIAS + _FRACTION - place) << _FRACTION
         for word, (minus, apart, scale) in zip(words, parameters, strict=True):
+            if self.looks_up and place % (2 * self.bits) == 0:
+                yield self._looked_up(word.lshr(shift + place)) * scale
+                continue
             lifted = (word.lshr(shift) if shift else word) & mask | power
             number = lifted.bitcast("float") - minus[place]
             yield (number if apart is None else number - apart) * scale
+
+    def _looked_up(self, words: Value) -> Value:
+        """The lowest code of each word less the middle: what one instruction takes out of sixteen numbers."""
+        middle = 2 ** (self.bits - 1)
+        table = ", ".join(f"float {real(code - middle)}" for code in range(self.lanes))
+        return self.w.call(self.kind, "llvm.x86.avx512.permvar.sf.512", self.w.value(self.kind, f"<{table}>"), words)
 
     def _parameters(self, block: Value) -> list[Parameters]:
         """Those of each vector of columns in a block of weights."""
