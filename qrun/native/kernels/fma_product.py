@@ -21,8 +21,9 @@ _FLOAT = np.dtype(np.float32)
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
 """Rows of a tile, and bytes of sums that wait between two blocks of k."""
-_PACK, _TAKE = 2.0, 20000
-"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile."""
+_PACK, _TAKE, _JUMP = 2.0, 20000, 12000
+"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile; going
+on to a block of k, whose panels lie elsewhere."""
 _UNROLL, _MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
 _ALONE = 8
@@ -224,7 +225,7 @@ class Cut:
 
         def cost(cut: Cut) -> float:
             tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
-            work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE
+            work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE + _JUMP * -(-k // BLOCK)
             return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
 
         blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
