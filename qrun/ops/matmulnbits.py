@@ -53,7 +53,7 @@ def matmul_n_bits(
     and zero point each row of the weights has, instead of its own. bias [N].
 
         w[k,n] = (code - zero_point) * scale              as DequantizeLinear, in float32 steps
-        Y = A @ w + bias                                  as MatMul, then the bias
+        Y = A @ w + bias                                  as MatMul (F1), then the bias
 
     accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
     onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in

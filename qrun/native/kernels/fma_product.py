@@ -22,8 +22,8 @@ _ROW_BLOCK = 128
 _SUMS = 1 << 18
 """Rows of a tile, and bytes of sums that wait between two blocks of k."""
 _PACK, _TAKE, _JUMP = 2.0, 20000, 12000
-"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile; going
-on to a block of k, whose panels lie elsewhere."""
+"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile;
+going on to a block of k, whose panels lie elsewhere."""
 _UNROLL, _MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
 _ALONE = 8
