@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.ops._chains import chained_products
 from qrun.ops._float import narrow, widen
 from qrun.ops._op import Array, Context
-from qrun.ops._sums import rounded_products
 
 _INT8 = 4
 """The accuracy_level that lets a runtime quantize A."""
@@ -83,7 +83,7 @@ def unpack(codes: Array, bits: int) -> Array:
 def dequantized_product(
     rows: Array, weights: BlockWeights, bias: Array | None, accuracy_level: int, ctx: Context
 ) -> Array:
-    """rows [M,K] @ the dequantized weights + bias: [M,N], each element rounded once, as MatMulNBits says."""
+    """rows [M,K] @ the dequantized weights + bias: [M,N], as MatMulNBits says."""
     columns = len(weights.codes)
     ctx.claim((len(rows), columns), 8)
     ctx.claim((min(columns, weights.at_once), weights.depth), 24, "dequantized weights")
@@ -91,12 +91,12 @@ def dequantized_product(
     made = np.empty((len(rows), columns), rows.dtype)
     for start in range(0, columns, weights.at_once):
         part = slice(start, start + weights.at_once)
-        made[:, part] = product(rows, weights.part(part), None if bias is None else widen(bias[part]))
+        made[:, part] = product(rows, weights.part(part), None if bias is None else bias[part])
     return made
 
 
 def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
-    return rounded_products(rows, weights.values(weights.depth).T, rows.dtype, addend=bias)
+    return chained_products(rows, weights.values(weights.depth).T, rows.dtype, bias=bias)
 
 
 def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
@@ -113,4 +113,4 @@ def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Arr
         for number in range(blocks):
             integers = quantized[:, number] @ (codes[:, number] - zeros[:, number, None]).T
             total += integers * widen(steps[:, number, None]) * scales[:, number]
-        return narrow(total if bias is None else total + bias, rows.dtype)
+        return narrow(total if bias is None else total + widen(bias), rows.dtype)

@@ -24,6 +24,8 @@ _ELEMENTS = 1 << 14
 """Sums that are made together: they stay in the second-level cache."""
 _DROPPED, _MIDDLE = np.int64(0x1FFFFFFF), np.int64(0x10000000)
 """The bits of float64 that float32 lacks, and these bits of a number in the middle between two float32 numbers."""
+_FINITE = np.uint64(0x7FEFFFFFFFFFFFFF)
+"""The bits of the greatest finite float64."""
 _LEAST_NORMAL, _LEAST = 2.0**-126, 2.0**-149
 
 
@@ -113,5 +115,7 @@ def _chain(a: Array, b: Array, exact: bool) -> Array:
 
 def _step(x: Array) -> float:
     """A power of two of which all numbers are multiples."""
-    fraction, exponent = np.frexp(x[np.isfinite(x) & (x != 0)])
-    return float(np.ldexp(1.0, int(exponent.min()) - 24)) if fraction.size else np.inf
+    sizes = np.abs(x).view(np.uint64) - np.uint64(1)  # 0 becomes the greatest
+    least = np.uint64(sizes.min(initial=_FINITE)) + np.uint64(1)
+    exponent = int(np.frexp(least.view(np.float64))[1])
+    return float(np.ldexp(1.0, exponent - 24)) if least <= _FINITE else np.inf

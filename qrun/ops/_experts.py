@@ -9,10 +9,10 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ops._body import node
+from qrun.ops._chains import chained_products
 from qrun.ops._float import single
 from qrun.ops._op import Array, Context, Shape, bad_shape, one_of, refuse, require, with_shape
 from qrun.ops._signature import Attributes
-from qrun.ops._sums import rounded_products
 
 _ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
 _FUSED = "swiglu"
@@ -121,8 +121,7 @@ def routes_of(experts: Array, shares: Array, least: float, ctx: Context) -> Rout
 def mixture(
     rows: Array, routes: Routes, project: Project, attributes: ExpertAttributes, gate: bool, ctx: Context
 ) -> Array:
-    """[tokens,width]: what the experts of each token make of it, times their shares, added as real numbers,
-    rounded once.
+    """[tokens,width]: a token's shares times what its experts make of it, as MatMul of [1,k] and [k,width].
 
     An expert is fc2 of the activation of fc1, times fc3 where there is a gate.
     """
@@ -134,7 +133,7 @@ def mixture(
         own = rows[token]
         third = project(3, number, own) if gate else None
         made[token, place] = project(2, number, activated(project(1, number, own), third, attributes, ctx))
-    return rounded_products(routes.shares[:, None], made, rows.dtype)[:, 0]
+    return chained_products(routes.shares[:, None], made, rows.dtype)[:, 0]
 
 
 def activated(first: Array, third: Array | None, attributes: ExpertAttributes, ctx: Context) -> Array:
@@ -174,10 +173,9 @@ def _swiglu(gate: Array, linear: Array, attributes: ExpertAttributes, ctx: Conte
 
 
 def projected(rows: Array, weights: Array, bias: Array | None, ctx: Context) -> Array:
-    """rows @ weights' + bias as real numbers, rounded once. weights [made,width]."""
+    """rows @ weights' as MatMul, then + bias. weights [made,width]."""
     ctx.claim((len(rows), len(weights)), 32, "a projection")
-    added = None if bias is None else np.asarray(bias, np.float64)
-    return rounded_products(rows, weights.T, rows.dtype, addend=added)
+    return chained_products(rows, weights.T, rows.dtype, bias=bias)
 
 
 def check_biases(biases: Sequence[Array | None], experts: int, widths: Sequence[int]) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 
 from qrun.ir.types import FLOAT8, SMALL, shape_text
 from qrun.ops._blockweights import unpack
+from qrun.ops._chains import chained_products
 from qrun.ops._context import same_type
 from qrun.ops._float import axis_in, narrow
 from qrun.ops._matmul import check_matmul, claim_product, matmul, matmul_macs, matmul_shape
 from qrun.ops._op import Array, Context, contrib_op, first_place, misfit, refuse, require
 from qrun.ops._signature import FLOATS
-from qrun.ops._sums import rounded_products
 
 _CODES = "int4 uint4 uint8 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float4e2m1"
 _FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
@@ -146,7 +146,7 @@ def matmul_bnb4(
 
     quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows,
     has one absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W.
-    The product's real value is rounded once. training_mode changes nothing.
+    The product is that of MatMul. training_mode changes nothing.
     Raises OperatorError for shapes and attributes that do not fit.
     """
     require("K", K > 0, "a positive number", K)
@@ -166,7 +166,7 @@ def matmul_bnb4(
     with np.errstate(all="ignore"):
         wide = _MAPS[quant_type][codes] * absmax.reshape(-1)[np.arange(N * K) // block_size].astype(np.float32)
         weights = narrow(wide, A.dtype).reshape(N, K)
-    return rounded_products(A, weights.T if transB else weights, A.dtype)
+    return chained_products(A, weights.T if transB else weights, A.dtype)
 
 
 @contrib_op("MatMulInteger16", cost=matmul_macs, types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")})

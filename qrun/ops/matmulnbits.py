@@ -14,7 +14,7 @@ from qrun.ops._matmul import matmul_macs
 from qrun.ops._op import Array, Context, Shape, contrib_op, misfit, one_of, refuse, require
 from qrun.ops._signature import FLOATS
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined, kernel_of, require_type
-from qrun.ops.lowering.products import exact_sums, matmul_kernel
+from qrun.ops.lowering.products import matmul_kernel
 
 _BITS = (2, 4, 8)
 
@@ -53,7 +53,7 @@ def matmul_n_bits(
     and zero point each row of the weights has, instead of its own. bias [N].
 
         w[k,n] = (code - zero_point) * scale              as DequantizeLinear, in float32 steps
-        Y = A @ w + bias                                  as MatMul: the real value, rounded once
+        Y = A @ w + bias                                  as MatMul (F1), then the bias
 
     accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
     onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in
@@ -93,8 +93,7 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
     each with the scale of its own block."""
     from qrun.native.kernels.coded import CodedMatmul, CodedWeights
 
-    whole = weights.scales.shape[1] * weights.block
-    site.afford(weights.codes.nbytes + 5 * weights.scales.size + 4 * whole * min(len(weights.scales), weights.at_once))
+    site.afford(weights.codes.nbytes + 5 * weights.scales.size)
     zeros = None if weights.zero_points is None else weights.zeros()
     coded = CodedWeights(
         weights.codes.reshape(len(weights.codes), -1),
@@ -103,9 +102,8 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
         weights.bits,
         weights.block,
         weights.depth,
-        lambda columns: weights.part(columns).values(whole),
     )
-    operation = CodedMatmul(site.engine, a.shape, coded, exact_sums(), bias=bias, memo=site.memo)
+    operation = CodedMatmul(site.engine, a.shape, coded, bias=bias, memo=site.memo)
     return kernel_of(site, operation, (0,), ALWAYS)
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.memo import Memo
+from qrun.ops._chains import chained_products
 from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
 from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, labels_of, one_of_two, rows_of, single_results, transformed
 from qrun.ops._op import Array, Context, op, refuse
-from qrun.ops._sums import rounded_products
 from qrun.ops.lowering.kernel import FLOAT, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops.lowering.products import matmul_kernel
 
@@ -30,7 +30,7 @@ def linear_regressor(
 ) -> Array:
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
-    The sums of a float32 X are real values rounded once, as those of Gemm, others are added in float64 and rounded;
+    The sums of a float32 X are those of Gemm, others are added in float64 and rounded;
     post_transform is made of these in float64 and rounded once. Raises OperatorError for numbers of coefficients and
     intercepts that do not fit.
     """
@@ -120,7 +120,7 @@ def _scores(x: Array, coefficients: Floats | None, intercepts: Floats | None, ro
     with np.errstate(all="ignore"):
         if x.dtype == FLOAT:
             narrow = weights.astype(FLOAT).T
-            return widen(rounded_products(np.atleast_2d(x), narrow, FLOAT, addend=added if added.size else None))
+            return widen(chained_products(np.atleast_2d(x), narrow, FLOAT, first=added if added.size else None))
         made = table @ weights.T
         return widen((made + added if added.size else made).astype(FLOAT))
 

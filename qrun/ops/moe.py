@@ -56,11 +56,12 @@ def moe(
 
         a = activation(x @ fc1' + bias)    relu, gelu (tanh), silu, identity; times (x @ fc3' + bias) if there is fc3
         a = G * sigmoid(alpha * G) * (L + beta)              swiglu: G <= swiglu_limit, |L| <= swiglu_limit
-        y = sum of share * (a @ fc2' + bias)                 the real value, rounded once
+        y = sum of share * (a @ fc2' + bias)                 as MatMul of [1,k] and [k,H]
 
-    Products, with bias, are rounded once, as are the nodes Softmax, ReduceSum, Div, Relu, Gelu, Swish, Clip, Add and
-    Mul of ai.onnx. Experts of share 0 are left out, so that their infinities do not count. ``ort`` also leaves out NaN
-    shares. Raises OperatorError for shapes and attributes that do not fit, and for use_sparse_mixer.
+    Products are those of MatMul, then a bias is added; the rest are the nodes Softmax, ReduceSum, Div, Relu, Gelu,
+    Swish, Clip, Add and Mul of ai.onnx. Experts of share 0 are left out, so that their infinities do not count. ``ort``
+    also leaves out NaN shares. Raises OperatorError for shapes and attributes that do not fit, and for
+    use_sparse_mixer.
     """
     if fc1_experts_weights.ndim != 3:
         raise bad_shape("fc1_experts_weights", "[experts,made,width]", fc1_experts_weights)

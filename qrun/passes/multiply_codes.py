@@ -1,10 +1,11 @@
 """DequantizeLinear of narrow weights and the product that reads them:
 together one MatMulNBits, whose weights stay codes.
 
-Its results are those of the two nodes: a weight is (code - zero point) * scale in float32 steps, and an element of the
-product is the real value rounded once. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or
-one per column, float32, positive and finite, which nothing else reads in float. MatMul takes them on the right; Gemm
-too, with alpha = beta = 1, A as it is and C constant, one for each column, or left out.
+Its results are those of the two nodes: a weight is (code - zero point) * scale in float32 steps, and sums have the same
+order. Weights are constants of 2 or 4 bits, in blocks along K, or with one scale or one per column, float32, positive
+and finite, which nothing else reads in float. MatMul takes them on the right; Gemm too, with alpha = beta = 1, A as it
+is and C constant, one for each column, or left out. Gemm's sums begin with C: with more than one block of K there is
+none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import DTYPES, NUMBERS, PACKED_INTEGERS
 from qrun.ops import Arith
+from qrun.ops._chains import BLOCK
 from qrun.passes._draft import Draft, Refused, Rewritten
 from qrun.passes._sides import is_dequantize
 
@@ -54,6 +56,8 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     if (shape or (depth,))[-1] not in (depth, None):
         raise Refused(f"A has {(shape or ())[-1:]} columns, and the weights {depth} rows")
     bias = _bias(draft, node, columns)
+    if bias and depth > BLOCK:
+        raise Refused(f"C comes before the products of {BLOCK} rows of weights, and the bias of MatMulNBits after all")
     bits = PACKED_INTEGERS[codes.dtype]
     middle = 2 ** (bits - 1)
     offset = middle if codes.dtype in _SIGNED else 0

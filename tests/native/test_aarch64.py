@@ -20,8 +20,8 @@ from helpers.widths import WIDTHS, alike, width
 from native.test_coded import planned as planned_in_codes
 from native.test_coded import reference as coded_reference
 from native.test_conversions import CAST, hard
-from native.test_digits import short
 from native.test_group_query import turned
+from ops.test_ms_blocks import case as coded_case
 
 from qrun.ir.types import NUMBERS
 from qrun.native.emit.isa import Isa
@@ -302,13 +302,22 @@ def product_cases() -> Iterator[Case]:
 
 
 def coded_cases() -> Iterator[Case]:
-    """Products with weights in codes of 4 bits, whose few rows become digits where there are dot products of bytes."""
-    for m, zeros, block in ((1, "", 32), (2, "packed", 16), (4, "", 64), (9, "", 32)):
-        inputs, attributes = short(m, zeros, sizes=(m, 90, 21), block=block)
+    """Products with weights in codes, of few rows and of more."""
+    for m, bits, zeros, block in (
+        (1, 4, "", 32),
+        (2, 4, "packed", 16),
+        (4, 2, "", 64),
+        (30, 4, "", 32),
+        (3, 8, "float", 16),
+    ):
+        inputs, attributes = coded_case(m, bits, zeros, sizes=(m, 290, 21), block=block)
         inputs[0] *= np.exp2(np.random.default_rng(m).integers(-40, 40, inputs[0].shape)).astype(F)
         want = coded_reference(inputs, attributes)
         yield Case(
-            f"coded {m} {zeros}", partial(planned_in_codes, inputs=inputs, attributes=attributes), inputs[0], want
+            f"coded {m} {bits} {zeros}",
+            partial(planned_in_codes, inputs=inputs, attributes=attributes),
+            inputs[0],
+            want,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from statistics import NormalDist
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.float import assert_close, assert_rounded
 from helpers.support import assert_equal, node_model, run_ort, run_qrun
+from oracle.chains import chained
 
 import qrun
 
@@ -146,6 +148,14 @@ def test_one_hot_encoder() -> None:
             assert made[at].tolist() == [float(key == n) for n in names]
 
 
+def linear(row: np.ndarray, weights: np.ndarray, added: np.float32) -> float:
+    """A score: as that of Gemm, or of other types than float32 in float64."""
+    if row.dtype == F:
+        left, right = ([Fraction(v) for v in x.tolist()] for x in (row, weights))
+        return chained(left, right, F, first=Fraction(float(added)))
+    return float(F(math.fsum([*(float(a) * float(b) for a, b in zip(row, weights, strict=True)), float(added)])))
+
+
 @pytest.mark.parametrize("how", TRANSFORMS)
 def test_linear_models(how: str) -> None:
     rng = np.random.default_rng(0)
@@ -154,10 +164,7 @@ def test_linear_models(how: str) -> None:
         x = rng.normal(size=(4, 3)) if dtype != I64 else rng.integers(-3, 4, (4, 3))
         rows, table = 1 + seed % 3, x.astype(dtype)
         weights, added = (rng.normal(size=(rows, 3)) / 5).astype(F), rng.uniform(0.2, 0.7, rows).astype(F)
-        scores = [
-            [float(F(math.fsum([*(float(a) * float(b) for a, b in zip(r, w, strict=True)), float(c)])))
-             for w, c in zip(weights, added, strict=True)] for r in table
-        ]  # fmt: skip
+        scores = [[linear(r, w, c) for w, c in zip(weights, added, strict=True)] for r in table]
         attributes = {"coefficients": weights.reshape(-1).tolist(), "intercepts": added.tolist(), "post_transform": how}
         near = None if how == "PROBIT" or dtype == D else 1e-4
         made = ml_node(

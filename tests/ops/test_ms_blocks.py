@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
+from oracle import chains
 from oracle.blocks import BFLOAT16, matmul_n_bits
 
 from qrun.errors import OperatorError
@@ -58,6 +60,20 @@ def test_against_the_oracle(bits: int, zeros: str) -> None:
             for level in (0, 4):
                 got = kernel(inputs, **attributes, accuracy_level=level)
                 assert_equal(got, want, f"{bits} {zeros} {seed} {dtype} {attributes}")
+
+
+def test_blocks_of_k() -> None:
+    """Sums are chains of 256 k, added in order, then the bias; and near the real sums."""
+    for seed, k in enumerate((255, 256, 257, 600)):
+        inputs, attributes = case(seed, (2, 4, 8)[seed % 3], "packed", bias=True, sizes=(2, k, 3), block=32)
+        got = kernel(inputs, **attributes)
+        assert_equal(got, matmul_n_bits(*inputs, **attributes), str(k))
+        weights = kernel([np.eye(k, dtype=F32), *inputs[1:5]], **attributes)
+        for m, n in np.ndindex(got.shape):
+            row, column = ([Fraction(float(v)) for v in x] for x in (inputs[0][m], weights[:, n]))
+            real = sum((a * b for a, b in zip(row, column, strict=True)), Fraction(float(inputs[5][n])))
+            reach = chains.reach([*row, Fraction(1)], [*column, Fraction(float(inputs[5][n]))])
+            assert abs(Fraction(float(got[m, n])) - real) <= reach, f"{k} {m} {n}"
 
 
 @pytest.mark.parametrize("zeros", ZEROS)

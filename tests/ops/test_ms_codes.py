@@ -12,6 +12,7 @@ from helpers.float import Peer, qrun_node
 from helpers.support import MS, assert_equal, node_model
 from oracle.blocks import code
 from oracle.cast import nearest
+from oracle.chains import chained
 
 import qrun
 
@@ -146,8 +147,7 @@ def test_matmul_bnb4() -> None:
         columns = rows if turned else [list(line) for line in zip(*rows, strict=True)]
         want = np.zeros((*a.shape[:2], len(columns)), dtype)
         for i, j, c in np.ndindex(want.shape):
-            line = zip(a[i, j].astype(float).tolist(), columns[c], strict=True)
-            want[i, j, c] = nearest(sum((Fraction(x) * w for x, w in line), Fraction(0)), dtype)
+            want[i, j, c] = chained([Fraction(x) for x in a[i, j].astype(float).tolist()], columns[c], dtype)
         attributes = {"K": depth, "N": width, "block_size": block, "quant_type": kind, "transB": int(turned)}
         made = qrun_node("MatMulBnb4", [a, b, largest], attributes, domain=MS)
         assert_equal(made, want, f"seed {seed}", signed_zeros=False)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from oracle.cast import nearest
+from oracle.chains import chained
 
 
 def code(row: np.ndarray, place: int, bits: int) -> int:
@@ -17,7 +18,7 @@ def code(row: np.ndarray, place: int, bits: int) -> int:
 
 
 def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, block_size, bits=4, **ignored):
-    """Fractions throughout; each weight is rounded to float32 twice, each result once to A's type."""
+    """Fractions throughout; each weight is rounded to float32 twice, then sums are chains."""
     blocks = -(-K // block_size)
     scales = np.asarray(scales).reshape(N, blocks)
     rows = a.reshape(-1, K)
@@ -36,8 +37,8 @@ def matmul_n_bits(a, b, scales, zeros=None, groups=None, bias=None, *, K, N, blo
             product = nearest(Fraction(difference) * Fraction(float(scales[n, block])), np.float32)
             weights.append(Fraction(product))
         for m, row in enumerate(rows):
-            total = sum((Fraction(float(x)) * w for x, w in zip(row, weights, strict=True)), Fraction(0))
-            y[m, n] = nearest(total + (0 if bias is None else Fraction(float(bias[n]))), a.dtype)
+            added = None if bias is None else Fraction(float(bias[n]))
+            y[m, n] = chained([Fraction(float(x)) for x in row], weights, a.dtype, bias=added)
     return y.reshape(*a.shape[:-1], N)
 
 

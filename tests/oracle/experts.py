@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from oracle.attention import dot, numbers, rounded, shares_of
+from oracle.attention import numbers, rounded, shares_of
 from oracle.blocks import code
 from oracle.cast import nearest
+from oracle.chains import chained
 from oracle.recurrent import exp
 
 Values = list[F]
@@ -117,15 +118,16 @@ def experts(
     def project(number: int, expert: int, row: Values) -> Values:
         matrices, bias = weights[number], biases[number]
         assert matrices is not None
-        added = [F(0)] * len(matrices[expert]) if bias is None else numbers(bias[expert])
-        return [r(dot(row, line) + b) for line, b in zip(matrices[expert], added, strict=True)]
+        added = [None] * len(matrices[expert]) if bias is None else numbers(bias[expert])
+        return [F(chained(row, line, x.dtype, bias=b)) for line, b in zip(matrices[expert], added, strict=True)]
 
     for token, pairs in enumerate(routed):
-        totals = [F(0)] * x.shape[1]
-        for expert, share in pairs:
+        parts = []
+        for expert, _ in pairs:
             row = numbers(x[token])
             third = None if weights[2] is None else project(2, expert, row)
             inner = activation(project(0, expert, row), third, attributes, r)
-            totals = [t + share * v for t, v in zip(totals, project(1, expert, inner), strict=True)]
-        made[token] = [nearest(total, x.dtype) for total in totals]
+            parts.append(project(1, expert, inner))
+        shares = [share for _, share in pairs]
+        made[token] = [chained(shares, [part[n] for part in parts], x.dtype) for n in range(x.shape[1])]
     return made

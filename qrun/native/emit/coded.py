@@ -1,8 +1,9 @@
 """The generated product of float32 rows with weights that stay codes of 2, 4 or 8 bits in memory.
 
-It is that of floats.py, but for where the right matrix comes from: words of neighbouring k, a word for each column of a
-panel, from which codes are shifted out. (code - zero point) * scale is made in float32 steps, as DequantizeLinear does:
-2**23 with a code in its low bits is a float32 number, from which 2**23 + zero point is subtracted without error.
+It is that of fma_product.py, but for where the right matrix comes from: words of neighbouring k, a word for each column
+of a panel. (code - zero point) * scale is made in float32 steps, as DequantizeLinear does. A code stays where it lies
+in its word: above it the bits of a power of two are put, of such a size that the code counts whole numbers. That is a
+float32 number, from which the power and the zero point are subtracted without error.
 
 A panel's codes of a block of k, and the scales of a block of weights:
 
@@ -13,164 +14,158 @@ A panel's codes of a block of k, and the scales of a block of weights:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from qrun.native.emit.floats import DEPTH, FloatProductEmitter
+from qrun.native.emit.fma_product import BLOCK, NAMES, FmaProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.types import real
 
-NAMES = names("""
-    a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth
-    tap_step depth_step row_block panels panel_block slot right_at squares_at lengths_at sums_at
-    known* known_odd tiles recheck* scales* zeros* block
-""")
-"""As in floats.py, with one tap.
-
-b        codes [blocks of DEPTH k][panels][groups][columns of a panel]
-scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel], in the order in which a panel's part of
-         DEPTH k reads them: a run has the blocks of DEPTH k, or one; zeros: as many, bytes or float32
-block    how many k share a scale, a power of two
-b_row    0
-"""
 GROUP = {2: 8, 4: 8, 8: 4}
 """Codes of a word, by their bits."""
-_INTEGERS = 2.0**23
-"""float32 numbers from here on have no fraction; their low bits count."""
-_INTEGER_BITS = 0x4B000000
-"""Those of 2**23: joined with the bits of a code they are 2**23 plus the code."""
 _LOOKED_UP = 4
 """Bits of a code that a vector of sixteen numbers is looked up with."""
-_FEW = 8
-"""Up to so many sums wait for each other: then even and odd k have sums of their own."""
+_FRACTION, _BIAS = 23, 127
+"""Bits of a float32 below its exponent, and what is added to that."""
+Parameters = tuple[dict[int, Value], Value | None, Value]
+"""Of a vector of columns: what is subtracted from a code, by its place in the word; zero points that are subtracted
+apart; scales."""
+Weights = Iterator[Value]
+"""A row of the right matrix, vector by vector."""
+
+
+def placed(bits: int) -> list[tuple[int, int]]:
+    """For each code of a word: how far the word is shifted, and where the code then is, below the exponent."""
+    made, shift = list[tuple[int, int]](), 0
+    for first in range(0, GROUP[bits] * bits, bits):
+        if first - shift + bits > _FRACTION:
+            shift = first
+        made.append((shift, first - shift))
+    return made
 
 
 @emitter("coded_product")
-class CodedProductEmitter(FloatProductEmitter):
-    """operands: ``rows``, how as in floats.py, the bits of a code, and where zero points are: ``half`` (none: the
-    middle of the codes), ``bytes`` or ``floats``."""
+class CodedProductEmitter(FmaProductEmitter):
+    """operands: as those of FmaProductEmitter; the right matrix is ``codes``, from which weights are made on the way,
+    or ``decoded``, a panel's block of k before it is multiplied. Then the bits of a code, and where zero points are:
+    ``half`` (none: the middle of the codes), ``bytes`` or ``floats``.
 
-    names = NAMES
-    turn = max(GROUP.values())
-    _last: list[Value]
+    scales   float32 [runs of blocks][panels][blocks of a run][columns of a panel]: a run has the blocks of BLOCK k, or
+             one; zeros: as many, bytes or float32
+    block    how many k share a scale, a power of two
+    """
+
+    names = (*NAMES, *names("scales* zeros* block"))
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        _, how, bits, self.zeros = spec.operands.split("-")
-        self.packed, self.known, self.bits = how == "packed", how == "known", int(bits)
+        bits, self.zeros = self.coding
+        self.bits = int(bits)
         self.group = GROUP[self.bits]
-        self.word = self.bits * self.group // 8
-        self.block_bits = self.w.call("i64", "llvm.cttz.i64", self.a.block, ("i1", "true"))
-        self.run = self.w.value("i64", DEPTH).lshr(self.block_bits.least(DEPTH.bit_length() - 1))
-        self.blocks = (self.a.depth + self.a.block - 1).lshr(self.block_bits)
+        self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
+        # Every other code, so that units which shift and those which add share the work.
+        self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
+        self.line = self.panel_width * self.word
+        a = self.a
+        self.block_bits = self.w.call("i64", "llvm.cttz.i64", a.block, ("i1", "true"))
+        self.run = self.w.value("i64", BLOCK).lshr(self.block_bits.least(BLOCK.bit_length() - 1))
+        self.blocks = (a.depth + a.block - 1).lshr(self.block_bits)
 
-    def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
-        a, at = self.a, k % DEPTH
-        place = self._codes(k - at, (a.depth - k + at).least(DEPTH)) + at // self.group * (self.width * self.word)
-        word = self._word(place + vector * (self.lanes * self.word), self.lanes)
-        shift = (k % self.group * self.bits).trunc("i32").splat(self.lanes)
-        parameters = self._parameters(k // a.block, vector * self.lanes, self.lanes)
-        left = (part + k * 4).load("float", 4).double().splat(self.lanes)
-        return left, self._weights(word.lshr(shift), *parameters).double()
+    def _pack(self) -> None:
+        target = self.scratch + self.a.right_at
 
-    def _codes(self, start: Value, size: Value) -> Value:
-        """Where the panel's codes lie, for the block of k that starts at `start` and has `size` elements."""
-        line = self.width * self.word
-        groups = (size + (self.group - 1)) // self.group
-        return self.a.b + start // self.group * (self.a.panels * line) + self.panel * groups * line
+        def store(k: Value, rows: Sequence[Weights], carried: list[Value]) -> None:
+            for more, row in enumerate(rows):
+                for j, b in enumerate(row):
+                    (target + (k + more) * (4 * self.width) + 4 * self.lanes * j).store(b, 4)
 
-    def _word(self, place: Value, lanes: int) -> Value:
-        """The words of codes of `lanes` columns, one i32 per column."""
-        kind = f"i{8 * self.word}"
-        word = place.load(f"<{lanes} x {kind}>", self.word)
-        return word if kind == "i32" else word.zext("i32")
+        if self.right_is == "decoded":
+            self._decoded([], store)
 
-    def _parameters(self, block: Value, column: Value | int, lanes: int) -> tuple[Value, Value]:
-        """The zero points of `lanes` columns, as what is subtracted from their codes, and their scales."""
-        w, a = self.w, self.a
-        place = self._scaled(block) + column
-        kind = f"<{lanes} x float>"
-        if self.zeros == "half":
-            minus = w.value(kind, _INTEGERS + 2 ** (self.bits - 1))
-        elif self.zeros == "bytes":
-            minus = (a.zeros + place).load(f"<{lanes} x i8>").zext("i32").sitofp("float")
-            minus = minus if self._looks_up(lanes) else minus + _INTEGERS
-        else:
-            minus = (a.zeros + place * 4).load(kind, 4)
-        return minus, (a.scales + place * 4).load(kind, 4)
+    def _chain_loop(
+        self, lefts: Sequence[Value], rights: Sequence[Value], masks: Sequence[Value | None], sums: list[Value]
+    ) -> list[Value]:
+        if self.right_is == "decoded":
+            return super()._chain_loop(lefts, rights, masks, sums)
 
-    def _scaled(self, block: Value) -> Value:
-        """How many scales come before the panel's first one of a block."""
+        def add(k: Value, rows: Sequence[Weights], carried: list[Value]) -> None:
+            for more, row in enumerate(rows):
+                self._multiply(lefts, self._left_step(k, more), row, carried)
+
+        return self._decoded(sums, add)
+
+    def _decoded(
+        self, carried: list[Value], body: Callable[[Value, Sequence[Weights], list[Value]], None]
+    ) -> list[Value]:
+        """The block of k, a group at a time, then one by one: body(k, its rows of weights, the carried values, which it
+        changes)."""
+        w, piece = self.w, self.a.block.least(BLOCK)
+        codes = self._codes()
+        with w.loop(0, self.size, piece, carried) as part:
+            parameters = self._parameters((self.k + part.index).lshr(self.block_bits))
+            end, done, held = (part.index + piece).least(self.size), part.index, part.carried
+            for count in (self.group, 1):
+                with w.loop(done, end - (count - 1), count, held) as turn:
+                    values, k = list(turn.carried), turn.index
+                    words = self._words(codes, k // self.group)
+                    if count == 1:
+                        shift = (k % self.group * self.bits).trunc("i32").splat(self.lanes)
+                        words = [word.lshr(shift) for word in words]
+                    body(k, [self._weights(words, *self.placed[n], parameters) for n in range(count)], values)
+                    turn.next(*values)
+                done, held = turn.index, turn.carried
+            part.next(*held)
+        return part.carried
+
+    def _codes(self) -> list[Value]:
+        """Where the codes of each panel lie, for this block of k."""
+        each = (self.size + (self.group - 1)) // self.group * self.line
+        start = self.a.b + self.k // self.group * (self.a.panels * self.line) + self.panel * each
+        return [start, *(start + each * n for n in range(1, self.beside))]
+
+    def _words(self, codes: Sequence[Value], group: Value) -> list[Value]:
+        """The words of a group, one i32 per column."""
+        step, made, kind = group * self.line, [], f"i{8 * self.word}"
+        for j in range(self.spec.vectors):
+            place = codes[j // self.panel_vectors] + step + j % self.panel_vectors * self.lanes * self.word
+            word = place.load(f"<{self.lanes} x {kind}>", self.word)
+            made.append(word if kind == "i32" else word.zext("i32"))
+        return made
+
+    def _weights(self, words: Sequence[Value], shift: int, place: int, parameters: Sequence[Parameters]) -> Weights:
+        """The weights of the codes that are at this place of the shifted words."""
+        mask, power = (2**self.bits - 1) << place, (_BIAS + _FRACTION - place) << _FRACTION
+        for word, (minus, apart, scale) in zip(words, parameters, strict=True):
+            if self.looks_up and place % (2 * self.bits) == 0:
+                yield self._looked_up(word.lshr(shift + place)) * scale
+                continue
+            lifted = (word.lshr(shift) if shift else word) & mask | power
+            number = lifted.bitcast("float") - minus[place]
+            yield (number if apart is None else number - apart) * scale
+
+    def _looked_up(self, words: Value) -> Value:
+        """The lowest code of each word less the middle: what one instruction takes out of sixteen numbers."""
+        middle = 2 ** (self.bits - 1)
+        table = ", ".join(f"float {real(code - middle)}" for code in range(self.lanes))
+        return self.w.call(self.kind, "llvm.x86.avx512.permvar.sf.512", self.w.value(self.kind, f"<{table}>"), words)
+
+    def _parameters(self, block: Value) -> list[Parameters]:
+        """Those of each vector of columns in a block of weights."""
+        made = []
         inside = block & self.run - 1
         first = block - inside
         run = self.run.least(self.blocks - first)
-        return (first * self.a.panels + self.panel * run + inside) * self.width
-
-    def _weights(self, words: Value, minus: Value, scale: Value) -> Value:
-        """The weights of the lowest code of each word, float32."""
-        if self._looks_up(words.lanes):
-            number = self._numbers(words)
-            number = number if self.zeros == "half" else number - minus
-        else:
-            code = (words & (2**self.bits - 1) | _INTEGER_BITS).bitcast("float")
-            number = code - _INTEGERS - minus if self.zeros == "floats" else code - minus
-        return number * scale
-
-    def _looks_up(self, lanes: int) -> bool:
-        """Whether one instruction makes numbers of the lowest four bits of so many words."""
-        return self.w.permutes and self.bits == _LOOKED_UP and lanes == 1 << _LOOKED_UP
-
-    def _numbers(self, words: Value) -> Value:
-        """The lowest code of each word as float32; less its zero point, if that is the middle of the codes."""
-        less = 2 ** (self.bits - 1) if self.zeros == "half" else 0
-        table = ", ".join(f"float {real(code - less)}" for code in range(1 << _LOOKED_UP))
-        numbers = self.w.value(f"<{1 << _LOOKED_UP} x float>", f"<{table}>")
-        return self.w.call(numbers.kind, "llvm.x86.avx512.permvar.sf.512", numbers, words)
-
-    def _turns(self, carried: Sequence[Value]) -> Iterator[tuple[Value, Iterator[list[Value]], list[Value]]]:
-        """The body for each group of the panel's block of k: its first k, its weights as float64 [k][vectors], and
-        the carried values, of which it writes the next ones in their place. `carried` has the last ones at the end."""
-        w, wide = self.w, 2 * self.lanes
-        halves = range(self.spec.vectors // 2)
-        piece = self.a.block.least(DEPTH)
-        with w.loop(0, self.size, piece, [*carried, self._codes(self.start, self.size)]) as part:
-            block = (self.start + part.index) // self.a.block
-            parameters = [self._parameters(block, half * wide, wide) for half in halves]
-            end = (part.index + piece).least(self.size)
-            with w.loop(part.index, end, self.group, part.carried) as group:
-                *values, place = group.carried
-                words = [self._word(place + half * (wide * self.word), wide) for half in halves]
-                weights = (self._step(words, step, parameters) for step in range(self.group))
-                yield group.index, weights, values
-                group.next(*values, place + self.width * self.word)
-            part.next(*group.carried)
-        self._last = part.carried[:-1]
-
-    def _step(self, words: Sequence[Value], step: int, parameters: Sequence[tuple[Value, Value]]) -> list[Value]:
-        """The weights of one k: a vector of float64 for each vector of columns."""
-        made = []
-        for word, (minus, scale) in zip(words, parameters, strict=True):
-            both = self._weights(word.lshr(step * self.bits) if step else word, minus, scale)
-            made += [both.shuffled(range(first, first + self.lanes)).double() for first in (0, self.lanes)]
+        start = (first * self.a.panels + self.panel * run + inside) * self.panel_width
+        for j in range(self.spec.vectors):
+            panel, vector = divmod(j, self.panel_vectors)
+            made.append(self._parameter(start + run * (panel * self.panel_width) + vector * self.lanes))
         return made
 
-    def pack(self) -> None:
-        """The panel's block of k to float64, as many as whole groups have: those beyond K meet zeros."""
-        for first, weights, squares in self._turns(self.earlier_squares()):
-            for step, vectors in enumerate(weights):
-                target = self.right + (first + step) * (8 * self.width)
-                for j, b in enumerate(vectors):
-                    (target + 8 * self.lanes * j).store(b, 8)
-                    squares[j] = b.fma(b, squares[j])
-        self.keep_squares(self._last)
-
-    def _sums_direct(self) -> list[Value]:
-        count = self.spec.rows * self.spec.vectors
-        sets = 2 if count <= _FEW else 1
-        for first, weights, held in self._turns([self.w.zero(self.kind)] * (count * sets)):
-            left, sums = self.converted + first * 8, [held[n : n + count] for n in range(0, count * sets, count)]
-            for step, b in enumerate(weights):
-                self._multiply(left + 8 * step, b, sums[step % sets])
-            held[:] = [total for one in sums for total in one]
-        if sets == 1:
-            return self._last
-        return [one + other for one, other in zip(self._last[:count], self._last[count:], strict=True)]
+    def _parameter(self, place: Value) -> Parameters:
+        a, kind = self.a, self.kind
+        zero, apart = self.w.value(kind, float(2 ** (self.bits - 1))), None
+        if self.zeros == "bytes":
+            zero = (a.zeros + place).load(f"<{self.lanes} x i8>").zext("i32").sitofp("float")
+        elif self.zeros == "floats":
+            zero, apart = self.w.zero(kind), (a.zeros + place * 4).load(kind, 4)
+        minus = {at: zero + 2.0 ** (_FRACTION - at) for at in {at for _, at in self.placed}}
+        return minus, apart, (a.scales + place * 4).load(kind, 4)

@@ -105,7 +105,7 @@ class FmaProductEmitter(FloatSumsEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.rows_are, self.right_is, vectors = spec.operands.split("-")
+        self.rows_are, self.right_is, vectors, *self.coding = spec.operands.split("-")
         self.panel_vectors = int(vectors)
         self.panel_width, self.width = self.panel_vectors * self.lanes, spec.vectors * self.lanes
         self.beside = spec.vectors // self.panel_vectors
@@ -133,10 +133,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         w, a = self.w, self.a
         self.panel, self.column = panel, panel * self.panel_width
         self.left = a.columns - self.column
-        if self.right_is == "packed":
-            self._pack_rows()
-        elif self.right_is == "turned":
-            self._pack_columns()
+        self._pack()
         strips = parts(self.count, w.value("i64", self.spec.rows))
         with w.loop(0, strips, 1) as strip:
             row = (strip.index * self.spec.rows).least(self.count - self.spec.rows)
@@ -215,6 +212,13 @@ class FmaProductEmitter(FloatSumsEmitter):
         """The body for panels whose columns all exist, and for the last one: the masks of its vectors."""
         for whole in self.w.either(self.left.test("sge", self.width)):
             yield [None] * self.spec.vectors if whole else list(self._masks())
+
+    def _pack(self) -> None:
+        """Copy the panel's block of k into the thread's memory, if it is not read where it lies."""
+        if self.right_is == "packed":
+            self._pack_rows()
+        elif self.right_is == "turned":
+            self._pack_columns()
 
     def _pack_rows(self) -> None:
         w, source = self.w, self.starts[1] + self.k * self.a.b_row + self.column * 4

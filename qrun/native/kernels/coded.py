@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo
+from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.coded import GROUP
-from qrun.native.emit.float_panels import UNROLL
-from qrun.native.emit.floats import DEPTH
-from qrun.native.emit.isa import Isa, host_architecture, host_features
-from qrun.native.emit.row_digits import DIGITS, LANES, PIECE
-from qrun.native.emit.spec import VBMI
-from qrun.native.errors import Declined
-from qrun.native.kernels.float_product import Cut, even, scratch_places
-from qrun.native.kernels.floats import (
-    ElementRecheck,
-    Exact,
+from qrun.native.emit.fma_product import BLOCK
+from qrun.native.emit.isa import Isa
+from qrun.native.kernels.fma_product import (
+    FloatProduct,
     FloatStack,
     FloatTerms,
     LeftRows,
-    column_lengths,
-    stack_call,
+    RightPanels,
+    product_call,
+    strip_of,
 )
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
 
 _FLOAT = np.dtype(np.float32)
-_DIGIT_BITS = 4
-"""Bits of the codes that kernels multiply with digits of the rows."""
-_MOST_ROWS = 6
-"""Up to so many rows, strips of one row take less time than converting the weights, where digits are added in 16
-bits."""
-_ORDINARY = np.float32(2.0**100)
-_SUMS = 1 << 18
-"""Bytes of sums that wait between two blocks of k."""
-_CHUNK = 1 << 20
-"""Weights that are converted at once, where their lengths are found."""
+_BESIDE = 4
+"""Sums of a strip, in vectors, that hide the latency of a multiply-add behind the making of weights."""
 
 
 @frozen
@@ -48,7 +32,6 @@ class CodedWeights:
     codes:  uint8 [N, bytes], packed along K from the low bits up, whole blocks.
     scales: float32 [N, blocks]. zeros: as many, uint8 or float32, or None for the middle of the codes.
     bits, block: of a code, and how many k share a scale, a power of two from 16 on. depth: K.
-    values: of some columns, by number, what they are, float32 [n, blocks * block].
     """
 
     codes: Array
@@ -57,7 +40,6 @@ class CodedWeights:
     bits: int
     block: int
     depth: int
-    values: Callable[[Ints], Array]
 
     @property
     def how(self) -> str:
@@ -65,11 +47,71 @@ class CodedWeights:
         return "half" if self.zeros is None else "bytes" if self.zeros.dtype == np.uint8 else "floats"
 
 
-class CodedMatmul(Operation):
-    """a @ weights + bias of float32, a [..., K], each element rounded once.
+class CodedPanels(RightPanels):
+    """Weights in codes, panel after panel. memo: what is made of them, for products that differ in their rows."""
 
-    a: its shape. bias: float32 [N], or None. exact: makes elements that the kernel does not decide. memo: the weights
-    as the kernel reads them, for other shapes of a.
+    kind = "coded_product"
+
+    def __init__(self, weights: CodedWeights, memo: Memo) -> None:
+        self.weights, self.memo = weights, memo
+        self.coding, self.words = f"-{weights.bits}-{weights.how}", {"block": weights.block}
+
+    def lying(self, direct: bool) -> str:
+        return "codes" if direct else "decoded"
+
+    def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
+        """Few vectors, as making weights takes registers, and longer than multiplying them."""
+        high, _ = strip_of(isa, rows, columns, vectors)
+        panels = -(-columns // (vectors * isa.lanes))
+        return high, vectors * max(1, min(panels, _BESIDE // (high * vectors)))
+
+    def arrays(self, width: int) -> dict[str, Array]:
+        """The weights as the kernel reads them."""
+        made = {"b*": self.packed(width), "scales*": self.scales(width)}
+        return made if self.weights.zeros is None else {**made, "zeros*": self.zeros(width)}
+
+    @remembered
+    def packed(self, width: int) -> Array:
+        """Codes as emit/coded.py has them: words [blocks of BLOCK k][panels][groups][columns of a panel]."""
+        weights = self.weights
+        group = GROUP[weights.bits]
+        words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
+        columns, panels = len(words), -(-len(words) // width)
+        groups = -(-weights.depth // group)
+        made = np.zeros(groups * panels * width, words.dtype)
+        for first in range(0, groups, BLOCK // group):
+            last = min(first + BLOCK // group, groups)
+            part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
+            for panel in range(panels):
+                own = words[panel * width : min((panel + 1) * width, columns), first:last]
+                part[panel, :, : len(own)] = own.T
+        return made
+
+    @remembered
+    def scales(self, width: int) -> Array:
+        return self._by_block(self.weights.scales, width)
+
+    @remembered
+    def zeros(self, width: int) -> Array:
+        assert self.weights.zeros is not None
+        return self._by_block(self.weights.zeros, width)
+
+    def _by_block(self, values: Array, width: int) -> Array:
+        """Values [N, blocks], in the order of scales in emit/coded.py."""
+        columns, blocks = values.shape
+        run = max(1, BLOCK // self.weights.block)
+        lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
+        made = np.empty(lines.shape, lines.dtype)
+        for first in range(0, blocks, run):
+            own = lines[first : first + run].swapaxes(0, 1)
+            made[first : first + run].reshape(own.shape)[...] = own
+        return made
+
+
+class CodedMatmul(FloatProduct):
+    """a @ weights + bias of float32, a [..., K].
+
+    a: its shape. bias: float32 [N], or None. memo: the weights as the kernel reads them, for other shapes of a.
     """
 
     def __init__(
@@ -77,164 +119,19 @@ class CodedMatmul(Operation):
         engine: Engine,
         a: tuple[int, ...],
         weights: CodedWeights,
-        exact: Exact,
         *,
         bias: Array | None = None,
         memo: Memo | None = None,
     ) -> None:
-        super().__init__()
-        self.engine, self.weights, self.exact, self._memo = engine, weights, exact, memo or Memo()
-        self.columns = len(weights.scales)
-        self.bias = None if bias is None else np.ascontiguousarray(bias)
-        self.operands = (Operand(a, _FLOAT), Operand((*a[:-1], self.columns), _FLOAT))
-        self.vectors, self.most = _strip(engine.isa)
-        self.width = self.vectors * engine.isa.lanes // 2
-        self.panels = -(-self.columns // self.width)
-        self.lengths = self._memo.once("lengths", lambda: _lengths(weights, self.panels * self.width))
-        if not np.isfinite(self.lengths).all():
-            raise Declined("a weight is not finite")
-        left = LeftRows(size(a[:-1]), weights.depth, 4 * weights.depth, whole=True)
-        self.stack = FloatStack(np.zeros((1, 4), np.int64), left, self.columns, 0, 0, 4 * self.columns)
-
-    @cached_property
-    def recheck(self) -> ElementRecheck:
-        return _CodedRecheck(self.stack, self.exact, self.weights)
+        columns, depth = len(weights.scales), weights.depth
+        self.engine, self.weights = engine, CodedPanels(weights, memo or Memo())
+        self.arrays = {} if bias is None else {"addend*": np.ascontiguousarray(bias)}
+        self.terms = FloatTerms("sum" if bias is None else "bias")
+        self.operands = (Operand(a, _FLOAT), Operand((*a[:-1], columns), _FLOAT))
+        left = LeftRows(size(a[:-1]), depth, 4 * depth)
+        self.stack = FloatStack(np.zeros((1, 4), np.int64), left, columns, 0, 0, 4 * columns)
 
     def _plan(self, strides: object) -> tuple[KernelCall, ...]:
-        left, isa = self.stack.left, self.engine.isa
-        if not left.rows:
+        if not self.stack.left.rows:
             return ()
-        most, lanes = self.most, isa.lanes // 2
-        digits = self._digits()
-        direct = digits is not None or left.rows < most
-        rows = digits[1] if digits else left.rows if direct else most
-        cut = self._shared() if digits else self._cut(rows)
-        places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
-        terms = FloatTerms("sum" if self.bias is None else "bias")
-        how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
-        kind, unroll = (digits[0], self._piece // LANES) if digits else ("coded_product", UNROLL)
-        # One thread alone does not wait for memory; several do.
-        ahead = int(bool(digits) and self.engine.threads > 1)
-        spec = KernelSpec(kind, isa.name, rows, self.vectors, unroll, terms.form, "f32", False, ahead, how)
-        words = {"tap_step": 1, "depth_step": left.steps[1], "block": self.weights.block, **places}
-        words |= {"row_block": cut.rows, "panels": self.panels, "panel_block": cut.panels}
-        words["tiles"] = -(-left.rows // cut.rows) * -(-self.panels // cut.panels)
-        held = {**self._arrays(), "known*": self.lengths}
-        if self.bias is not None:
-            held["addend*"] = self.bias
-        given = (self.stack, terms, self.recheck, words, held, ("a*", "y*"), self.whole, scratch)
-        return (stack_call(self.engine, spec, *given),)
-
-    def _cut(self, rows: int) -> Cut:
-        """Tiles of strips of so many rows."""
-        left = self.stack.left
-        return Cut.of(1, (left.rows, self.columns, left.depth), (rows, self.width), self.engine.threads, False)
-
-    def _shared(self) -> Cut:
-        """Tiles of all rows, one for each thread: each makes the rows' digits anew, which takes as long as a panel."""
-        rows = self.stack.left.rows
-        near = max(1, _SUMS // (8 * rows * self.width))
-        share = -(-self.panels // self.engine.threads)
-        return Cut(rows, even(self.panels, min(near, share), 1))
-
-    def _digits(self) -> tuple[str, int] | None:
-        """The kind of kernel that makes digits of the rows, where there are few, and rows of a strip; None if none
-        serves the weights."""
-        isa, weights, rows = self.engine.isa, self.weights, self.stack.left.rows
-        most, strip = (2 * isa.real_rows[1] // DIGITS, rows) if isa.dots else (_MOST_ROWS, 1)
-        if not (isa.dots_of_nibbles and weights.bits == _DIGIT_BITS and weights.how != "floats"):
-            return None
-        if self._memo.once("unrounded", lambda: _unrounded(weights)):
-            return ("digit_product", strip) if rows <= most else None
-        kind, most = _with_tables(isa)
-        serves = rows <= most and weights.how == "half"
-        serves = serves and self._memo.once("ordinary", lambda: _ordinary(weights.scales))
-        return (kind, rows) if serves else None
-
-    @property
-    def _piece(self) -> int:
-        """Elements of a row that share a quantum."""
-        return min(self.weights.block, PIECE)
-
-    def _arrays(self) -> dict[str, Array]:
-        """The weights as the kernel reads them."""
-        run = max(1, DEPTH // self.weights.block)
-        made = {"b*": self._memo.once("codes", lambda: packed(self.weights, self.width))}
-        made["scales*"] = self._memo.once("scales", lambda: _by_block(self.weights.scales, self.width, run))
-        if self.weights.zeros is not None:
-            zeros = self.weights.zeros
-            made["zeros*"] = self._memo.once("zeros", lambda: _by_block(zeros, self.width, run))
-        return made
-
-
-class _CodedRecheck(ElementRecheck):
-    def __init__(self, stack: FloatStack, exact: Exact, weights: CodedWeights) -> None:
-        super().__init__(stack, exact)
-        self.weights = weights
-
-    def columns(self, b: int, starts: Ints, column: Ints) -> Array:
-        return self.weights.values(column)[:, : self.weights.depth]
-
-
-def packed(weights: CodedWeights, width: int) -> Array:
-    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel], and some zeros,
-    as whole pieces are read (emit/row_digits.py)."""
-    group = GROUP[weights.bits]
-    words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
-    columns, panels = len(words), -(-len(words) // width)
-    groups = -(-weights.depth // group)
-    made = np.zeros((groups * panels + PIECE // LANES) * width, words.dtype)
-    for first in range(0, groups, DEPTH // group):
-        last = min(first + DEPTH // group, groups)
-        part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
-        for panel in range(panels):
-            own = words[panel * width : min((panel + 1) * width, columns), first:last]
-            part[panel, :, : len(own)] = own.T
-    return made
-
-
-def _strip(isa: Isa) -> tuple[int, int]:
-    """Vectors of columns of a strip, and rows of one that is multiplied in float64. In vectors of 256 bits codes are of
-    twice as many columns as other strips have, so that a digit is loaded half as often."""
-    return (4, 3) if isa.lanes == 8 else max(isa.real_rows.items())
-
-
-def _with_tables(isa: Isa) -> tuple[str, int]:
-    """The kind of kernel that looks up what rounding adds to weights, and up to how many rows it pays."""
-    if isa.permutes:
-        return "rounded_digits", 2 * (isa.dots and VBMI in host_features(host_architecture()))
-    return "rounded_digits_256", int(isa.lanes == 8)
-
-
-def _unrounded(weights: CodedWeights) -> bool:
-    """Whether (code - zero) * scale is a float32 number for all codes and zeros that there may be."""
-    most = 2 ** (weights.bits - 1) if weights.zeros is None else 2**weights.bits
-    wide = weights.scales.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return all(bool((weights.scales * _FLOAT.type(n) == wide * n).all()) for n in range(3, most, 2))
-
-
-def _ordinary(scales: Array) -> bool:
-    """Whether neither scales nor the last bits of their products are too small or too large for float32."""
-    sizes = np.abs(scales)
-    return bool(((sizes > 1 / _ORDINARY) & (sizes < _ORDINARY)).all())
-
-
-def _by_block(values: Array, width: int, run: int) -> Array:
-    """Values [N, blocks], in the order of scales in emit/coded.py; `run`: blocks of a run."""
-    columns, blocks = values.shape
-    lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
-    made = np.empty(lines.shape, lines.dtype)
-    for first in range(0, blocks, run):
-        own = lines[first : first + run].swapaxes(0, 1)
-        made[first : first + run].reshape(own.shape)[...] = own
-    return made
-
-
-def _lengths(weights: CodedWeights, columns: int) -> Array:
-    """The length of each column of all panels, float64. The weights of codes beyond K count as well."""
-    made, step = np.zeros(columns), max(1, _CHUNK // weights.depth)
-    for first in range(0, len(weights.scales), step):
-        numbers = np.arange(first, min(first + step, len(weights.scales)))
-        made[numbers] = column_lengths(weights.values(numbers).T)
-    return made
+        return (product_call(self, self.stack, ("a*", "y*"), self.whole, weights=self.weights),)

@@ -21,8 +21,9 @@ _FLOAT = np.dtype(np.float32)
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
 """Rows of a tile, and bytes of sums that wait between two blocks of k."""
-_PACK, _TAKE = 2.0, 20000
-"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile."""
+_PACK, _TAKE, _JUMP = 2.0, 20000, 12000
+"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile;
+going on to a block of k, whose panels lie elsewhere."""
 _UNROLL, _MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
 _ALONE = 8
@@ -80,12 +81,38 @@ def stack_starts(counts: Sequence[int], *steps: Sequence[int]) -> Ints:
     return np.ascontiguousarray(np.indices(counts).reshape(len(counts), -1).T @ np.array(steps, np.int64))
 
 
-class FloatPanels:
-    """Constant right matrices, float32 [number, K, N], that products read panel after panel; they are numbered by
-    FloatStack.starts. memo: what is made of them, for products that differ in their left operands."""
+class RightPanels:
+    """Constant right matrices that products read panel after panel; they are numbered by FloatStack.starts.
+
+    memo: what is made of them, for products that differ in their left operands. kind: of the kernel that reads them.
+    coding, words: what else its operands say, and its struct has.
+    """
+
+    kind = "fma_product"
+    coding = ""
+    words: Mapping[str, int] = {}
+    memo: Memo
+
+    def lying(self, direct: bool) -> str:
+        """How they lie, as emitters name it. direct: whether a tile has one strip of each panel."""
+        return "panels"
+
+    def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
+        return strip_of(isa, rows, columns, vectors)
+
+    def arrays(self, width: int) -> dict[str, Array]:
+        """What kernels read, in panels of this width."""
+        raise NotImplementedError
+
+
+class FloatPanels(RightPanels):
+    """Those of float32 [number, K, N]."""
 
     def __init__(self, matrices: Array, memo: Memo) -> None:
         self.matrices, self.memo = matrices, memo
+
+    def arrays(self, width: int) -> dict[str, Array]:
+        return {"b*": self.panels(width)}
 
     @remembered
     def panels(self, width: int) -> Array:
@@ -198,7 +225,7 @@ class Cut:
 
         def cost(cut: Cut) -> float:
             tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
-            work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE
+            work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE + _JUMP * -(-k // BLOCK)
             return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
 
         blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
@@ -222,22 +249,24 @@ def product_call(
     pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
     *,
-    weights: FloatPanels | None = None,
+    weights: RightPanels | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. pointers: the words of operands that are not constant, in order, or
     which operand each is; extents: bytes of each that are touched.
     weights: b, if it is constant; starts then have the number of the matrix in place of bytes."""
     engine, left, isa = product.engine, stack.left, product.engine.isa
     vectors = panel_vectors(isa, stack.columns)
-    rows, wide = strip_of(isa, left.rows, stack.columns, vectors)
+    rows, wide = (weights.strip if weights else strip_of)(isa, left.rows, stack.columns, vectors)
     held: dict[str, Array] = {"numbers*": product.terms.numbers, "batches*": stack.starts}
+    kind, coding, more = RightPanels.kind, RightPanels.coding, RightPanels.words
     if weights is None:
         right = "turned" if stack.b_column else "near" if left.rows == rows else "packed"
         vectors = wide
     else:
-        right = "panels"
+        kind, coding, more = weights.kind, weights.coding, weights.words
+        right = weights.lying(left.rows == rows)
         width = vectors * isa.lanes
-        held["b*"] = weights.panels(width)
+        held |= weights.arrays(width)
         held["batches*"] = stack.starts * np.array([1, 4 * width * -(-stack.columns // width) * left.depth, 1, 1])
     if left.offsets is not None and left.steps is not None:
         held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}
@@ -245,15 +274,16 @@ def product_call(
     beside = wide // vectors
     panels, slot = -(-stack.columns // (vectors * isa.lanes)), 4 * rows * wide * isa.lanes if stack.k > BLOCK else 0
     gathered = cut.rows * PITCH if left.kind == "taps" else 0
-    packed = 0 if right in ("panels", "near") else 4 * wide * isa.lanes * (BLOCK + isa.lanes)
+    packed = 0 if right in ("panels", "near", "codes") else 4 * wide * isa.lanes * (BLOCK + isa.lanes)
     sums_at = aligned_up(gathered + packed)
     scratch = sums_at + max(slot, 4 * rows * wide * isa.lanes) * -(-cut.rows // rows) * cut.panels
     unroll = 1 if rows * wide >= _MANY else _UNROLL
-    operands = f"{left.kind}-{right}-{vectors}"
+    operands = f"{left.kind}-{right}-{vectors}{coding}"
     form = product.terms.form, product.terms.out, False
-    spec = KernelSpec("fma_product", isa.name, rows, wide, unroll, *form, operands=operands)
+    spec = KernelSpec(kind, isa.name, rows, wide, unroll, *form, operands=operands)
     panel_block = cut.panels * beside
     words = {
+        **more,
         "a_row": left.row,
         "b_row": stack.b_row,
         "b_column": stack.b_column,
@@ -280,7 +310,9 @@ __all__ = [
     "FloatStack",
     "FloatTerms",
     "LeftRows",
+    "RightPanels",
     "even",
     "product_call",
     "stack_starts",
+    "strip_of",
 ]
