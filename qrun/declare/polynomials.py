@@ -17,8 +17,9 @@ EXPM1 = (
 )  # fmt: skip
 EXP_RANGE = -105.0, 90.0
 """Beyond the first exp is 0, beyond the second infinite."""
-SIGMOID_FARTHEST = 105.0
-"""sigmoid(x) is 0 below minus this, and 1 above it."""
+SIGMOID_RANGE, SIGMOID_EXPONENT = (-105.0, 40.0), -64
+"""Beyond the first sigmoid is 0, beyond the second 1; and the power of two by which it multiplies its numerator and its
+denominator, so that neither overflows."""
 TANH = (
     -0.3333328366279602, 0.133314847946167, -0.053742993623018265, 0.02064903825521469, -0.005715404637157917,
 )  # fmt: skip

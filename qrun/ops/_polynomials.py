@@ -58,10 +58,9 @@ def exp(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), numerator and denominator times 2**-h: h is half of n, so that neither overflows."""
-    n, m = reduced(_limited(-x, -table.SIGMOID_FARTHEST, table.SIGMOID_FARTHEST))
-    half = n >> 1
-    one, power = power_of_two(-half), power_of_two(n - half)
+    """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts."""
+    n, m = reduced(-_limited(x, *table.SIGMOID_RANGE))
+    one, power = np.float32(2.0**table.SIGMOID_EXPONENT), power_of_two(n + table.SIGMOID_EXPONENT)
     total = power + one
     return _with_nan(one / (fma32(m, power, one - (total - power)) + total), x)
 
