@@ -114,6 +114,28 @@ def test_aarch64(isa: str, tmp_path: Path) -> None:
 
 
 @every_width
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_numbers(isa: str, kind: str) -> None:
+    """Zeros of both signs, subnormals, sums that cancel or overflow, infinities and NaN; W of the reference leaves no
+    infinities and no -0 of what inputs give."""
+    special = np.array([0, -0.0, 2.0**-149, -(2.0**-127), 2.0**-126, 1, -1, 1 + 2.0**-23, 3e38, -3e38], F)
+    for seed, more in enumerate(([], [], [], [np.inf], [np.nan, -np.inf])):
+        rng = np.random.default_rng(seed)
+        given = tensors(kind, (3, 3, 33), 1, seed)
+        chosen = np.concatenate([special[: (4, 8, 10)[min(seed, 2)]], np.array(more, F)])
+        for place in (0, 1, 2, 3, 5):
+            other = rng.random(given[place].shape) < (0.9, 0.5, 0.3, 0.01, 0.01)[seed]
+            drawn = rng.choice(chosen if place else special, given[place].shape)
+            given[place] = np.where(other, drawn, given[place]) + F(-0.0 if place else 0)
+        made = operation(engine(isa), kind, given, 1, True)
+        got = engine(isa).run(made, [given[0], given[2], *([given[3]] if kind == "lstm" else []), given[4]])
+        want = reference(kind, given, 1, given[4])
+        for copy, expected in zip(made.outputs(), want, strict=True):
+            result = engine(isa).run(copy, [got])
+            assert (result.view(np.uint32) == expected.view(np.uint32)).all(), f"seed {seed}"
+
+
+@every_width
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
 def test_activations_of_all_sizes(isa: str, function: str) -> None:
     rng = np.random.default_rng(0)
