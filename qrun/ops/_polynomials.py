@@ -37,13 +37,13 @@ def power_of_two(n: Array) -> Array:
     return np.asarray((n + 127 << 23).view(np.float32))
 
 
-def reduced(x: Array) -> tuple[Array, Array]:
-    """n, int32, and m with exp(x) = 2**n * (1 + m), for a size of up to 105."""
+def reduced(x: Array, terms: Sequence[float], log2: Sequence[float] = table.LN2) -> tuple[Array, Array]:
+    """n, int32, and m with exp(x) = 2**n * (1 + m), for a size of up to 105. terms: of the polynomial."""
     count = fma32(x, np.float32(table.LOG2E), _MAGIC) - _MAGIC
     rest = x
-    for part in table.LN2:
+    for part in log2:
         rest = fma32(count, np.float32(-part), rest)
-    return count.astype(np.int32), fma32(rest * rest, polynomial(table.EXPM1, rest), rest)
+    return count.astype(np.int32), fma32(rest * rest, polynomial(terms, rest), rest)
 
 
 def _limited(x: Array, low: float, high: float) -> Array:
@@ -52,23 +52,26 @@ def _limited(x: Array, low: float, high: float) -> Array:
 
 
 def exp(x: Array) -> Array:
-    n, m = reduced(_limited(x, *table.EXP_RANGE))
+    n, m = reduced(_limited(x, *table.EXP_RANGE), table.EXPM1)
     half = n >> 1
     return _with_nan((1 + m) * power_of_two(half) * power_of_two(n - half), x)
 
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts."""
-    n, m = reduced(-_limited(x, *table.SIGMOID_RANGE))
+    n, m = reduced(-_limited(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT)
     one, power = np.float32(2.0**table.SIGMOID_EXPONENT), power_of_two(n + table.SIGMOID_EXPONENT)
     total = power + one
     return _with_nan(one / (fma32(m, power, one - (total - power)) + total), x)
 
 
 def tanh(x: Array) -> Array:
-    """A polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1); the sign is that of x."""
+    """A polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1); the sign is that of x.
+
+    The rest of log(2) does not count where the exponential is large.
+    """
     size = _limited(np.abs(x), 0.0, table.TANH_FARTHEST)
-    n, m = reduced(size + size)
+    n, m = reduced(size + size, table.EXPM1_SHORT, table.LN2[:1])
     power = power_of_two(n)
     far = 1 - 2 / fma32(m, power, power + 1)
     square = size * size

@@ -29,22 +29,22 @@ def limited(x: F, low: float, high: float) -> F:
     return min(max(x, F(low)), F(high))
 
 
-def reduced(x: F) -> tuple[int, F]:
+def reduced(x: F, terms, log2=table.LN2) -> tuple[int, F]:
     """n and m with exp(x) = 2**n * (1 + m)."""
     count = r(r(x * F(table.LOG2E) + MAGIC) - MAGIC)
     rest = x
-    for part in table.LN2:
+    for part in log2:
         rest = r(rest - count * F(part))
-    return int(count), r(r(rest * rest) * polynomial(table.EXPM1, rest) + rest)
+    return int(count), r(r(rest * rest) * polynomial(terms, rest) + rest)
 
 
 def exp(x: F) -> F:
-    n, m = reduced(limited(x, *table.EXP_RANGE))
+    n, m = reduced(limited(x, *table.EXP_RANGE), table.EXPM1)
     return r(r(1 + m) * F(2) ** n)
 
 
 def sigmoid(x: F) -> F:
-    n, m = reduced(-limited(x, *table.SIGMOID_RANGE))
+    n, m = reduced(-limited(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT)
     one, power = F(2) ** table.SIGMOID_EXPONENT, F(2) ** (n + table.SIGMOID_EXPONENT)
     total = r(power + one)
     return r(one / r(r(m * power + r(one - r(total - power))) + total))
@@ -55,6 +55,6 @@ def tanh(x: F) -> F:
     square = r(size * size)
     made = r(r(size * square) * polynomial(table.TANH, square) + size)
     if size >= F(table.TANH_NEAR):
-        n, m = reduced(r(2 * size))
+        n, m = reduced(r(2 * size), table.EXPM1_SHORT, table.LN2[:1])
         made = r(1 - r(2 / r(m * 2**n + r(F(2**n) + 1))))
     return made if x >= 0 else -made

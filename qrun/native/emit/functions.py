@@ -149,8 +149,8 @@ SINGLE: dict[str, Write] = {
     "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
     "exp": lambda k, v: polynomials.exp(v[0]),
-    "sigmoid": lambda k, v: polynomials.sigmoid(v[0]),
-    "tanh": lambda k, v: polynomials.tanh(v[0]),
+    "sigmoid": lambda k, v: polynomials.one_nan(polynomials.sigmoid(v[0])),
+    "tanh": lambda k, v: polynomials.one_nan(polynomials.tanh(v[0])),
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }

@@ -24,13 +24,13 @@ def power_of_two(n: Value) -> Value:
     return ((n + 127) << 23).bitcast("float")
 
 
-def reduced(x: Value) -> tuple[Value, Value]:
-    """n, i32, and m with exp(x) = 2**n * (1 + m), for a size of up to 105."""
+def reduced(x: Value, terms: Sequence[float], log2: Sequence[float] = table.LN2) -> tuple[Value, Value]:
+    """n, i32, and m with exp(x) = 2**n * (1 + m), for a size of up to 105. terms: of the polynomial."""
     raised = fma_once(x, x.like(table.LOG2E), x.like(MAGIC32))
     count, rest = raised - MAGIC32, x
-    for part in table.LN2:
+    for part in log2:
         rest = fma_once(count, x.like(-part), rest)
-    return raised.bitcast("i32") - MAGIC_BITS, fma_once(rest * rest, polynomial(table.EXPM1, rest), rest)
+    return raised.bitcast("i32") - MAGIC_BITS, fma_once(rest * rest, polynomial(terms, rest), rest)
 
 
 def limited(x: Value, low: float, high: float) -> Value:
@@ -40,30 +40,33 @@ def limited(x: Value, low: float, high: float) -> Value:
 
 
 def exp(x: Value) -> Value:
-    n, m = reduced(limited(x, *table.EXP_RANGE))
+    """e**x."""
+    n, m = reduced(limited(x, *table.EXP_RANGE), table.EXPM1)
     half = n.ashr(1)
-    return _with_nan((1.0 + m) * power_of_two(half) * power_of_two(n - half), x)
+    return one_nan((1.0 + m) * power_of_two(half) * power_of_two(n - half))
 
 
 def sigmoid(x: Value) -> Value:
-    """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts."""
-    n, m = reduced(-limited(x, *table.SIGMOID_RANGE))
+    """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts.
+    NaN has any bits."""
+    n, m = reduced(-limited(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT)
     one, power = x.like(2.0**table.SIGMOID_EXPONENT), power_of_two(n + table.SIGMOID_EXPONENT)
     total = power + one
-    return _with_nan(one / (fma_once(m, power, one - (total - power)) + total), x)
+    return one / (fma_once(m, power, one - (total - power)) + total)
 
 
 def tanh(x: Value) -> Value:
-    """A polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1); the sign is that of x."""
+    """A polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1); the sign is that of x. NaN has any bits."""
     size = abs(x)
     size = size.test("ogt", table.TANH_FARTHEST).select(table.TANH_FARTHEST, size)
-    n, m = reduced(size + size)
+    n, m = reduced(size + size, table.EXPM1_SHORT, table.LN2[:1])
     power = power_of_two(n)
     far = 1.0 - 2.0 / fma_once(m, power, power + 1.0)
     square = size * size
     near = fma_once(size * square, polynomial(table.TANH, square), size)
-    return _with_nan(size.test("olt", table.TANH_NEAR).select(near, far).intrinsic("copysign", x), x)
+    return size.test("olt", table.TANH_NEAR).select(near, far).intrinsic("copysign", x)
 
 
-def _with_nan(made: Value, x: Value) -> Value:
-    return x.test("uno", x).select(math.nan, made)
+def one_nan(made: Value) -> Value:
+    """The same, but every NaN has one bit pattern."""
+    return made.test("uno", made).select(math.nan, made)

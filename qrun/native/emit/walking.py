@@ -6,21 +6,20 @@ cell is an operation of its own, rounded to float32 as the operator of that name
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from qrun.native.emit.fma_product import parts
-from qrun.native.emit.functions import SINGLE, FunctionCall
 from qrun.native.emit.isa import PAUSE, Isa
 from qrun.native.emit.kernel import KernelEmitter, KernelSpec, Value
-from qrun.native.emit.requantize import clipped
+from qrun.native.emit.polynomials import one_nan, sigmoid, tanh
+from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO
 
 GATES = {"lstm": 4, "gru": 3, "linear": 3, "rnn": 1}
 """Products of a step, by cell; ``linear`` is a GRU that resets the product, not the state."""
 STATES = {"lstm": 2, "gru": 1, "linear": 1, "rnn": 1}
-FUNCTIONS = ("sigmoid", "tanh", "relu")
+FUNCTIONS: dict[str, Callable[[Value], Value]] = {"sigmoid": sigmoid, "tanh": tanh, "relu": rectified}
 """Activations that cells know."""
 STEPS, Y_ROW, FIRST_DIRECTION, FIRST_ROW, BOUND, UNITS, PARTS, AHEAD = range(0, 64, 8)
 HEADER = 8
@@ -39,14 +38,14 @@ class Cells:
     """Units of some rows, vectors of float32. functions: the activations, as the operator orders them. bound: what they
     are given is clipped to, or None."""
 
-    def __init__(self, lanes: int, kind: str, functions: Sequence[str], bound: Value | None) -> None:
-        self.lanes, self.kind, self.functions, self.bound = lanes, kind, functions, bound
+    def __init__(self, kind: str, functions: Sequence[str], bound: Value | None) -> None:
+        self.kind, self.functions, self.bound = kind, functions, bound
 
     def activated(self, place: int, x: Value) -> Value:
         """What the activation of this number makes of x."""
         if self.bound is not None:
             x = clipped(x, -self.bound, self.bound)
-        return SINGLE[self.functions[place]](FunctionCall(self.lanes, "f", []), [x])
+        return FUNCTIONS[self.functions[place]](x)
 
     def made(self, gates: Sequence[Sequence[Value]], states: Sequence[Sequence[Value]]) -> Iterator[list[Value]]:
         """The states after a step. gates, of each vector of units: i, o, f, c of an LSTM; z, of which the activation is
@@ -159,7 +158,7 @@ class WalkEmitter(KernelEmitter):
 
     def cells(self) -> Cells:
         bound = (self.a.walk + BOUND).load("float", 8).splat(self.at_once) if self.clip else None
-        return Cells(self.at_once, self.cell, self.functions, bound)
+        return Cells(self.cell, self.functions, bound)
 
     def make(self, walk: Value, places: Sequence[tuple[Value, Value]], gates: Sequence[Sequence[Value]]) -> None:
         """Store the states after a step, and Y. places: sequences and units, of vectors; gates: what cells are given.
@@ -172,7 +171,7 @@ class WalkEmitter(KernelEmitter):
         made = [*self.cells().made(gates, states)]
         for (row, unit), old, new in zip(places, states, made, strict=True):
             runs = at.test("slt", (a.lengths + row * 4).load("i32", 4).sext("i64"))
-            new = [state.test("uno", state).select(math.nan, state) for state in new]
+            new = [one_nan(state) for state in new]
             for number, state in enumerate(new):
                 (self.state_at(walk, NEW, number, row) + unit * 4).store(runs.select(state, old[number]), 4)
             y = a.y + (walk + Y).load("i64", 8) + row * self.header(Y_ROW)
