@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import narrow, product, widen
-from qrun.ops._rounding import fma32
+from qrun.ops._rounding import DROPPED, LEAST_NORMAL, MIDDLE, fma32
 from qrun.shapes import broadcast_shapes
 
 BLOCK = 256
@@ -22,11 +22,9 @@ BLOCK = 256
 _FLOAT = np.dtype(np.float32)
 _ELEMENTS = 1 << 14
 """Sums that are made together: they stay in the second-level cache."""
-_DROPPED, _MIDDLE = np.int64(0x1FFFFFFF), np.int64(0x10000000)
-"""The bits of float64 that float32 lacks, and these bits of a number in the middle between two float32 numbers."""
 _FINITE = np.uint64(0x7FEFFFFFFFFFFFFF)
 """The bits of the greatest finite float64."""
-_LEAST_NORMAL, _LEAST = 2.0**-126, 2.0**-149
+_LEAST = 2.0**-149
 
 
 def chained_products(
@@ -101,10 +99,10 @@ def _chain(a: Array, b: Array, exact: bool) -> Array:
     for left, right in zip(turned, b, strict=True):
         np.multiply(left, right, out=terms)
         terms += sums
-        np.bitwise_and(terms.view(np.int64), _DROPPED, out=bits)
-        doubtful = bits == _MIDDLE
+        np.bitwise_and(terms.view(np.int64), DROPPED, out=bits)
+        doubtful = bits == MIDDLE
         if not exact:
-            doubtful |= (np.abs(terms) < _LEAST_NORMAL) & (terms != 0)
+            doubtful |= (np.abs(terms) < LEAST_NORMAL) & (terms != 0)
         single[...] = terms
         if doubtful.any():
             row, column = np.nonzero(doubtful)

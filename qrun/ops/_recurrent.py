@@ -1,7 +1,7 @@
 """What LSTM, GRU and RNN share: their inputs checked, activations by name, and the walk along sequences.
 
 Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a product of matrices with what is
-added to it is one real number, Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in
+added to it is Gemm, and Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in
 float32, and results are rounded at the end; float64 stays float64.
 """
 
@@ -16,10 +16,9 @@ from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates, activations
 from qrun.ops._chains import chained_products
-from qrun.ops._float import rounded, widen
+from qrun.ops._float import rounded
 from qrun.ops._op import Array, Context, Shape, bad_shape, misfit, one_of
 from qrun.ops._signature import Attributes
-from qrun.ops._sums import rounded_products
 
 Product = Callable[[Array, Array | None], Array]
 """Rows [n, K], and what is added to their product with some weights, to the product [n, columns]."""
@@ -179,13 +178,7 @@ def _order(lengths: Array, seq: int, backward: bool) -> Array:
 
 
 def products(weight: Array, dtype: np.dtype[Any]) -> Product:
-    """A function (rows, added) to rows @ weight' + added, a real number rounded once; weight [columns, K]."""
-    turned = weight.astype(dtype).T
-    return lambda rows, added: rounded_products(rows, turned, dtype, addend=None if added is None else widen(added))
-
-
-def input_products(weight: Array, dtype: np.dtype[Any]) -> Product:
-    """As `products`, in the order of docs/numerics.md, F1."""
+    """A function (rows, added) to added + rows @ weight' in the order of Gemm; weight [columns, K]."""
     turned = weight.astype(dtype).T
     return lambda rows, added: chained_products(rows, turned, dtype, first=added)
 

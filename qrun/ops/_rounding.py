@@ -20,6 +20,9 @@ REACH = 257.0
 """Quotients beyond this saturate every 8-bit type, whatever the zero point."""
 _EPS = float(np.finfo(np.float64).eps)
 _TOLERANCE = 16 * _EPS
+DROPPED, MIDDLE = np.int64(0x1FFFFFFF), np.int64(0x10000000)
+"""The bits of float64 that float32 lacks, and these bits of a number in the middle between two float32 numbers."""
+LEAST_NORMAL = 2.0**-126
 Where = Array
 """A mask of places, of the array's own shape."""
 
@@ -119,10 +122,21 @@ def odd_single(values: Array) -> Array:
 
 
 def fma32(a: Any, b: Any, c: Any) -> Array:
-    """float32(a * b + c) with one rounding, of float32 operands."""
+    """float32(a * b + c) with one rounding, of float32 operands.
+
+    float64 holds the product, and rounds the sum; rounding that to float32 is a second rounding only in the middle
+    between two float32 numbers, or below the normal ones. There what float64 lost decides.
+    """
     with np.errstate(all="ignore"):
-        total = two_sum(np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64))
-        return odd(total).astype(np.float32)
+        product, addend = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
+        total = np.array(product + addend)
+        doubtful = (total.view(np.int64) & DROPPED) == MIDDLE
+        doubtful |= (np.abs(total) < LEAST_NORMAL) & (total != 0)
+        made = total.astype(np.float32)
+        if doubtful.any():
+            whole = (np.broadcast_to(x, total.shape)[doubtful] for x in (product, addend))
+            made[doubtful] = odd(two_sum(*whole)).astype(np.float32)
+        return made
 
 
 def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np.dtype[Any]) -> Array:

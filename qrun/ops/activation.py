@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from qrun.ops import _functions
+from qrun.ops import _functions, _polynomials
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._op import Array, bad_attribute, op
 from qrun.ops._shape import scalar
@@ -96,8 +96,8 @@ def _between(x: Array, low: Array, high: Array) -> Array:
 
 @op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
-    """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64."""
-    return unary(_functions.logistic, X)
+    """1 / (1 + exp(-X)) as a polynomial in float32, at most 1.73 ULP from the real value; float64 stays float64."""
+    return _polynomials.pointwise(_polynomials.sigmoid, _functions.logistic, X)
 
 
 @op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))
@@ -197,14 +197,14 @@ def softsign(input: Array) -> Array:
 
 @op("Tanh", since=6, form="pointwise", native=function("tanh"))
 def tanh(input: Array) -> Array:
-    """tanh(input), in float64 and rounded once; float64 stays float64."""
-    return unary(np.tanh, input)
+    """tanh(input) as polynomials in float32, at most 1.20 ULP from the real value; float64 stays float64."""
+    return _polynomials.pointwise(_polynomials.tanh, np.tanh, input)
 
 
 @op("Exp", since=6, form="pointwise", native=function("exp"))
 def exp(input: Array) -> Array:
-    """e ** input, in float64 and rounded once; float64 stays float64."""
-    return unary(np.exp, input)
+    """e ** input as a polynomial in float32, at most 0.98 ULP from the real value; float64 stays float64."""
+    return _polynomials.pointwise(_polynomials.exp, np.exp, input)
 
 
 @op("Sqrt", since=6, form="pointwise", native=function("sqrt"))

@@ -15,7 +15,7 @@ from qrun.ops._recurrent import Product, RecurrentAttributes, Sequences, checked
 from qrun.ops._rounding import scaled
 from qrun.ops._signature import InputRecord
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
-from qrun.ops.lowering.recurrent import LENGTHS, lstm_cell, quantized_lstm_kernel
+from qrun.ops.lowering.recurrent import LENGTHS, plain_lstm, quantized_lstm_kernel
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 
@@ -83,7 +83,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     given, attributes = site.given(QuantizedLstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _check(given, attributes, site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _DEFAULTS)
-    cell = lstm_cell(sequences, gates, given.P, site.attributes["input_forget"])
+    plain_lstm(given.P, site.attributes["input_forget"])
     if given.sequence_lens is not None:
         if not site.fixed[LENGTHS]:
             raise declined("sequence_lens is not constant: only batches known to have full lengths are native")
@@ -91,7 +91,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
             raise declined("sequence_lens has lengths below the batch's: only batches of full lengths are native")
     if site.ctx.arith != "exact":
         raise declined(f"no native kernels for {site.ctx.arith} arithmetic")
-    return quantized_lstm_kernel(site, sequences, gates, cell)
+    return quantized_lstm_kernel(site, sequences, gates)
 
 
 def _check(given: QuantizedLstmInputs, attributes: RecurrentAttributes, ctx: Context) -> Sequences:

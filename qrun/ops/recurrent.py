@@ -18,7 +18,6 @@ from qrun.ops._recurrent import (
     Step,
     biases,
     checked,
-    input_products,
     mixed,
     products,
     recurrent_macs,
@@ -28,7 +27,7 @@ from qrun.ops._recurrent import (
 )
 from qrun.ops._signature import InputRecord
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
-from qrun.ops.lowering.recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
+from qrun.ops.lowering.recurrent import plain_lstm, recurrent_kernel
 
 _LSTM = ("Sigmoid", "Tanh", "Tanh")
 _GRU = ("Sigmoid", "Tanh")
@@ -77,7 +76,7 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Long short-term memory, with H and C the states before a step, and gates in the order i, o, f, c:
 
-        x = X @ W^T + (Wb + Rb)                    for all steps; what is in parentheses is rounded first
+        x = X @ W^T + (Wb + Rb)                    for all steps; what is in parentheses is made first
         g = H @ R^T + x
         i, f = f(g + P * C)                        f = 1 - i with input_forget
         C' = f * C + i * g(g)
@@ -88,9 +87,9 @@ def lstm(
     [batch], initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h
     and Y_c [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
 
-    Each line is a step of ai.onnx's operators, and rounded as they are:
-    products with what is added to them once, as Gemm;
-    * and +, 1 - i and the activations each once. float16 and bfloat16 are computed in float32, and the results rounded.
+    Each line is a step of ai.onnx's operators, and rounded as they are: products with what is added to them are Gemm,
+    whose sums have the order of docs/numerics.md, F1; * and +, 1 - i and the activations are rounded each. float16 and
+    bfloat16 are computed in float32, and the results rounded.
     clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0;
     the last states are those at its end, the initial ones for length 0. Activations have alpha and beta in the order in
     which those that need one are named; Affine and ScaledTanh have no defaults.
@@ -100,7 +99,7 @@ def lstm(
     gates = attributes.gates(activations_, _LSTM)
 
     def products_of(number: int) -> tuple[Product, Product]:
-        return input_products(given.W[number], sequences.dtype), products(given.R[number], sequences.dtype)
+        return products(given.W[number], sequences.dtype), products(given.R[number], sequences.dtype)
 
     return walk_lstm(sequences, gates, products_of, (given.B, given.P), bool(input_forget), ctx)
 
@@ -110,10 +109,10 @@ def _lower_lstm(site: LoweringContext) -> NativeKernel:
     given, attributes = site.given(LstmInputs), RecurrentAttributes.of(site.attributes)
     sequences = _sequences(given, 4, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _LSTM)
-    cell = lstm_cell(sequences, gates, given.P, site.attributes["input_forget"])
+    plain_lstm(given.P, site.attributes["input_forget"])
     if site.ctx.arith == "ort" and attributes.clip is not None:
         raise declined("no native cells with clip in ort arithmetic")
-    return recurrent_kernel(site, sequences, "lstm", gates, cell)
+    return recurrent_kernel(site, sequences, "lstm", gates)
 
 
 @op("GRU", since=7, cost=recurrent_macs, wholes=_WHOLE)
@@ -153,7 +152,7 @@ def _lower_gru(site: LoweringContext) -> NativeKernel:
     sequences = _sequences(site.given(RecurrentInputs), 3, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"], _GRU)
     kind = "linear" if site.attributes["linear_before_reset"] else "gru"
-    return recurrent_kernel(site, sequences, kind, gates, gru_cell(gates.of(0)))
+    return recurrent_kernel(site, sequences, kind, gates)
 
 
 def _gru(
@@ -166,7 +165,7 @@ def _gru(
     added = wb + rb
     if linear:
         added[2 * n :] = wb[2 * n :]
-    inputs, both, last = input_products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
+    inputs, both, last = products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
 
     def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
         (h,) = states
@@ -187,7 +186,7 @@ def rnn(
     layout: int = 0,
     ctx: Context,
 ) -> tuple[Array, ...]:
-    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is rounded first.
+    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is made first.
 
     X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
     initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
@@ -198,7 +197,7 @@ def rnn(
     gates = attributes.gates(activations_[: sequences.directions], _RNN)
 
     def step_of(number: int) -> tuple[Share, Step]:
-        inputs = input_products(given.W[number], sequences.dtype)
+        inputs = products(given.W[number], sequences.dtype)
         recurrent = products(given.R[number], sequences.dtype)
         function = gates.of(number)[0]
         shared = share(inputs, given.B, number, sequences.hidden, sequences.dtype)
@@ -213,4 +212,4 @@ def _lower_rnn(site: LoweringContext) -> NativeKernel:
     attributes = RecurrentAttributes.of(site.attributes)
     sequences = _sequences(site.given(RecurrentInputs), 1, attributes, site.attributes["layout"], site.ctx)
     gates = attributes.gates(site.attributes["activations_"][: sequences.directions], _RNN)
-    return recurrent_kernel(site, sequences, "rnn", gates, rnn_cell(gates.of(0)))
+    return recurrent_kernel(site, sequences, "rnn", gates)

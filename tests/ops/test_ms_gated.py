@@ -12,6 +12,7 @@ from helpers.float import Peer, qrun_node
 from helpers.placed import same_everywhere
 from helpers.support import MS, assert_equal, node_model
 from oracle.blocks import nearest
+from oracle.polynomials import sigmoid as single_sigmoid
 from oracle.recurrent import exp
 
 import qrun
@@ -41,7 +42,7 @@ def test_scaled_silu(dtype: Any) -> None:
         want = np.zeros(x.shape, dtype)
         for place in np.ndindex(x.shape):
             z = nearest(factor * real(x[place]), dtype)
-            want[place] = nearest(Q(z) * Q(nearest(sigmoid(Q(z)), dtype)), dtype)
+            want[place] = nearest(Q(z) * Q(nearest(single_sigmoid(Q(z)), dtype)), dtype)
         inputs = [x] if scale is None else [x, scale]
         assert_equal(qrun_node("ScaledSiLU", inputs, attributes, domain=MS), want, f"seed {seed}", signed_zeros=False)
         if dtype == F:
@@ -81,7 +82,7 @@ def test_gated_rms_norm(dtype: Any, activation: str) -> None:
         norms = qrun_node("RMSNormalization", [groups.astype(F), scale.astype(F)], {"epsilon": 0.01}, opset=23)
         flat = want.reshape(-1)
         for place, (normal, z) in enumerate(zip(norms.reshape(-1), gate.reshape(-1), strict=True)):
-            opened = sigmoid(real(z)) * (1 if activation == "sigmoid" else real(z))
+            opened = single_sigmoid(real(z)) if activation == "sigmoid" else real(z) * sigmoid(real(z))
             flat[place] = nearest(Q(nearest(real(normal) * Q(nearest(opened, F)), F)), dtype)
         got = qrun_node("GatedRMSNorm", [x, scale, gate], attributes, domain=MS)
         assert_equal(got, want, f"{shape} {width}", signed_zeros=False)

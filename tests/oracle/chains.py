@@ -76,6 +76,12 @@ def chained(
     return nearest(Fraction(total), dtype)
 
 
+def reach(row: Sequence[Fraction], column: Sequence[Fraction]) -> Fraction:
+    """How far such a sum, with its bias as a last product, may be from the real one, where nothing is subnormal."""
+    sizes = sum((abs(a * b) for a, b in zip(row, column, strict=True)), Fraction(0))
+    return (BLOCK + Fraction(len(row), BLOCK) + 2) * sizes * UNIT
+
+
 def ordered_product(a: np.ndarray, b: np.ndarray, alpha: Any = 1.0, first: Any = None, bias: Any = None) -> np.ndarray:
     """All sums of float32 [m,k] and [k,n]. first, bias: as of `ordered`, broadcast to the result."""
     made = np.empty((len(a), b.shape[1]), np.float32)

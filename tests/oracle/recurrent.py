@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN of short sequences, number by number: fractions, and decimals of 50 digits for exponentials.
 
-Every step is rounded to float32, as the docstrings of the operators say.
+Every step is rounded to float32, as the docstrings of the operators say; a product is Gemm as docs/numerics.md, F1,
+orders it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from fractions import Fraction as F
 import numpy as np
 
 from oracle.cast import nearest
+from oracle.polynomials import sigmoid
+from oracle.polynomials import tanh as single_tanh
 
 SINGLE = np.float32
 
@@ -38,8 +41,8 @@ def tanh(x: F) -> F:
 
 
 FUNCTIONS = {
-    "Sigmoid": lambda x: 1 / (1 + exp(-x)),
-    "Tanh": tanh,
+    "Sigmoid": sigmoid,
+    "Tanh": single_tanh,
     "Relu": lambda x: max(x, F(0)),
     "Softsign": lambda x: x / (1 + abs(x)),
     "Softplus": lambda x: log1p(exp(x)),
@@ -73,7 +76,17 @@ def functions(names, alphas, betas, clip):
     return made
 
 
-def dot(row, column, added=F(0)):
+def chains(row, column, added=F(0)):
+    """Blocks of 256 elements, each a chain of fused multiply-adds, added to what the sum begins with."""
+    for first in range(0, len(row), 256):
+        made = F(0)
+        for a, b in zip(row[first : first + 256], column[first : first + 256], strict=True):
+            made = r(a * b + made)
+        added = r(added + made)
+    return added
+
+
+def exact(row, column, added=F(0)):
     return r(sum((a * b for a, b in zip(row, column, strict=True)), F(0)) + added)
 
 
@@ -85,9 +98,9 @@ def fractions(array):
 
 def run(op, x, w, rec, b=None, lens=None, h0=None, c0=None, p=None, *, direction="forward", activations=None,
         activation_alpha=(), activation_beta=(), clip=0.0, input_forget=0, linear_before_reset=0, layout=0,
-        hidden_size=0, seen=lambda rows: rows):  # fmt: skip
-    """Y, Y_h and for an LSTM Y_c; inputs as those of the operators, float32 or shorter, or fractions. seen: what
-    products see of the states h of the sequences that run, [[fraction]]."""
+        hidden_size=0, dot=chains, seen=lambda rows: rows):  # fmt: skip
+    """Y, Y_h and for an LSTM Y_c; inputs as those of the operators, float32 or shorter, or fractions. dot: a row
+    times a column, plus a number; seen: what it sees of the states h of the sequences that run, [[fraction]]."""
     made = x.dtype
     default = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}[op]
     made = SINGLE if made.kind == "O" else made
@@ -115,7 +128,7 @@ def run(op, x, w, rec, b=None, lens=None, h0=None, c0=None, p=None, *, direction
             for n, own in zip(running, seen([h[n] for n in running]), strict=True):
                 t = lengths[n] - 1 - step if backward else step
                 h[n], c[n] = STEPS[op](
-                    x[t, n], own, c[n], w[d], rec[d], bias, peep, f, input_forget, linear_before_reset
+                    dot, x[t, n], own, c[n], w[d], rec[d], bias, peep, f, input_forget, linear_before_reset
                 )
                 y[t, d, n] = h[n]
         for n in range(batch):
@@ -155,18 +168,18 @@ def dynamic(x, w, rec, b, lens, h0, c0, p, w_scale, w_zero, r_scale, r_zero, **a
     flat = quantized([[F(float(v)) for v in x.reshape(-1)]])
     inputs = np.array(flat[0], object).reshape(x.shape)
     weights = real(w, w_scale, w_zero), real(rec, r_scale, r_zero)
-    y, *ends = run("LSTM", inputs, *weights, b, lens, h0, c0, p, seen=quantized, **attributes)
+    y, *ends = run("LSTM", inputs, *weights, b, lens, h0, c0, p, dot=exact, seen=quantized, **attributes)
     return [np.pad(y, [(0, seq - len(y)), (0, 0), (0, 0), (0, 0)]), *ends]
 
 
-def _inputs(x, w, b, count):
+def _inputs(dot, x, w, b, count):
     """What x gives to each gate row, with both biases."""
     return [dot(x, w[row], r(b[row] + b[row + count]) if b is not None else F(0)) for row in range(count)]
 
 
-def _lstm(x, h, c, w, rec, b, p, f, coupled, _):
+def _lstm(dot, x, h, c, w, rec, b, p, f, coupled, _):
     n = len(h)
-    share = _inputs(x, w, b, 4 * n)
+    share = _inputs(dot, x, w, b, 4 * n)
     gates = [dot(h, rec[row], share[row]) for row in range(4 * n)]
     new_h, new_c = [], []
     for j in range(n):
@@ -183,9 +196,9 @@ def _lstm(x, h, c, w, rec, b, p, f, coupled, _):
     return new_h, new_c
 
 
-def _gru(x, h, c, w, rec, b, p, f, _, linear):
+def _gru(dot, x, h, c, w, rec, b, p, f, _, linear):
     n = len(h)
-    share = _inputs(x, w, b, 3 * n)
+    share = _inputs(dot, x, w, b, 3 * n)
     if linear and b is not None:
         share[2 * n :] = [dot(x, w[row], b[row]) for row in range(2 * n, 3 * n)]
     z = [f[0](dot(h, rec[row], share[row])) for row in range(n)]
@@ -199,8 +212,8 @@ def _gru(x, h, c, w, rec, b, p, f, _, linear):
     return [r(r(r(1 - a) * m) + r(a * v)) for a, m, v in zip(z, new, h, strict=True)], c
 
 
-def _rnn(x, h, c, w, rec, b, p, f, *_):
-    share = _inputs(x, w, b, len(h))
+def _rnn(dot, x, h, c, w, rec, b, p, f, *_):
+    share = _inputs(dot, x, w, b, len(h))
     return [f[0](dot(h, rec[row], share[row])) for row in range(len(h))], c
 
 

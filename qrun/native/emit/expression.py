@@ -42,8 +42,8 @@ LOGICAL = frozenset((
 POWERS = ("even_power", "odd_power", "real_power")
 """Functions that raise to a constant exponent: an even integer, an odd one, or none."""
 CLOSE = frozenset((
-    "exp", "tanh", "sigmoid", "erf", "gelu", "gelu_by_tanh", "cube", "swish", "elu", "selu", "celu", "log", "softplus",
-    "mish", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
+    "erf", "gelu", "gelu_by_tanh", "cube", "swish", "elu", "selu", "celu", "log", "softplus", "mish", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
 ))  # fmt: skip
 """Functions whose result float64 does not always decide."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}

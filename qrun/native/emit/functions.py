@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.native.emit import conversions, expression
+from qrun.native.emit import conversions, expression, polynomials
 from qrun.native.emit.conversions import ROUNDINGS, Way, converted
 from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
 from qrun.native.emit.numbers import at_most, differ, expm1, sigmoid
@@ -148,10 +148,13 @@ SINGLE: dict[str, Write] = {
     "p_relu": lambda k, v: v[0].test("olt", ZERO).select(v[1] * v[0], v[0]),
     "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
+    "exp": lambda k, v: polynomials.exp(v[0]),
+    "sigmoid": lambda k, v: polynomials.one_nan(polynomials.sigmoid(v[0])),
+    "tanh": lambda k, v: polynomials.one_nan(polynomials.tanh(v[0])),
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }
-"""Functions that are exact, or that float32 arithmetic rounds right;
+"""Functions that are exact, or whose definition is in float32 arithmetic;
 p and q: the slope, the limits, or scale and zero point."""
 LOGICAL: dict[str, Write] = {
     "equal": lambda k, v: k.compared("eq", v),

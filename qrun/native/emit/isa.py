@@ -223,12 +223,6 @@ def _zen4(isa: Isa) -> bool:
     return "sse4a" in host and "avx512vp2intersect" not in host
 
 
-def halves(isa: Isa) -> bool:
-    """Whether float64 made of float32 are better had in vectors of half the size: where vectors of 512 bits take their
-    way in two parts, as in AMD's Zen 4, conversions of whole ones take longer than those of both halves."""
-    return _zen4(isa)
-
-
 def adds_apart(isa: Isa) -> bool:
     """Whether two additions and a multiply-add of float64 take as long as two multiply-adds, or less: where additions
     have units of their own, beside which those of multiply-adds stay busy. So it was measured on AMD's Zen 4."""

@@ -228,14 +228,6 @@ def expm1(x: Value) -> Value:
     return power.fma(small, power - 1.0)
 
 
-def tanh(x: Value) -> Value:
-    """(e - 1) / (e + 1), e = exp(2 |x|), with the sign of x."""
-    size = abs(x)
-    less = expm1(size + size)
-    made = (less / (less + 2.0)).intrinsic("copysign", x)
-    return x.test("uno", x).select(x, made)
-
-
 def sigmoid(x: Value) -> Value:
     """e / (1 + e) for negative x, else 1 / (1 + e), e = exp(-|x|)."""
     e = exp(-0.0 - abs(x))

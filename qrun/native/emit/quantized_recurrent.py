@@ -16,20 +16,21 @@ from operator import or_
 from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
 from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import RecheckEmitter, rounded_once, scaled_sum
+from qrun.native.emit.numbers import rounded_once, scaled_sum
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.walking import GATES, LENGTH, WalkEmitter
+from qrun.native.emit.walking import GATES, WalkEmitter
 from qrun.native.emit.widen import first_lanes, folded
 
 NAMES = names("""
-    weights* sums* addend* y* scales* recheck* initial_h* initial_c* lengths* walk*
-    a_row y_row addend_row rows columns row_block depth vectors tiles
+    weights* column_sums* scales* addend* y* initial_h* initial_c* lengths* walk*
+    sums_at sum_units addend_row rows columns row_block depth vectors tiles
 """)
-"""As in recurrent.py, and
+"""As in walking.py, and
 
 weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each column, zeros beyond the last
-sums     int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
+column_sums  int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise
+sums_at  bytes from the start of the results to the sums of the gates [directions][gates][rows][sum_units]
 depth    of how many fours of k, a multiple of UNROLL
 """
 UNROLL = 8
@@ -38,7 +39,7 @@ UNROLL = 8
 
 @emitter("quantized_recurrent")
 class QuantizedRecurrentEmitter(WalkEmitter):
-    """rows: up to how many are multiplied at a time. operands: as of RecurrentEmitter.
+    """rows: up to how many are multiplied at a time. operands: as of WalkEmitter.
     The thread's memory has the codes of H, [rows][depth][four_bytes].
 
     shapes: vectors of columns whose sums are in registers at a time, by how many rows they are of.
@@ -51,9 +52,6 @@ class QuantizedRecurrentEmitter(WalkEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.take_cell(*spec.operands.split("-")[1:])
-        w = self.w
-        self.doubts = RecheckEmitter(w, self.a.recheck, self.struct.address(), 0)
         self.floats, self.gates = f"<{isa.lanes} x float>", GATES[self.cell]
         self.blocks = tuple(rows for rows in sorted(self.shapes, reverse=True) if rows <= spec.rows)
 
@@ -63,7 +61,9 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         for row, rows in w.runs(self.first, self.first + self.count, self.blocks):
             with w.loop(0, self.gates, 1) as gate:
                 self._products(direction * self.gates + gate.index, walk, row, rows, gate.index, scale, zero)
-        self.cells_of(walk, number, resets=False)
+        with w.loop(self.first, self.first + self.count, 1) as each, self.own_vectors() as unit:
+            sums = [self._sums_at(direction * self.gates + n, each.index) for n in range(self.gates)]
+            self.make(walk, [(each.index, unit)], [[(start + unit * 4).load(self.units, 4) for start in sums]])
 
     def _quantized(self, h: Value) -> tuple[Value, Value]:
         """Make the codes of the tile's part of H. Returns their scale, float64, and their zero point, i32,
@@ -78,14 +78,13 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         bottom = folded(least, lambda a, b: a.where("olt", b))
         top = folded(most, lambda a, b: a.where("ogt", b))
         with w.when(odd.test("uno", odd).any()):
-            self.doubts.add(w.value("i64", LENGTH), w.value("i64", 0))
-            self.doubts.end()
+            w.undecided()
         scale, zero = parameters_of(bottom, top)
         shift = self.isa.shift(False)
         low, high = ((end - zero).sitofp("float").splat(lanes) for end in (0, 255))
         with w.loop(self.first, self.first + self.count, 1) as row, w.loop(0, a.columns, lanes) as unit:
             mask = self._mask(a.columns, unit.index)
-            x = (h + row.index * a.a_row + unit.index * 4).masked_load(self.floats, mask, 4)
+            x = (h + row.index * a.columns * 4 + unit.index * 4).masked_load(self.floats, mask, 4)
             raised = (x / scale.splat(lanes)).within(low, high) + MAGIC32
             code = raised.bitcast("i32") + (zero + (shift - MAGIC_BITS)).splat(lanes)
             self.keep_codes(row.index * a.depth * self.four_bytes, unit.index, code)
@@ -106,7 +105,7 @@ class QuantizedRecurrentEmitter(WalkEmitter):
         w, a, lanes = self.w, self.a, self.isa.lanes
         codes, kind = self.scratch + first_row * a.depth * self.four_bytes, int32s(self.isa)
         starts = [
-            (self.inputs_at(walk, first_row + row) + gate * a.columns * 4, self.gate_sums(walk, gate, first_row + row))
+            (self.inputs_at(walk, first_row + row) + gate * a.columns * 4, self._sums_at(matrix, first_row + row))
             for row in range(rows)
         ]
         opening, closing = self.own_units[0] // lanes, (self.own_units[1] + (lanes - 1)) // lanes
@@ -115,10 +114,14 @@ class QuantizedRecurrentEmitter(WalkEmitter):
             made = self.sums(codes, a.weights + place * a.depth * (4 * lanes), rows, count)
             for number in range(count):
                 column = (place + number) * (4 * lanes)
-                less = (a.sums + column).load(kind, 4) * zero.splat(lanes)
+                less = (a.column_sums + column).load(kind, 4) * zero.splat(lanes)
                 factor = (a.scales + column).load(self.floats, 4).double() * scale.splat(lanes)
                 totals = made[number * rows : (number + 1) * rows]
                 self._scaled((first + number) * lanes, starts, [total - less for total in totals], factor)
+
+    def _sums_at(self, matrix: Value, row: Value) -> Value:
+        """Where the sums of a sequence's gate are; matrix: its number, of all directions'."""
+        return self.a.y + self.a.sums_at + (matrix * self.a.rows + row) * self.a.sum_units * 4
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
         """The sums of products [count][rows]; codes, source: addresses of the first row's codes, and of the weights of
@@ -200,6 +203,10 @@ class NibbleRecurrentEmitter(QuantizedRecurrentEmitter):
         fours = [range(first, first + 4) for first in range(0, codes.lanes, 4)]
         order = [n + half for four in fours for half in (0, codes.lanes) for n in four]
         (self.scratch + row + unit * 2).store(low.shuffled(order, high), 1)
+
+    def _sums_at(self, matrix: Value, row: Value) -> Value:
+        """Where the sums of a sequence's gate are; matrix: its number, of all directions'."""
+        return self.a.y + self.a.sums_at + (matrix * self.a.rows + row) * self.a.sum_units * 4
 
     def sums(self, codes: Value, source: Value, rows: int, count: int) -> Sequence[Value]:
         with self.w.loop(0, self.a.depth, UNROLL, [self.w.zero(int32s(self.isa))] * (count * rows)) as k:

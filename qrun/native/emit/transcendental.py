@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from qrun.native.emit import tabled
-from qrun.native.emit.numbers import at_most, decay, exp, expm1, series, sigmoid, tanh
+from qrun.native.emit.numbers import at_most, decay, exp, expm1, series
 from qrun.native.emit.values import MAGIC64, ZERO, Value
 
 WIDEST = 2.0**22
@@ -256,6 +256,6 @@ def gelu(x: Value) -> Value:
 
 
 OF_ONE: tuple[Callable[[Value], Value], ...] = (
-    exp, tanh, sigmoid, erf, gelu, log, softplus, mish, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan,
+    erf, gelu, log, softplus, mish, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan,
 )  # fmt: skip
 """Those of one number that graphs name."""

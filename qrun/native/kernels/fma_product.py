@@ -24,9 +24,9 @@ _SUMS = 1 << 18
 _PACK, _TAKE, _JUMP = 2.0, 20000, 12000
 """What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile;
 going on to a block of k, whose panels lie elsewhere."""
-_UNROLL, _MANY = 4, 12
+UNROLL, MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
-_ALONE = 8
+ALONE = 8
 """Chains that hide the latency of a multiply-add."""
 
 
@@ -203,7 +203,7 @@ def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]
     that a multiply-add need not wait for the one before it."""
     most, panels = isa.real_rows[vectors], -(-columns // (vectors * isa.lanes))
     if 2 * rows * vectors <= most * vectors:
-        return rows, vectors * max(1, min(panels, most // rows, -(-2 * _ALONE // (rows * vectors))))
+        return rows, vectors * max(1, min(panels, most // rows, -(-2 * ALONE // (rows * vectors))))
     heights = range(min(most, rows), min(most, rows) // 2, -1)
     return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high)), vectors
 
@@ -277,7 +277,7 @@ def product_call(
     packed = 0 if right in ("panels", "near", "codes") else 4 * wide * isa.lanes * (BLOCK + isa.lanes)
     sums_at = aligned_up(gathered + packed)
     scratch = sums_at + max(slot, 4 * rows * wide * isa.lanes) * -(-cut.rows // rows) * cut.panels
-    unroll = 1 if rows * wide >= _MANY else _UNROLL
+    unroll = 1 if rows * wide >= MANY else UNROLL
     operands = f"{left.kind}-{right}-{vectors}{coding}"
     form = product.terms.form, product.terms.out, False
     spec = KernelSpec(kind, isa.name, rows, wide, unroll, *form, operands=operands)

@@ -3,34 +3,24 @@ then the state is quantized before each step."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.native.emit.float_panels import UNROLL
-from qrun.native.emit.isa import Isa, halves
+from qrun.native.emit.isa import Isa
 from qrun.native.emit.quantized_recurrent import UNROLL as FOURS
-from qrun.native.emit.walking import HEADER, INPUTS, LENGTH, MOST_ROWS, OLD, SUMS, WORDS
+from qrun.native.emit.walking import MOST_ROWS
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_product import Cut, block, block_of_one_width, even, scratch_places
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatPanels, FloatStack, FloatTerms, LeftRows, stack_call
-from qrun.native.kernels.walks import UNFIT, CellForm, Share, Stepped, Walk, Walked
-from qrun.native.machine.call import Rechecker
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec
+from qrun.native.kernels.fma_product import ALONE, MANY, UNROLL, even
+from qrun.native.kernels.walks import CellForm, Share, Walk, Walked
+from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec
 from qrun.native.machine.memory import aligned_copy
 
 _LONG, _CODES_LONG = 1 << 15, 1 << 16
 """Products of a step, of floats and of codes, that take longer than threads need to wait for each other."""
-_SIDE_BY_SIDE = 6
-"""With fewer vectors of sums, each addition waits for the one before it to the same vector."""
-_FEW, _ONE, _ALONE = 2, 4, 12
-"""Rows up to which vectors are added in halves; rows up to which a strip may have one of several vectors; rows of a
-strip that has one vector by design."""
 _MOST = 1 << 15
 """Units: int32 holds the sum of so many products of codes."""
 
@@ -38,9 +28,8 @@ _MOST = 1 << 15
 class Recurrent(Walked):
     """A walk whose cells take products of float32.
 
-    recurrent: float32 [directions, gates * units, units].
-    exact: makes elements of products that the kernel does not decide.
-    memo: the weights as the kernel reads them, for other shapes.
+    recurrent: float32 [directions, gates * units, units]. added: float32 [directions, units], what the product of the
+    gate h begins with in the cell ``linear``. memo: the weights as the kernel reads them, for other shapes.
     """
 
     def __init__(
@@ -50,138 +39,76 @@ class Recurrent(Walked):
         cell: CellForm,
         recurrent: Array,
         given: tuple[bool, bool, bool],
-        exact: Exact,
-        stepped: Stepped,
         *,
         added: Array | None = None,
         memo: Memo | None = None,
     ) -> None:
-        super().__init__(engine, walk, cell, given, stepped, added)
-        if not np.isfinite(recurrent).all():
-            raise Declined("a weight is not finite")
-        self.exact, memo = exact, memo or Memo()
-        self.weights: FloatPanels = memo.once("weights", lambda: FloatPanels(self._matrices(recurrent), memo))
+        super().__init__(engine, walk, cell, given)
+        self.recurrent, self.added, self.memo = recurrent, added, memo or Memo()
 
-    def _matrices(self, recurrent: Array) -> Array:
-        """A matrix for each direction and gate, as a product takes it."""
-        units = self.walk.units
-        gates = recurrent.reshape(-1, units, units)
-        return np.ascontiguousarray(gates.transpose(0, 2, 1))[:, None]
-
-    def _starts(self, matrix: int) -> Ints:
-        """Of each product where a, b, addend, y and its columns' lengths start, in bytes. matrix: bytes of a gate's."""
-        walk, gates, units = self.walk, self.gates, self.walk.units
-        words = self.table[HEADER : HEADER + walk.directions * walk.steps * WORDS].reshape(-1, walk.steps, WORDS)
-        made = np.zeros((walk.directions, walk.steps, gates, 6), np.int64)
-        for d in range(walk.directions):
-            for gate in range(gates):
-                last = gate == gates - 1
-                made[d, :, gate, 0] = words[d, :, OLD // 8]
-                made[d, :, gate, 1] = (d * gates + gate) * matrix * units
-                made[d, :, gate, 2] = words[d, :, INPUTS // 8] + 4 * gate * units
-                made[d, :, gate, 3] = words[d, :, SUMS // 8] + 4 * gate * self.sums_each
-                made[d, :, gate, 4] = (d * gates + gate) * matrix * 2
-                if last and self.cell.kind == "gru":
-                    made[d, :, gate, 0] = words[d, :, SUMS // 8] + 4 * gates * self.sums_each
-                elif last and self.cell.kind == "linear":
-                    made[d, :, gate, 2] = 8 * (HEADER + words.size) + 4 * d * units
-        return made.reshape(-1, 6)
+    def _panels(self, width: int) -> Array:
+        """The word `weights` of emit/recurrent.py."""
+        units, together = self.walk.units, (2, 1) if self.cell.kind == "gru" else (self.gates,)
+        firsts = [min(first, units - width) for first in range(0, units, width)]
+        columns = np.add.outer(firsts, range(width))
+        made = []
+        for direction in self.recurrent.reshape(-1, self.gates, units, units):
+            for gates in np.split(direction, np.cumsum(together)[:-1]):
+                made.append(gates[:, columns].transpose(1, 3, 0, 2).reshape(-1))
+        return aligned_copy(np.concatenate(made))
 
     @cached_property
     def share(self) -> Share:
         """Sequences do not depend on each other. In each step, every unit depends on all units of the step before; in a
-        GRU that resets its state also on what all units make earlier in the same step. Shares of units are even, as
-        padding columns take as long as others."""
-        walk, engine = self.walk, self.engine
-        blocks = _blocks(walk.batch, walk.directions, engine.threads)
-        rows, parts = walk.batch // blocks, engine.threads // (walk.directions * blocks)
-        if self.cell.kind == "gru" or rows * self.gates * walk.units**2 < _LONG:
-            parts = 1
-        for count in range(parts, 1, -1):
-            units = self.units_of(count)
-            _, vectors = self._block(rows, units)
-            even = walk.units % units == 0 and units % (vectors * (engine.isa.lanes // 2)) == 0
-            if units < walk.units and even and rows * vectors >= _SIDE_BY_SIDE:
-                return Share(rows, units, True)
-        return Share(rows, walk.units)
+        GRU that resets its state also on what all units make earlier in the same step."""
+        walk, (rows, parts) = self.walk, self._parts
+        units = self.units_of(parts, self._strip[1] * self.at_once)
+        return Share(rows, units, units < walk.units)
 
     @property
+    def _parts(self) -> tuple[int, int]:
+        """Sequences of a tile, and of how many parts the units are."""
+        walk, threads = self.walk, self.engine.threads
+        most = max(1, -(-threads // walk.directions))
+        blocks = max(count for count in range(1, min(most, walk.batch) + 1) if walk.batch % count == 0)
+        rows = walk.batch // blocks
+        short = rows * self.gates * walk.units**2 < _LONG
+        return rows, 1 if short or self.cell.kind == "gru" else max(1, threads // (walk.directions * blocks))
+
+    @cached_property
     def _strip(self) -> tuple[int, int]:
-        """Rows by vectors of a strip of this walk."""
-        return self._block(self.share.rows, self.share.units)
+        """Rows by vectors of a strip, for each gate: few rows have several vectors, so that a multiply-add need not
+        wait for the one before it; but few units are made twice."""
+        rows, parts = self._parts
+        vectors, high = max(self.engine.isa.real_rows.items())
+        tall = even(rows, max(1, vectors * high // self.gates), 1)
+        chains, units = tall * self.gates, -(-self.walk.units // parts)
+        most = max(1, min(units // self.at_once, vectors * high // chains))
 
-    def _block(self, rows: int, units: int) -> tuple[int, int]:
-        """Rows by vectors of a strip. Where the CPU works on a vector in two halves, a row's number is best multiplied
-        as it is loaded: then a strip has one vector, if its rows are enough to hide the latency of an addition."""
-        if rows >= _SIDE_BY_SIDE and halves(self.engine.isa):
-            return even(rows, _ALONE, 1), 1
-        isa, size = self.engine.isa, block(self.engine.isa, rows, units, True, self._split(rows))
-        # Loading the elements of many rows for one vector of weights takes longer than converting the weights twice.
-        narrow = size[1] == 1 and rows > _ONE and units > isa.lanes // 2
-        return block_of_one_width(isa, rows) if narrow else size
+        def cost(wide: int) -> float:
+            return -(-units // (wide * self.at_once)) * wide / min(chains * wide, ALONE)
 
-    def _split(self, rows: int) -> bool:
-        """Whether vectors of sums are added in halves: of several rows,
-        each number that is converted is multiplied often."""
-        return rows <= _FEW and halves(self.engine.isa)
+        return tall, min(range(1, most + 1), key=cost)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        walk, engine = self.walk, self.engine
-        tall, lanes = self.share.rows, engine.isa.lanes // 2
+        walk, engine, share = self.walk, self.engine, self.share
         rows, vectors = self._strip
-        width = vectors * lanes
-        panels = -(-walk.units // width)
-        left = LeftRows(walk.batch, walk.units, 4 * walk.units)
-        starts = self._starts(4 * width * panels)
-        stack = FloatStack(starts[:, :4], left, walk.units, 4 * width, 4 * self.input_steps[1], 4 * walk.units, width)
-        places, scratch = scratch_places(left, Cut(tall, self.gates * panels), (rows, vectors), lanes, True)
-        terms = FloatTerms("scaled")
-        sizes, split = (rows, vectors, UNROLL), self._split(tall)
-        lines = -(-4 * width // 64)
-        spec = KernelSpec(
-            "recurrent", engine.isa.name, *sizes, terms.form, "f32", False, lines, operands=self.how, halves=split
-        )
-        words = {"tap_step": 1, "depth_step": left.steps[1], "row_block": tall, "panels": panels, **places}
-        words["tiles"] = self.tiles
-        found = np.pad(self.weights.lengths(), [(0, 0), (0, width * panels - walk.units)])
-        held = {"batches*": starts, "known*": found, "b*": self.weights.panels(width), **self.absent()}
-        pointers = {**self.pointers, "a*": len(self.names)}
-        recheck = _CellRecheck(self, stack)
-        return (stack_call(engine, spec, stack, terms, recheck, words, held, pointers, self.whole, scratch),)
-
-
-def _blocks(batch: int, directions: int, threads: int) -> int:
-    """How many tiles the sequences of a direction make: as many of each, no more than there are threads."""
-    most = max(1, -(-threads // directions))
-    return max(count for count in range(1, min(most, batch) + 1) if batch % count == 0)
-
-
-class _CellRecheck(ElementRecheck):
-    """Elements of products, and states, exactly."""
-
-    def __init__(self, operation: Recurrent, stack: FloatStack) -> None:
-        super().__init__(stack, operation.exact)
-        self.operation = operation
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """entries: rows of all products and columns, or states (emit/walking.py LENGTH) and units."""
-        if (entries[:, 0] == LENGTH).any():
-            raise ValueError(UNFIT)
-        cells = entries[:, 0] < 0
-        if not cells.all():
-            super().make(entries[~cells], x, y)
-        _, _, addend, result = (ctypes.c_int64 * 4).from_address(x)
-        for number, place in entries[cells].tolist():
-            self.operation.remade(LENGTH - 1 - number, place, addend, result)
-
-    def addends(self, addend: int, starts: Ints, row: Ints, column: Ints, number: Ints) -> Array:
-        own = self.operation
-        if own.added is None:
-            return super().addends(addend, starts, row, column, number)
-        last = number % own.gates == own.gates - 1
-        direction = number // (own.gates * own.walk.steps)
-        made = super().addends(addend, np.where(last, 0, starts), row, column, number)
-        return np.where(last, own.added[direction, column], made)
+        width = vectors * self.at_once
+        unroll = 1 if rows * vectors * self.gates >= MANY else UNROLL
+        spec = KernelSpec("recurrent", engine.isa.name, rows, vectors, unroll, "cells", "f32", False, operands=self.how)
+        words = {
+            "addend_row": 4 * self.input_steps[1],
+            "rows": walk.batch,
+            "columns": walk.units,
+            "row_block": share.rows,
+            "tiles": self.tiles,
+        }
+        weights = self.memo.once(("panels", width), lambda: self._panels(width))
+        bias = np.zeros(1, np.float32) if self.added is None else self.added
+        held = {"weights*": weights, "bias*": bias, **self.absent()}
+        scratch = 8 * share.rows * walk.units
+        given = spec, self.pointers, words, self.whole, held
+        return (engine.kernels.call(*given, sparse=True, scratch=scratch, decides=False),)
 
 
 @frozen
@@ -207,10 +134,9 @@ class QuantizedRecurrent(Walked):
         cell: CellForm,
         coded: CodedState,
         given: tuple[bool, bool],
-        stepped: Stepped,
         memo: Memo | None = None,
     ) -> None:
-        super().__init__(engine, walk, cell, (*given, False), stepped)
+        super().__init__(engine, walk, cell, (*given, False))
         memo = memo or Memo()
         if walk.units > _MOST:
             raise Declined("sums that may leave int32")
@@ -227,12 +153,17 @@ class QuantizedRecurrent(Walked):
             if rows >= MOST_ROWS * parts:
                 rows = -(-rows // parts)
             else:
-                units = self.units_of(parts)
+                units = self.units_of(parts, self.engine.isa.lanes)
         return Share(rows, units, rows < walk.batch or units < walk.units)
 
     @property
+    def beside(self) -> int:
+        """Sums of the gates."""
+        return self.walk.directions * self.gates * self.walk.batch * self.sum_units
+
+    @property
     def sum_units(self) -> int:
-        """Whole vectors, which cost less to store than parts of them."""
+        """Units of a sequence's sums: whole vectors, which cost less to store than parts of them."""
         return -(-self.walk.units // self.engine.isa.lanes) * self.engine.isa.lanes
 
     def _packed(self, coded: CodedState) -> dict[str, Array]:
@@ -247,7 +178,7 @@ class QuantizedRecurrent(Walked):
         scales = np.broadcast_to(coded.scales, (self.walk.directions, self.gates * units)).reshape(matrices, units)
         return {
             "weights*": aligned_copy(np.ascontiguousarray(groups.astype(np.int8))),
-            "sums*": aligned_copy(padded.sum(axis=2, dtype=np.int32)),
+            "column_sums*": aligned_copy(padded.sum(axis=2, dtype=np.int32)),
             "scales*": aligned_copy(np.pad(scales, [(0, 0), (0, wide - units)]).astype(np.float32)),
         }
 
@@ -257,10 +188,9 @@ class QuantizedRecurrent(Walked):
         rows = min(self.share.rows, MOST_ROWS)
         kind, four = _coded_kind(engine.isa, rows)
         spec = KernelSpec(kind, engine.isa.name, rows, 1, 1, "real", "f32", False, operands=self.how)
-        recheck = _QuantizedCellRecheck(self)
         words = {
-            "a_row": 4 * walk.units,
-            "y_row": 4 * self.sum_units,
+            "sums_at": 4 * self.states_end,
+            "sum_units": self.sum_units,
             "addend_row": 4 * self.input_steps[1],
             "rows": walk.batch,
             "columns": walk.units,
@@ -268,12 +198,11 @@ class QuantizedRecurrent(Walked):
             "depth": depth,
             "vectors": vectors,
             "tiles": self.tiles,
-            "recheck*": recheck.address,
         }
         held = {**self.held, **self.absent()}
-        fields: dict[str, Any] = {"decides": False, "rechecks": (recheck,), "scratch": four * depth * walk.batch + 64}
+        scratch = four * depth * walk.batch + 64
         given = spec, self.pointers, words, self.whole, held
-        return (engine.kernels.call(*given, sparse=True, **fields),)
+        return (engine.kernels.call(*given, sparse=True, scratch=scratch, decides=False),)
 
 
 def _coded_kind(isa: Isa, rows: int) -> tuple[str, int]:
@@ -282,19 +211,3 @@ def _coded_kind(isa: Isa, rows: int) -> tuple[str, int]:
     if not isa.widens:
         return "quantized_recurrent", 4
     return "nibble_recurrent" if rows == 1 and isa.dots_of_nibbles else "wide_recurrent", 8
-
-
-class _QuantizedCellRecheck(Rechecker):
-    """States, exactly."""
-
-    def __init__(self, operation: QuantizedRecurrent) -> None:
-        super().__init__()
-        self.operation = operation
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """entries: states (emit/walking.py LENGTH) and units; x: address of the argument struct."""
-        if (entries[:, 0] == LENGTH).any():
-            raise ValueError(UNFIT)
-        _, _, addend, result = (ctypes.c_int64 * 4).from_address(x)
-        for number, place in entries.tolist():
-            self.operation.remade(LENGTH - 1 - number, place, addend, result)

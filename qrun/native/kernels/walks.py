@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.walking import AT, GATES, HEADER, INPUTS, NEW, OLD, STATES, SUMS, WORDS, Y
+from qrun.native.emit.walking import AT, GATES, INPUTS, NEW, OLD, STATES, WORDS, Y
 from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.engine import Array, Engine, Ints, Operand, Operation, size
-from qrun.native.machine.memory import aligned_copy, array_at
+from qrun.native.machine.memory import aligned_copy
 
-Stepped = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
-"""(reset, sums, states) to arrays like the states. reset: make the reset state of a GRU, not the states after a step.
-sums: of the gates, each [1, units]; for ``linear`` also what the inputs give to the gate h. states: before the step."""
-UNFIT = "a length is negative, or beyond the inputs, or a state that is to be quantized is no number"
 _FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
@@ -74,26 +69,15 @@ class Share:
 
 class Walked(Operation):
     """What inputs give to the gates, float32 [steps, batch, directions * gates * units] (or batch first), initial
-    states and lengths to one array: Y, then states and sums, of which `outputs` are the parts that an operator gives.
+    states and lengths to one array: Y and then states, of which `outputs` are the parts that an operator gives.
 
     given: which of initial_h, initial_c and lengths come with the run;
     the others are 0, 0, and those of whole sequences.
-    stepped: makes cells that float64 does not decide. added: float32 [directions, units], what the cell ``linear`` adds
-    to the product of the gate h.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        walk: Walk,
-        cell: CellForm,
-        given: tuple[bool, bool, bool],
-        stepped: Stepped,
-        added: Array | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, walk: Walk, cell: CellForm, given: tuple[bool, bool, bool]) -> None:
         super().__init__()
-        self.engine, self.walk, self.cell, self.stepped = engine, walk, cell, stepped
-        self.gates, self.added = GATES[cell.kind], added
+        self.engine, self.walk, self.cell, self.gates = engine, walk, cell, GATES[cell.kind]
         lead = (walk.batch, walk.steps) if walk.batch_first else (walk.steps, walk.batch)
         inputs = Operand((*lead, walk.directions * self.gates * walk.units), _FLOAT)
         states = [Operand(walk.state_shape, _FLOAT)] * 2
@@ -105,7 +89,7 @@ class Walked(Operation):
             if own
         ]
         self.names = ["addend*", *(name for name, _ in known)]
-        result = Operand((self.sums_at + self._regions * walk.directions * self.sums_each,), _FLOAT)
+        result = Operand((self.states_end + self.beside,), _FLOAT)
         self.operands = (inputs, *(operand for _, operand in known), result)
 
     @property
@@ -115,14 +99,13 @@ class Walked(Operation):
 
     @property
     def at_once(self) -> int:
-        """Units that are made at once."""
-        lanes = self.engine.isa.lanes
-        return next((count for count in (2 * lanes, lanes) if count <= self.walk.units), 1)
+        """Units of a vector."""
+        return min(self.engine.isa.lanes, 1 << (self.walk.units.bit_length() - 1))
 
     @property
     def how(self) -> str:
         """What a specification says of the cell."""
-        told = ["rows", self.cell.kind, str(self.at_once), ",".join(self.cell.functions)]
+        told = [self.cell.kind, str(self.at_once), ",".join(self.cell.functions)]
         return "-".join(told + ["clip"] * (self.cell.clip is not None))
 
     @cached_property
@@ -130,10 +113,15 @@ class Walked(Operation):
         """Which part of a direction a tile makes."""
         raise NotImplementedError
 
-    def units_of(self, parts: int) -> int:
-        """Units of a part, if all units are cut into so many parts: a multiple of a vector's lanes, and of the units
-        made at once, so that the last part has at least that many too. All units if this is impossible."""
-        units, step = self.walk.units, max(self.at_once, self.engine.isa.lanes)
+    @property
+    def beside(self) -> int:
+        """Elements of the result behind the states."""
+        return 0
+
+    def units_of(self, parts: int, step: int) -> int:
+        """Units of a part, if all units are cut into so many parts: a multiple of `step`, so that the last part has at
+        least that many too. All units if this is impossible."""
+        units = self.walk.units
         each = -(-units // (parts * step)) * step
         last = (units - 1) % each + 1
         return min(each, units) if last >= step else units
@@ -159,24 +147,9 @@ class Walked(Operation):
         return size(self.walk.y_shape)
 
     @property
-    def sum_units(self) -> int:
-        """Elements of a gate's sums of one sequence."""
-        return self.walk.units
-
-    @property
-    def sums_each(self) -> int:
-        """Elements of a gate's sums of one direction."""
-        return self.walk.batch * self.sum_units
-
-    @property
-    def sums_at(self) -> int:
-        """The element where sums begin, after Y and the states."""
+    def states_end(self) -> int:
+        """The element behind Y and the states."""
         return self.y_size + 2 * STATES[self.cell.kind] * self.walk.directions * self.each
-
-    @property
-    def _regions(self) -> int:
-        """Sums of each direction: what a GRU resets lies behind them."""
-        return self.gates + 1
 
     def _state(self, step: int, state: int, direction: int) -> int:
         """The element where a state before this step begins."""
@@ -201,7 +174,7 @@ class Walked(Operation):
 
     @cached_property
     def table(self) -> Array:
-        """What the kernel reads of each direction and step (emit/recurrent.py), as int64 words."""
+        """What the kernel reads of each direction and step (emit/walking.py), as int64 words."""
         walk, units = self.walk, self.walk.units
         y_row, y_direction, y_step = units, walk.batch * units, walk.directions * walk.batch * units
         first, row = walk.batch * units, units
@@ -209,7 +182,7 @@ class Walked(Operation):
             y_row, y_direction, y_step = walk.steps * walk.directions * units, units, walk.directions * units
             first, row = units, walk.directions * units
         bound = np.array([self.cell.clip or 0, 0], _FLOAT).view(np.int64)
-        header = [walk.steps, 4 * self.sums_each, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
+        header = [walk.steps, 4 * y_row, 4 * first, 4 * row, int(bound[0])]
         header += [self.share.units, self.shares, int(self.share.rounds)]
         words = np.zeros((walk.directions, walk.steps, WORDS), np.int64)
         for d in range(walk.directions):
@@ -219,11 +192,8 @@ class Walked(Operation):
                     words[d, :, which // 8 + state] = [4 * self._state(t + later, state, d) for t in range(walk.steps)]
             words[d, :, Y // 8] = 4 * (at * y_step + d * y_direction)
             words[d, :, AT // 8] = at
-            words[d, :, SUMS // 8] = 4 * (self.sums_at + d * self._regions * self.sums_each)
             words[d, :, INPUTS // 8] = 4 * (at * self.input_steps[0] + d * self.gates * units)
-        added = np.zeros((0,), _FLOAT) if self.added is None else self.added.reshape(-1)
-        tail = np.pad(added, (0, added.size % 2)).astype(_FLOAT).view(np.int64)
-        return aligned_copy(np.concatenate([np.array(header, np.int64), words.reshape(-1), tail]))
+        return aligned_copy(np.concatenate([np.array(header, np.int64), words.reshape(-1)]))
 
     @property
     def input_steps(self) -> tuple[int, int]:
@@ -237,28 +207,3 @@ class Walked(Operation):
         lengths = np.full(self.walk.batch, self.walk.steps, np.int32)
         held = {"walk*": self.table, "initial_h*": zeros, "initial_c*": zeros, "lengths*": lengths}
         return {name: array for name, array in held.items() if name not in self.names}
-
-    def remade(self, number: int, place: int, addend: int, result: int) -> None:
-        """Make again the states of the units from this one on, which float64 does not decide;
-        number: as the kernel counts them;
-        addend, result: addresses of operands."""
-        table, count = self.table, self.at_once
-        (step, row), resets = divmod(number // 2, self.walk.batch), bool(number % 2)
-        words = table[HEADER + step * WORDS :][:WORDS].tolist()
-        unit, sum_at = (4 * (row * units + place) for units in (self.walk.units, self.sum_units))
-
-        def at(start: int, base: int = result) -> Array:
-            return array_at(base + start, _FLOAT, (count,))
-
-        sums = [at(words[SUMS // 8] + 4 * n * self.sums_each + sum_at)[None] for n in range(self.gates)]
-        if self.cell.kind == "linear":
-            inputs = words[INPUTS // 8] + 4 * (row * self.input_steps[1] + (self.gates - 1) * self.walk.units + place)
-            sums.append(at(inputs, addend)[None])
-        kinds = range(STATES[self.cell.kind])
-        made = self.stepped(resets, sums, [at(words[OLD // 8 + n] + unit)[None] for n in kinds])
-        if resets:
-            at(words[SUMS // 8] + 4 * self.gates * self.sums_each + sum_at)[...] = made[0][0]
-            return
-        for n in kinds:
-            at(words[NEW // 8 + n] + unit)[...] = made[n][0]
-        at(words[Y // 8] + int(table[2]) * row + 4 * place)[...] = made[0][0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,27 +10,22 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.ir import Array
-from qrun.ops._activations import Activation, Gates
+from qrun.ops._activations import Gates
 from qrun.ops._complete import Settled
-from qrun.ops._recurrent import Sequences, biases, lstm_step, mixed, plain
+from qrun.ops._recurrent import Sequences, biases
 from qrun.ops.lowering.dynamic import DynamicProduct, Given
 from qrun.ops.lowering.floats import quantizing, scaled_stages
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
-from qrun.ops.lowering.products import exact_sums
 
 if TYPE_CHECKING:
     from qrun.native.kernels.walks import CellForm, Walk, Walked
 
 LENGTHS = 4
 """The number of the input sequence_lens."""
-Cell = Callable[[bool, Sequence[Array], Sequence[Array]], Sequence[Array]]
 
 
-def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates, cell: Cell) -> NativeKernel:
-    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py).
-
-    cell: one step of the reference: (whether a GRU's r * h is wanted, gates' sums, states) to that, or to new states.
-    """
+def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates) -> NativeKernel:
+    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py)."""
     site.require_constant(1)
     site.require_constant(2)
     site.require_constant(3)
@@ -49,7 +44,7 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
     added = np.stack([other[-sequences.hidden :] for other in rb]) if linear else None
     site.afford(4 * w.nbytes + 4 * site.inputs[2].nbytes)
     inputs = _inputs(site, None if b is None else np.concatenate(shared))
-    return _walked(site, sequences, form, inputs, added, cell)
+    return _walked(site, sequences, form, inputs, added)
 
 
 def _form(kind: str, gates: Gates) -> CellForm:
@@ -84,7 +79,7 @@ def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
 
 
 def _walked(
-    site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None, cell: Cell
+    site: LoweringContext, sequences: Sequences, form: CellForm, inputs: Stage, added: Array | None
 ) -> NativeKernel:
     from qrun.native.kernels.recurrent import Recurrent
 
@@ -95,8 +90,6 @@ def _walked(
         form,
         site.inputs[2],
         (5 in given, 6 in given, LENGTHS in given),
-        exact_sums(),
-        cell,
         added=added,
         memo=site.memo.once("recurrent", Memo),
     )
@@ -127,7 +120,7 @@ def _taken(
     return staged_kernel(site, stages, shown, Settled(complete))
 
 
-def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Gates, cell: Cell) -> NativeKernel:
+def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Gates) -> NativeKernel:
     """The kernel of a checked DynamicQuantizeLSTM of full lengths, without peepholes and input_forget."""
     from qrun.native.kernels.dynamic import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
@@ -151,7 +144,6 @@ def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Ga
         form,
         CodedState(r, scales, zeros),
         (5 in given, 6 in given),
-        cell,
         memo=site.memo.once("recurrent", Memo),
     )
     before = [*quantizing(site.engine, x, ("codes", "scale", "zero")), *stages]
@@ -181,33 +173,8 @@ def _by_column(parameter: Array, shape: Sequence[int]) -> Array:
     return np.broadcast_to(whole, (shape[0], shape[2]))
 
 
-def lstm_cell(sequences: Sequences, gates: Gates, peepholes: Array | None, input_forget: int) -> Cell:
-    """The Cell of an LSTM: the reference's step on the gates' sums. Declined with peepholes and with input_forget."""
+def plain_lstm(peepholes: Array | None, input_forget: int) -> None:
+    """Decline peepholes and input_forget."""
     for given, what in ((peepholes is not None, "peepholes"), (input_forget, "input_forget")):
         if given:
             raise declined(f"no native cells with {what}")
-    gate, cell, out = gates.of(0)
-    step = lstm_step(sequences, (gate, cell, out), lambda h, sums: h if sums is None else sums, None, 0, False)
-    return lambda _, sums, states: _quiet(lambda: step(np.concatenate(sums, axis=1), states))
-
-
-def gru_cell(functions: tuple[Activation, ...]) -> Cell:
-    gate, new = functions
-
-    def cell(resets: bool, sums: Sequence[Array], states: Sequence[Array]) -> Sequence[Array]:
-        (h,) = states
-        if resets:
-            return (gate(sums[1]) * h,)
-        made = new(sums[2]) if len(sums) == 3 else new(gate(sums[1]) * sums[2] + sums[3])
-        return (mixed(gate(sums[0]), made, h),)
-
-    return lambda resets, sums, states: _quiet(lambda: cell(resets, sums, states))
-
-
-def rnn_cell(functions: tuple[Activation, ...]) -> Cell:
-    return lambda _, sums, states: _quiet(lambda: (functions[0](sums[0]),))
-
-
-def _quiet(make: Callable[[], Sequence[Array]]) -> Sequence[Array]:
-    with np.errstate(all="ignore"):
-        return [plain(states) for states in make()]

@@ -1,0 +1,60 @@
+"""Functions of float32 in fractions, step by step as docs/numerics.md (F1) says: every step is rounded to float32."""
+
+from __future__ import annotations
+
+from fractions import Fraction as F
+
+import numpy as np
+
+from oracle.cast import nearest
+from qrun.declare import polynomials as table
+
+SINGLE = np.float32
+MAGIC = F(3 * 2**22)
+
+
+def r(value: F) -> F:
+    """To float32, of which the greatest numbers are not reached."""
+    return F(nearest(F(value), SINGLE))
+
+
+def polynomial(coefficients, x: F) -> F:
+    made = F(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        made = r(made * x + F(coefficient))
+    return made
+
+
+def limited(x: F, low: float, high: float) -> F:
+    return min(max(x, F(low)), F(high))
+
+
+def reduced(x: F, terms, log2=table.LN2) -> tuple[int, F]:
+    """n and m with exp(x) = 2**n * (1 + m)."""
+    count = r(r(x * F(table.LOG2E) + MAGIC) - MAGIC)
+    rest = x
+    for part in log2:
+        rest = r(rest - count * F(part))
+    return int(count), r(r(rest * rest) * polynomial(terms, rest) + rest)
+
+
+def exp(x: F) -> F:
+    n, m = reduced(limited(x, *table.EXP_RANGE), table.EXPM1)
+    return r(r(1 + m) * F(2) ** n)
+
+
+def sigmoid(x: F) -> F:
+    n, m = reduced(-limited(x, *table.SIGMOID_RANGE), table.EXPM1_SHORT)
+    one, power = F(2) ** table.SIGMOID_EXPONENT, F(2) ** (n + table.SIGMOID_EXPONENT)
+    total = r(power + one)
+    return r(one / r(r(m * power + r(one - r(total - power))) + total))
+
+
+def tanh(x: F) -> F:
+    size = limited(abs(x), 0, table.TANH_FARTHEST)
+    square = r(size * size)
+    made = r(r(size * square) * polynomial(table.TANH, square) + size)
+    if size >= F(table.TANH_NEAR):
+        n, m = reduced(r(2 * size), table.EXPM1_SHORT, table.LN2[:1])
+        made = r(1 - r(2 / r(m * 2**n + r(F(2**n) + 1))))
+    return made if x >= 0 else -made
