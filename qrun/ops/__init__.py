@@ -14,6 +14,7 @@ from qrun.ops._quantized import (
     Quantizer,
     Slot,
     bias,
+    channel_axis,
     expansion,
     facts,
     operands,
@@ -21,6 +22,7 @@ from qrun.ops._quantized import (
     quantized_operators,
     quantizers,
     real_operator,
+    unsigned,
     written,
 )
 
@@ -33,6 +35,7 @@ __all__ += [
     "Quantizer",
     "Slot",
     "bias",
+    "channel_axis",
     "expansion",
     "facts",
     "operands",
@@ -40,6 +43,7 @@ __all__ += [
     "quantized_operators",
     "quantizers",
     "real_operator",
+    "unsigned",
     "written",
 ]
 

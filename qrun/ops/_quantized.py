@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Node
+from qrun.ir import Array, Node
 from qrun.ir.schema import MS, QONNX, home
 from qrun.ops._op import REGISTRY, OpDef, find
 from qrun.ops._promises import Granularity, Real
@@ -201,6 +201,16 @@ def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tup
             slots = [Slot(_repeated(known, p), p, inputs[p]) for p in range(start, start + len(_GROUP))]
             found.append(Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor"))
     return tuple(found)
+
+
+def channel_axis(node: Node) -> int:
+    """The weights' axis of output channels of Conv, ConvTranspose, Gemm and MatMul; -1 for the last one of MatMul."""
+    return {"Conv": 0, "MatMul": -1}.get(node.op_type, 0 if node.attributes.get("transB") else 1)
+
+
+def unsigned(codes: Array) -> Array:
+    """int8 codes, or their zero point, as uint8."""
+    return (codes.astype(np.int16) + 128).astype(np.uint8)
 
 
 def operands(node: Node) -> list[tuple[str, Quantizer | None]]:

@@ -53,7 +53,7 @@ def own(names: list[str]) -> list[str]:
         ("explain QR109", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
         ("explain QR301", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),  # it lists quantized operators
         ("explain QR401", 39, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
-        ("ops", OPERATORS + 72, ("onnx", "qrun.native")),
+        ("ops", OPERATORS + 78, ("onnx", "qrun.native")),
         ("ops QLinearConv", OPERATORS + 80, ("onnx", "qrun.native")),
     ],
 )

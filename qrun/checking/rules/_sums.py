@@ -16,10 +16,9 @@ from qrun.checking.rules._observed import tensors
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import Weight, is_quantized, weights
 from qrun.checking.rules._words import listed
-from qrun.comparing.rewrites import unsigned
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, once_per_model
-from qrun.ops import Context, find
+from qrun.ops import Context, find, unsigned
 from qrun.ops._conv import ConvGeometry, conv_window
 from qrun.ops._window import padded, patches
 from qrun.shapes import broadcast_shapes

@@ -11,10 +11,9 @@ import numpy as np
 
 from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.checking.rules._words import TOLERANCE
-from qrun.comparing.rewrites import channel_axis
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
-from qrun.ops import Quantizer, Slot, bias, quantizers
+from qrun.ops import Quantizer, Slot, bias, channel_axis, quantizers
 
 PRODUCTS = (
     "QLinearConv",

@@ -10,11 +10,11 @@ from qrun.checking.rules._forms import quantized
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, known, nodes, number
 from qrun.checking.rules._weights import dequantized
-from qrun.comparing.rewrites import axis_rewrites, channel_axis
+from qrun.comparing.rewrites import axis_rewrites
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
-from qrun.ops import Slot
+from qrun.ops import Slot, channel_axis
 
 
 @rule(

@@ -8,7 +8,6 @@ from collections.abc import Set
 from qrun.comparing.rewrites._rewrite import (
     Rewrite,
     StoredParameters,
-    channel_axis,
     is_quantized,
     only_reader,
     parameters,
@@ -18,7 +17,7 @@ from qrun.comparing.rewrites.biases import bias_rewrites
 from qrun.comparing.rewrites.moves import int32_rewrites, moved_int32
 from qrun.comparing.rewrites.pairs import pair_rewrites, requantized
 from qrun.comparing.rewrites.slices import slice_rewrites
-from qrun.comparing.rewrites.unsigned import unsigned, with_unsigned_activations
+from qrun.comparing.rewrites.unsigned import with_unsigned_activations
 from qrun.comparing.rewrites.weightonly import sum_bound, weight_only_rewrites
 from qrun.ir import Model
 
@@ -27,7 +26,6 @@ __all__ = [
     "StoredParameters",
     "axis_rewrites",
     "bias_rewrites",
-    "channel_axis",
     "int32_rewrites",
     "is_quantized",
     "misread_axes",
@@ -39,7 +37,6 @@ __all__ = [
     "rewritten",
     "slice_rewrites",
     "sum_bound",
-    "unsigned",
     "weight_only_rewrites",
     "with_unsigned_activations",
 ]

@@ -113,8 +113,3 @@ def is_quantized(model: Model, node: Node) -> bool:
     """Does only a QuantizeLinear read a node's result?"""
     reader = only_reader(model, node)
     return reader is not None and reader.op_type == "QuantizeLinear"
-
-
-def channel_axis(node: Node) -> int:
-    """The weights' axis of output channels; -1 for the last one of MatMul."""
-    return {"Conv": 0, "MatMul": -1}.get(node.op_type, 0 if number(node, "transB") else 1)

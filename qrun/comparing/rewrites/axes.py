@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, channel_axis, is_quantized, parameters
+from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, is_quantized, parameters
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
+from qrun.ops import channel_axis
 
 
 def misread_axes(model: Model) -> Iterator[tuple[Node, StoredParameters, int, int]]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from qrun.comparing.rewrites._rewrite import (
     Rewrite,
-    channel_axis,
     number,
     only_reader,
     parameters,
@@ -18,6 +17,7 @@ from qrun.comparing.rewrites._rewrite import (
 )
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import MS
+from qrun.ops import channel_axis
 
 _INT_MIN = -(2**31)
 

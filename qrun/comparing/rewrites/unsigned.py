@@ -9,12 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.comparing.rewrites._rewrite import Rewrite, StoredParameters, number, only_reader, parameters, readers
-from qrun.ir import Array, Model
-
-
-def unsigned(codes: Array) -> Array:
-    """int8 codes, or their zero point, as uint8."""
-    return (codes.astype(np.int16) + 128).astype(np.uint8)
+from qrun.ir import Model
+from qrun.ops import unsigned
 
 
 def with_unsigned_activations(model: Model) -> Model:
