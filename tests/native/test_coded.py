@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import Array, engine, every_isa, thin
-from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs
+from helpers.passes import Graph
+from helpers.placed import elsewhere, run_placed, same_everywhere, same_runs, schedules
 from helpers.sums import assert_bits
 from helpers.support import MS, node_model
 from ops.test_ms_blocks import ZEROS, case
@@ -175,6 +176,20 @@ def test_float16_products_run_natively() -> None:
         inputs, attributes = case(seed, bits, zeros, dtype=dtype, sizes=(3, 270, 9), block=32, bias=True)
         model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, outputs=[dtype], constants=range(1, 6))
         assert not elsewhere(same_runs(model, feeds, times=2)), f"{dtype} {bits} {zeros}"
+
+
+def test_relu_and_clip_behind_a_product_are_its_own() -> None:
+    rng = np.random.default_rng(5)
+    for seed, (name, limits) in enumerate((("Relu", ()), ("Clip", (-0.5, 0.25)))):
+        inputs, attributes = case(seed, 4, "packed", sizes=(3, 270, 33), block=32, bias=True)
+        g = Graph()
+        x = g.feed(inputs[0])
+        constants = [g.const(array) if array is not None else "" for array in inputs[1:]]
+        y = g.node("MatMulNBits", x, *constants, domain=MS, **attributes)
+        g.output(g.node(name, y, *(g.const(F(limit)) for limit in limits)))
+        feeds = {x: rng.standard_normal(inputs[0].shape).astype(F)}
+        (schedule,) = schedules(same_runs(g.proto(), feeds, times=2))
+        assert [call.section.spec.form for call in schedule.calls] == ["bias+limits"]
 
 
 def declined(inputs: list[Any], attributes: dict[str, Any], constants: Any = range(1, 6), **options: Any) -> str:

@@ -1,9 +1,9 @@
 """The generated product of float32 rows with weights that stay codes of 2, 4 or 8 bits in memory.
 
 It is that of fma_product.py, but for where the right matrix comes from: words of neighbouring k, a word for each column
-of a panel. (code - zero point) * scale is made in float32 steps, as DequantizeLinear does. A code stays where it lies
-in its word: above it the bits of a power of two are put, of such a size that the code counts whole numbers. That is a
-float32 number, from which the power and the zero point are subtracted without error.
+of a panel. (code - zero point) * scale is made in float32 steps, as DequantizeLinear does. Codes are not shifted: words
+are read anew from the byte on where a code lies. Above its bits those of a power of two are put, of such a size that
+the code counts whole numbers: a float32 number, from which the power and the zero point are subtracted without error.
 
 A panel's codes of a block of k, and the scales of a block of weights:
 
@@ -22,6 +22,10 @@ from qrun.native.emit.types import real
 
 GROUP = {2: 8, 4: 8, 8: 4}
 """Codes of a word, by their bits."""
+BEYOND = 3
+"""Bytes that may be read behind the last word."""
+_WIDE = 4
+"""Bytes of a word that fills its lane."""
 _LOOKED_UP = 4
 """Bits of a code that a vector of sixteen numbers is looked up with."""
 _FRACTION, _BIAS = 23, 127
@@ -34,13 +38,10 @@ Weights = Iterator[Value]
 
 
 def placed(bits: int) -> list[tuple[int, int]]:
-    """For each code of a word: how far the word is shifted, and where the code then is, below the exponent."""
-    made, shift = list[tuple[int, int]](), 0
-    for first in range(0, GROUP[bits] * bits, bits):
-        if first - shift + bits > _FRACTION:
-            shift = first
-        made.append((shift, first - shift))
-    return made
+    """For each code of a word: how many bytes further on the word is read, and at which bit the code then is. Words of
+    16 bits are read once, as all their bits are below the exponent of a float32."""
+    wide = GROUP[bits] * bits > _FRACTION
+    return [divmod(n * bits, 8) if wide else (0, n * bits) for n in range(GROUP[bits])]
 
 
 @emitter("coded_product")
@@ -62,7 +63,7 @@ class CodedProductEmitter(FmaProductEmitter):
         self.bits = int(bits)
         self.group = GROUP[self.bits]
         self.word, self.placed = self.bits * self.group // 8, placed(self.bits)
-        # Every other code, so that units which shift and those which add share the work.
+        # Codes in the lowest bits alone: so units that permute and units that add share the work.
         self.looks_up = self.w.permutes and self.bits == _LOOKED_UP and self.zeros == "half"
         self.line = self.panel_width * self.word
         a = self.a
@@ -106,11 +107,10 @@ class CodedProductEmitter(FmaProductEmitter):
             for count in (self.group, 1):
                 with w.loop(done, end - (count - 1), count, held) as turn:
                     values, k = list(turn.carried), turn.index
-                    words = self._words(codes, k // self.group)
-                    if count == 1:
-                        shift = (k % self.group * self.bits).trunc("i32").splat(self.lanes)
-                        words = [word.lshr(shift) for word in words]
-                    body(k, [self._weights(words, *self.placed[n], parameters) for n in range(count)], values)
+                    places = self._places(codes, k // self.group)
+                    shift = (k % self.group * self.bits).trunc("i32").splat(self.lanes) if count == 1 else 0
+                    rows = [self._weights(places, n, shift, parameters) for n in range(count)]
+                    body(k, rows, values)
                     turn.next(*values)
                 done, held = turn.index, turn.carried
             part.next(*held)
@@ -122,24 +122,29 @@ class CodedProductEmitter(FmaProductEmitter):
         start = self.a.b + self.k // self.group * (self.a.panels * self.line) + self.panel * each
         return [start, *(start + each * n for n in range(1, self.beside))]
 
-    def _words(self, codes: Sequence[Value], group: Value) -> list[Value]:
-        """The words of a group, one i32 per column."""
-        step, made, kind = group * self.line, [], f"i{8 * self.word}"
-        for j in range(self.spec.vectors):
-            place = codes[j // self.panel_vectors] + step + j % self.panel_vectors * self.lanes * self.word
-            word = place.load(f"<{self.lanes} x {kind}>", self.word)
-            made.append(word if kind == "i32" else word.zext("i32"))
-        return made
+    def _places(self, codes: Sequence[Value], group: Value) -> list[Value]:
+        """Where the words of a group are, for each vector of columns."""
+        step, wide = group * self.line, self.panel_vectors
+        return [codes[j // wide] + step + j % wide * self.lanes * self.word for j in range(self.spec.vectors)]
 
-    def _weights(self, words: Sequence[Value], shift: int, place: int, parameters: Sequence[Parameters]) -> Weights:
-        """The weights of the codes that are at this place of the shifted words."""
-        mask, power = (2**self.bits - 1) << place, (_BIAS + _FRACTION - place) << _FRACTION
-        for word, (minus, apart, scale) in zip(words, parameters, strict=True):
-            if self.looks_up and place % (2 * self.bits) == 0:
-                yield self._looked_up(word.lshr(shift + place)) * scale
+    def _words(self, place: Value, shift: Value | int) -> Value:
+        """An i32 per column, shifted."""
+        words = place.load(f"<{self.lanes} x i{8 * self.word}>")
+        words = words if self.word == _WIDE else words.zext("i32")
+        return words.lshr(shift) if shift else words
+
+    def _weights(
+        self, places: Sequence[Value], code: int, shift: Value | int, parameters: Sequence[Parameters]
+    ) -> Weights:
+        """The weights of the codes of this number in their words, which are shifted before."""
+        more, bit = self.placed[code]
+        mask, power = (2**self.bits - 1) << bit, (_BIAS + _FRACTION - bit) << _FRACTION
+        for place, (minus, apart, scale) in zip(places, parameters, strict=True):
+            words = self._words(place + more, shift)
+            if self.looks_up and not bit:
+                yield self._looked_up(words) * scale
                 continue
-            lifted = (word.lshr(shift) if shift else word) & mask | power
-            number = lifted.bitcast("float") - minus[place]
+            number = (words & mask | power).bitcast("float") - minus[bit]
             yield (number if apart is None else number - apart) * scale
 
     def _looked_up(self, words: Value) -> Value:

@@ -6,7 +6,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo, remembered
-from qrun.native.emit.coded import GROUP
+from qrun.native.emit.coded import BEYOND, GROUP
 from qrun.native.emit.fma_product import BLOCK
 from qrun.native.emit.isa import Isa
 from qrun.native.kernels.fma_product import (
@@ -18,11 +18,9 @@ from qrun.native.kernels.fma_product import (
     product_call,
     strip_of,
 )
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, aligned, size
 
 _FLOAT = np.dtype(np.float32)
-_BESIDE = 4
-"""Sums of a strip, in vectors, that hide the latency of a multiply-add behind the making of weights."""
 
 
 @frozen
@@ -60,10 +58,10 @@ class CodedPanels(RightPanels):
         return "codes" if direct else "decoded"
 
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
-        """Few vectors, as making weights takes registers, and longer than multiplying them."""
+        """No more vectors than the widest panel has, as making weights takes registers, and longer than multiplying."""
         high, _ = strip_of(isa, rows, columns, vectors)
         panels = -(-columns // (vectors * isa.lanes))
-        return high, vectors * max(1, min(panels, _BESIDE // (high * vectors)))
+        return high, vectors * max(1, min(panels, max(isa.real_rows) // (high * vectors)))
 
     def arrays(self, width: int) -> dict[str, Array]:
         """The weights as the kernel reads them."""
@@ -78,7 +76,7 @@ class CodedPanels(RightPanels):
         words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
         columns, panels = len(words), -(-len(words) // width)
         groups = -(-weights.depth // group)
-        made = np.zeros(groups * panels * width, words.dtype)
+        made = aligned((groups * panels * width + BEYOND,), words.dtype, 0)
         for first in range(0, groups, BLOCK // group):
             last = min(first + BLOCK // group, groups)
             part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
@@ -101,7 +99,7 @@ class CodedPanels(RightPanels):
         columns, blocks = values.shape
         run = max(1, BLOCK // self.weights.block)
         lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
-        made = np.empty(lines.shape, lines.dtype)
+        made = aligned(lines.shape, lines.dtype, 0)
         for first in range(0, blocks, run):
             own = lines[first : first + run].swapaxes(0, 1)
             made[first : first + run].reshape(own.shape)[...] = own
