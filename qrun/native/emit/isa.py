@@ -101,7 +101,7 @@ class Isa:
     dot:      the leaf that adds four 8-bit products to an int32 lane: vnni512, vnni256, madd512, madd256, generic,
               usdot, sdot or smull.
     rows:     rows of a register block, by its number of vectors; its largest key is the widest panel.
-    real_rows: the same of float64 sums, of which a vector has half as many.
+    real_rows: the same of float32 sums.
     fma:      float32 multiply-add with one rounding in hardware.
     cpu, features: given to LLVM, so that the code depends on the instruction set and not on the machine.
     needs:    LLVM's names of the features the CPU must have.
@@ -211,22 +211,6 @@ def available() -> tuple[Isa, ...]:
     mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
     host = host_features(host_architecture()) if mine else frozenset()
     return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
-
-
-def _zen4(isa: Isa) -> bool:
-    """Whether kernels of this instruction set, with vectors of 512 bits, run on AMD's Zen 4, which is told by
-    what it has and lacks: SSE4a is AMD's alone, and its next CPUs, whose vectors are whole, brought
-    AVX512-VP2INTERSECT."""
-    if isa.lanes != 16:
-        return False
-    host = host_features(isa.architecture)
-    return "sse4a" in host and "avx512vp2intersect" not in host
-
-
-def adds_apart(isa: Isa) -> bool:
-    """Whether two additions and a multiply-add of float64 take as long as two multiply-adds, or less: where additions
-    have units of their own, beside which those of multiply-adds stay busy. So it was measured on AMD's Zen 4."""
-    return _zen4(isa)
 
 
 def choose(name: str = "") -> Isa:

@@ -27,11 +27,9 @@ class KernelSpec:
     form:    how results are made of sums (see BYTES and TAIL), or the functions that are made.
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
-    prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop, or per row of the right
-             matrix (float_product); 1 where rows that are made of operands, or codes,
-             are fetched before they are needed.
+    prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop; 1 where rows that are made
+             of operands, or codes, are fetched before they are needed.
     operands: the kinds of operands, indices or elements (emit/expression.py), or where they are and how they lie.
-    halves:  float64 sums are added in vectors of half the size (recurrent).
     """
 
     kind: str
@@ -44,7 +42,6 @@ class KernelSpec:
     signed: bool
     prefetch: int = 0
     operands: str = ""
-    halves: bool = False
 
     @property
     def shown_form(self) -> str:
@@ -54,8 +51,7 @@ class KernelSpec:
     def key(self) -> str:
         sign = "s" if self.signed else "u"
         block, more = f"{self.rows}x{self.vectors}x{self.unroll}", f"-{self.operands}" if self.operands else ""
-        halves = "-halves" * self.halves
-        return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}{halves}"
+        return f"{self.kind}-{self.isa}-{block}-{sign}-{self.form}-{self.out}-p{self.prefetch}{more}"
 
 
 MAGIC = 12582912.0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
-from qrun.ops._float import widen
-from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 from qrun.ops.lowering.kernel import (
     FLOAT,
@@ -82,11 +80,6 @@ def _spreading(site: LoweringContext, c: Array, columns: int) -> dict[int, Stage
     if c.shape[-1:] == (columns,):
         return {}
     return {2: Stage(repeated(site.engine, c.shape, c.dtype, (*c.shape[:-1], columns)), (2,), "spread")}
-
-
-def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
-    """The function that computes exactly those sums of products whose rounding the kernel cannot decide."""
-    return lambda rows, columns, addend: exact_products(rows, columns, rows.dtype, alpha, widen(addend) * beta)
 
 
 def _spread(c: Array, rows: int, columns: int) -> Array:

@@ -72,7 +72,7 @@ def packed_program(
     except Unportable as error:
         raise Unstorable(str(error)) from None
     known = dict(makers(compiled))
-    recipes = tuple(recipe(known, recheck, bundle) for recheck in recheckers)
+    recipes = tuple(recipe(known, recheck) for recheck in recheckers)
     needed = {*made.listing.steps, *(found[0] for found in recipes), *(checks or ())}
     nodes = [plan.steps[item].node for item in needed]
     names = {name for node in nodes for name in (*node.inputs, *node.captured)}
@@ -107,7 +107,7 @@ def unpacked_program(
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
     lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
-    program = Program(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
+    program = Program(listed(portable, engine, [LaterRecheck(lowered, *found) for found in recipes]))
     bodies = has_bodies(nodes[item] for item in portable.listing.steps)
     natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
     whole = flat and _unpacked_flat(flat, found, arrays)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.kept.packed import Bundle, Unstorable, packed_mapping, unpacked_mapping
+from qrun.running.kept.packed import Unstorable
 from qrun.running.plan import Plan
 
 
@@ -67,12 +66,9 @@ class Lowered:
 class LaterRecheck(Rechecker):
     """Computes the results that a kernel leaves undecided; looked up when the first of them turns up."""
 
-    def __init__(
-        self, lowered: Lowered, arrays: Sequence[Array], item: int, stage: int, call: int, number: int, moved: Any
-    ) -> None:
-        """moved: where the program has the operands of products, if not where the step's own kernel has them."""
+    def __init__(self, lowered: Lowered, item: int, stage: int, call: int, number: int) -> None:
         super().__init__()
-        self._lowered, self._arrays, self._at, self._moved = lowered, arrays, (item, stage, call, number), moved
+        self._lowered, self._at = lowered, (item, stage, call, number)
         self._found: Rechecker | None = None
 
     def make(self, entries: Ints, x: int, y: int) -> None:
@@ -81,14 +77,11 @@ class LaterRecheck(Rechecker):
             kernel = self._lowered[item].kernel
             assert kernel is not None
             self._found = kernel.stages[stage].operation.tight[call].rechecks[number]
-            if self._moved is not None:
-                self._found = _moved(self._found, self._moved, self._arrays)
         self._found.make(entries, x, y)
 
 
 def makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """The id of each recheck of the program's kernels, and of what makes its elements, with where to find it again:
-    step, stage, call and number."""
+    """The id of each recheck of the program's kernels, with where to find it again: step, stage, call and number."""
     for item, bound in enumerate(compiled.bounds):
         if bound is None or bound.kernel is None:
             continue
@@ -98,27 +91,9 @@ def makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]
             ):  # others have no kernels of their own
                 for number, recheck in enumerate(section.rechecks):
                     yield id(recheck), (item, stage, call, number)
-                    yield id(getattr(recheck, "exact", recheck)), (item, stage, call, number)
 
 
-def recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker, bundle: Bundle) -> tuple[Any, ...]:
-    if id(recheck) in makers:
-        return *makers[id(recheck)], None
-    from qrun.native.kernels.floats import ElementRecheck
-
-    if type(recheck) is not ElementRecheck or id(recheck.exact) not in makers:
+def recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker) -> tuple[int, int, int, int]:
+    if id(recheck) not in makers:
         raise Unstorable("results that only this process can make")
-    stack = recheck.stack
-    left = {f.name: getattr(stack.left, f.name) for f in fields(stack.left)}
-    whole = {f.name: getattr(stack, f.name) for f in fields(stack) if f.name != "left"}
-    known = {name: value for name, value in left.items() if value is not None}
-    return *makers[id(recheck.exact)], (packed_mapping(known, bundle), packed_mapping(whole, bundle))
-
-
-def _moved(found: Rechecker, packed: Any, arrays: Sequence[Array]) -> Rechecker:
-    """A recheck that computes the same elements as `found`, from operands at other places."""
-    from qrun.native.kernels.floats import ElementRecheck, FloatStack, LeftRows
-
-    assert isinstance(found, ElementRecheck)
-    left, whole = (unpacked_mapping(values, arrays) for values in packed)
-    return ElementRecheck(FloatStack(left=LeftRows(**left), **whole), found.exact)
+    return makers[id(recheck)]
