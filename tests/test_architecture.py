@@ -24,7 +24,7 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("declare", "errors", "child", "memory", "shapes", "ir", "native", "ops", "passes", "io"),
+    *("declare", "errors", "child", "memory", "shapes", "formulas", "ir", "native", "ops", "passes", "io"),
     *("running", "documents", "peers", "comparing", "conform"),
     *("checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
@@ -40,7 +40,7 @@ OWNERS = {
     "ctypes": ("native",),
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
-NATIVE_SEES = ("declare", "errors", "memory", "shapes", "native")
+NATIVE_SEES = ("declare", "errors", "memory", "shapes", "formulas", "native")
 ENGINE = ("errors", "emit", "machine", "proof", "kernels", "plan")
 """The rooms of the native engine, from the ground up; only `emit` names instruction sets."""
 

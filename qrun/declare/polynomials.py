@@ -23,6 +23,8 @@ EXP_RANGE = -105.0, 90.0
 SIGMOID_RANGE, SIGMOID_EXPONENT = (-105.0, 40.0), -64
 """Beyond the first sigmoid is 0, beyond the second 1; and the power of two by which it multiplies its numerator and its
 denominator, so that neither overflows."""
+SHARE_LEAST = -87.0
+"""exp(x) of a row's element less the greatest is 0 below this."""
 TANH = (
     -0.3333328366279602, 0.133314847946167, -0.053742993623018265, 0.02064903825521469, -0.005715404637157917,
 )  # fmt: skip

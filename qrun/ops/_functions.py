@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare.polynomials import SHARE_LEAST
+from qrun.formulas import wide
+from qrun.formulas.lanes import Lanes
 from qrun.ir import Array
+from qrun.ops import _polynomials
 from qrun.ops._float import single, unary
 
 if TYPE_CHECKING:
@@ -27,6 +31,28 @@ _FAR = (
     1.77513129479398e-11,
 )  # fmt: skip
 """(x + 3) exp(x**2) erfc(x) in powers of s = 1 - 8 / (x + 3), for x >= 1: the Chebyshev series of degree 21 in s."""
+
+
+def of_lanes(function: Callable[[Any], Any], x: Array) -> Array:
+    """A function of qrun/formulas of every element."""
+    flat = x.reshape(-1)
+    made = np.empty(flat.shape, flat.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _BLOCK):
+            made[start : start + _BLOCK] = function(Lanes(flat[start : start + _BLOCK])).x
+    return made.reshape(x.shape)
+
+
+def log(x: Array) -> Array:
+    """log(x) of float64."""
+    return of_lanes(wide.log, x)
+
+
+def exponentials(x: Array) -> Array:
+    """exp(x) for x up to 0, as rows add them: of float32 0 below SHARE_LEAST."""
+    if x.dtype == np.float64:
+        return np.asarray(np.exp(x))
+    return np.where(x < np.float32(SHARE_LEAST), np.float32(0), _polynomials.exp(x))
 
 
 def erf(x: Array) -> Array:

@@ -12,6 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, misfit, one_of, refuse
 from qrun.ops._functions import logistic
+from qrun.ops._polynomials import pointwise, sigmoid
+from qrun.ops._reduce import shares
 
 ML = "ai.onnx.ml"
 NUMBERS = "float double int64 int32"
@@ -51,19 +53,20 @@ def per_feature(values: Array, count: int, name: str) -> Array:
 
 
 def transformed(scores: Array, post_transform: str) -> Array:
-    """Rows of scores, float64 [N,C], after a post_transform; refuses an unknown one."""
+    """Rows of scores [N,C] after a post_transform; refuses an unknown one. SOFTMAX and LOGISTIC are Softmax and Sigmoid
+    of the scores' type, float32 or float64."""
     one_of("post_transform", post_transform, TRANSFORMS)
     if post_transform == "NONE" or not scores.size:
         return scores
     with np.errstate(all="ignore"):
         if post_transform == "LOGISTIC":
-            return logistic(scores)
+            return _logistic(scores)
+        if post_transform == "SOFTMAX":
+            return shares(scores)
         if post_transform == "PROBIT":
             return np.array([_probit(v) for v in scores.reshape(-1).tolist()]).reshape(scores.shape)
         top = scores.max(axis=1, keepdims=True)
         parts = np.exp(scores - top)
-        if post_transform == "SOFTMAX":
-            return np.asarray(parts / parts.sum(axis=1, keepdims=True))
         zero = np.abs(scores) <= _NEAR_ZERO
         parts = np.where(zero, scores * np.exp(-top), parts)
         total = np.where(zero, 0.0, parts).sum(axis=1, keepdims=True)
@@ -73,8 +76,12 @@ def transformed(scores: Array, post_transform: str) -> Array:
 def one_of_two(scores: Array, post_transform: str) -> Array:
     """The scores of two classes, [N,2], of which only that of the second is known: 1 - s and s."""
     transformed(np.zeros((0, 1)), post_transform)
-    shares = logistic(scores) if post_transform == "LOGISTIC" else scores
+    shares = np.asarray(_logistic(scores) if post_transform == "LOGISTIC" else scores, np.float64)
     return np.stack([1 - shares, shares], axis=1)
+
+
+def _logistic(scores: Array) -> Array:
+    return pointwise(sigmoid, logistic, scores)
 
 
 def _probit(share: float) -> float:

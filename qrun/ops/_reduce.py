@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import bounds, is_integer, narrow, single, widen, with_zeros
+from qrun.ops._functions import exponentials, log
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
@@ -18,22 +19,44 @@ def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
     return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
 
 
+PARTS = 16
+"""Partial sums of a row."""
+
+
+def row_sums(rows: Array) -> Array:
+    """The sum of each row of [count, length], float64, in the order of docs/numerics.md, F1: element i belongs to
+    partial sum i modulo PARTS, and these are joined by halves. A sum of zeros is +0."""
+    count, length = rows.shape
+    whole = length - length % PARTS
+    with np.errstate(all="ignore"):
+        # numpy adds in order along an axis that is not the last one.
+        parts = np.add.reduce(rows[:, :whole].reshape(count, whole // PARTS, PARTS), axis=1, dtype=np.float64)
+        parts[:, : length - whole] += rows[:, whole:]
+        while (half := parts.shape[1] // 2) > 0:
+            parts = parts[:, :half] + parts[:, half:]
+        return np.asarray(parts[:, 0] + 0.0)
+
+
 def sum_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """The sum of floating-point numbers in float64, of the elements over `axes` as one row: the order of additions does
-    not depend on how the array lies. A sum of zeros is +0."""
+    """The sum of floating-point numbers in float64, of the elements over `axes` as one row of `row_sums`."""
     if not axes:
         return widen(data)
-    return folded(np.add, data, axes, keepdims) + 0.0
+    return row_sums(_rows(data, axes)).reshape(left(data, axes, keepdims))
 
 
-def folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """numpy.add or numpy.multiply of floating-point numbers in float64, as `sum_over` takes them;
-    over one axis or more."""
+def product_over(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The product of floating-point numbers in float64, as numpy orders it."""
+    if not axes:
+        return widen(data)
+    made = np.asarray(np.multiply.reduce(_rows(data, axes), axis=1, dtype=np.float64))
+    return made.reshape(left(data, axes, keepdims))
+
+
+def _rows(data: Array, axes: tuple[int, ...]) -> Array:
+    """[count, length]: the elements over `axes`, however the array lies."""
     perm = [*(axis for axis in range(data.ndim) if axis not in axes), *sorted(axes)]
     count, length = (math.prod(data.shape[axis] for axis in part) for part in (perm[: -len(axes)], perm[-len(axes) :]))
-    rows = np.ascontiguousarray(data.transpose(perm)).reshape(count, length)
-    made = np.asarray(function.reduce(rows, axis=1, dtype=np.float64))
-    return made.reshape(left(data, axes, keepdims))
+    return np.ascontiguousarray(data.transpose(perm)).reshape(count, length)
 
 
 def extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
@@ -82,3 +105,14 @@ def affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
         for bias in weights[1:]:
             y += bias
     return narrow(y, dtype)
+
+
+def shares(x: Array, logarithms: bool = False) -> Array:
+    """Softmax of the rows of a matrix, or its logarithms, in its own type: float32 or float64. Sums are float64."""
+    with np.errstate(all="ignore"):
+        apart = x - x.max(axis=-1, keepdims=True)
+        made = exponentials(apart)
+        total = row_sums(made)[:, None]
+        if logarithms:
+            return np.asarray(apart - log(total).astype(x.dtype))
+        return np.asarray(made * (1.0 / total).astype(x.dtype))

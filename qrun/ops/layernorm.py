@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +9,6 @@ import numpy as np
 
 from qrun.ir.types import shape_text
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
-from qrun.ops._normalized import settled
 from qrun.ops._op import Array, Context, misfit, one_of, op, require
 from qrun.ops._reduce import affine, inverse_rms, mean_over, standardized, sum_over
 from qrun.ops.lowering.float32 import rms_kernel, standardize_kernel
@@ -37,8 +34,7 @@ def layer_normalization(
     on.
 
     X of rank 1 or more; Scale and B broadcast to X. Mean and InvStdDev have 1 in place of those axes, and stash_type.
-    float32 is the real value of Y, rounded once; other types are computed in float64 and rounded once, which is at
-    least as precise as every stash_type; float64 stays float64.
+    In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
     Raises OperatorError for an axis outside [-r, r-1], for shapes that do not broadcast to X, and for a stash_type
     that is not floating point.
     """
@@ -48,11 +44,7 @@ def layer_normalization(
     ctx.claim(X.shape, 16)
     x = np.asarray(X, order="C")
     y, mean, inverse = standardized(x, axes, epsilon)
-    single_type = X.dtype == FLOAT and Scale.dtype == FLOAT
-    made = (
-        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if single_type else affine(y, weights, Scale.dtype)
-    )
-    return made, narrow(mean, kind), narrow(inverse, kind)
+    return affine(y, weights, Scale.dtype), narrow(mean, kind), narrow(inverse, kind)
 
 
 @layer_normalization.native
@@ -69,14 +61,7 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
         raise declined("its mean or deviation is asked for")
     if any(p.dtype != FLOAT for p in weights.values()):
         raise declined("weights that are not float32")
-    inner = x.shape[axis:]
-
-    def rows(x: Array) -> Array:
-        shape = (len(x), *(1,) * (axis - 1), *inner) if axis else inner
-        own = [p if p is None else p.astype(x.dtype) for p in (scale, bias)]
-        return np.asarray(layer_normalization(x.reshape(shape), *own, **options)[0]).reshape(x.shape)
-
-    return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), rows)
+    return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]))
 
 
 @op(
@@ -109,8 +94,7 @@ def rms_normalization(
     weight = _fitting(scale, X, "scale")
     ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
-        wide = widen(X)
-        y = wide / np.sqrt(mean_over(np.square(wide), axes) + single(epsilon))
+        y = widen(X) * inverse_rms(X, axes, epsilon)
     return affine(y, [weight], scale.dtype)
 
 
@@ -178,23 +162,6 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) 
         wide = widen(input)
         norm = sum_over(np.abs(wide), (place,), True) if p == 1 else np.sqrt(sum_over(np.square(wide), (place,), True))
         return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
-
-
-def _rounded_once(
-    x: Array, y: Array, mean: Array, inverse: Array, weights: Sequence[Array], axes: Sequence[int], epsilon: float
-) -> Array:
-    """y * weights[0] + weights[1] as a real number, rounded to float32; y is overwritten."""
-    count = math.prod(x.shape[axis] for axis in axes)
-    rows = -1 if count else 0
-    with np.errstate(all="ignore"):
-        for weight, apply in zip(weights, (np.multiply, np.add), strict=False):
-            apply(y, weight, out=y)
-    scale, *bias = (np.broadcast_to(weight, x.shape).reshape(rows, count) for weight in weights)
-    states = mean.reshape(-1, 1), inverse.reshape(-1, 1)
-    made = settled(
-        x.reshape(rows, count), y.reshape(rows, count), states, scale, bias[0] if bias else None, single(epsilon)
-    )
-    return made.reshape(x.shape)
 
 
 def _fitting(p: Array, x: Array, name: str) -> Array:

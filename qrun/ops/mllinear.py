@@ -30,9 +30,9 @@ def linear_regressor(
 ) -> Array:
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
-    The sums of a float32 X are those of Gemm, others are added in float64 and rounded;
-    post_transform is made of these in float64 and rounded once. Raises OperatorError for numbers of coefficients and
-    intercepts that do not fit.
+    The sums of a float32 X are those of Gemm, others are added in float64 and rounded.
+    SOFTMAX and LOGISTIC of a float32 X are Softmax and Sigmoid, other results are made in float64 and rounded once.
+    Raises OperatorError for numbers of coefficients and intercepts that do not fit.
     """
     return single_results(transformed(_scores(X, coefficients, intercepts, targets, ctx), post_transform), ctx)
 
@@ -120,7 +120,7 @@ def _scores(x: Array, coefficients: Floats | None, intercepts: Floats | None, ro
     with np.errstate(all="ignore"):
         if x.dtype == FLOAT:
             narrow = weights.astype(FLOAT).T
-            return widen(chained_products(np.atleast_2d(x), narrow, FLOAT, first=added if added.size else None))
+            return chained_products(np.atleast_2d(x), narrow, FLOAT, first=added if added.size else None)
         made = table @ weights.T
         return widen((made + added if added.size else made).astype(FLOAT))
 
@@ -153,7 +153,7 @@ def _score_stages(site: LoweringContext, rows: int, place: int) -> list[Stage]:
     elif post == "LOGISTIC":
         end = Elementwise(engine, "sigmoid", [made], (), reference)
     elif post == "SOFTMAX":
-        end = SoftmaxF32(engine, made.shape, rows, reference)
+        end = SoftmaxF32(engine, made.shape, rows)
     else:
         raise declined(f"no native {post}")
     return [Stage(product, (0,), SCORES), *([Stage(end, (SCORES,), place)] if site.ctx.wants(place) else [])]

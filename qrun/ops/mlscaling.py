@@ -6,7 +6,6 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.ops._complete import ALWAYS
-from qrun.ops._float import widen
 from qrun.ops._ml import ML, NUMBERS, Floats, kept_singles, per_feature, rows_of, single_results
 from qrun.ops._op import Array, Context, one_of, op
 from qrun.ops._reduce import sum_over
@@ -74,8 +73,4 @@ def _lower_normalizer(site: LoweringContext) -> NativeKernel:
     rows_of(x)
     if norm == "MAX" or x.dtype != FLOAT or not x.size:
         raise declined("no sums of float32")
-
-    def reference(rows: Array) -> Array:
-        return _normalized(widen(rows), norm).astype(FLOAT)
-
-    return kernel_of(site, LpNorm(site.engine, x.shape, int(norm[1]), reference), (0,), ALWAYS)
+    return kernel_of(site, LpNorm(site.engine, x.shape, int(norm[1])), (0,), ALWAYS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -108,17 +108,8 @@ def _lower_average(site: LoweringContext) -> NativeKernel:
     require_type(x.dtype == FLOAT, x.dtype, "means of {}")
     divisors = _divisors(x, win, bool(a["count_include_pad"])).reshape(-1)
     taps = taps_of(site, x.shape[2:], win)
-    pool = AveragePool(site.engine, x.shape, taps, divisors, lambda windows, n: _window_means(windows, n, win))
+    pool = AveragePool(site.engine, x.shape, taps, divisors)
     return kernel_of(site, pool, (0,), ALWAYS)
-
-
-def _window_means(windows: Array, divisors: Array, win: SlidingWindow) -> Array:
-    """The means of float32 windows [count, taps], added in the order in which `_average` adds them."""
-    ones = (1,) * len(win.kernel)
-    one = SlidingWindow(win.kernel, win.strides, ones, (0,) * len(ones), (0,) * len(ones), ones)
-    with np.errstate(all="ignore"):
-        total = _slide_all((_float.widen(windows.reshape(-1, *win.kernel)),), one, _plus)[0]
-        return _float.narrow(total.reshape(-1) / divisors, windows.dtype)
 
 
 @op("GlobalAveragePool", since=1)
@@ -135,14 +126,15 @@ def global_average_pool(X: Array, *, ctx: Context) -> Array:
 
 def _row_means(x: Array) -> Array:
     """The means of the rows of [count, length]."""
+    from qrun.ops._reduce import row_sums
+
     with np.errstate(all="ignore"):
-        total = np.sum(x, axis=1, dtype=np.float64)
-        return _float.narrow(total / np.float64(x.shape[1]), x.dtype)
+        return _float.narrow(row_sums(x) / np.float64(x.shape[1]), x.dtype)
 
 
 @global_average_pool.native
 def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
-    return _lower_global(site, "mean", 8, lambda x: _row_means(x)[:, None])
+    return _lower_global(site, "mean", 8)
 
 
 @op("GlobalMaxPool", since=1)
@@ -160,10 +152,10 @@ def global_max_pool(X: Array, *, ctx: Context) -> Array:
 
 @global_max_pool.native
 def _lower_global_max_pool(site: LoweringContext) -> NativeKernel:
-    return _lower_global(site, "greatest", site.inputs[0].itemsize, lambda x: np.max(x, axis=1, keepdims=True))
+    return _lower_global(site, "greatest", site.inputs[0].itemsize)
 
 
-def _lower_global(site: LoweringContext, kind: str, itemsize: int, reference: Callable[[Array], Array]) -> NativeKernel:
+def _lower_global(site: LoweringContext, kind: str, itemsize: int) -> NativeKernel:
     """The kernel of a reduction over all spatial axes. itemsize: of what the reference kernel claims."""
     from qrun.ops.lowering.float32 import reduction_kernel
 
@@ -172,7 +164,7 @@ def _lower_global(site: LoweringContext, kind: str, itemsize: int, reference: Ca
     site.ctx.claim(x.shape[:2], itemsize)
     if x.ndim == 2:
         raise declined("no spatial axes")
-    return reduction_kernel(site, kind, range(2, x.ndim), (*x.shape[:2], *(1,) * (x.ndim - 2)), reference)
+    return reduction_kernel(site, kind, range(2, x.ndim), (*x.shape[:2], *(1,) * (x.ndim - 2)))
 
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
@@ -238,10 +230,6 @@ def _first_larger(a: State, b: State) -> State:
     return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
 
 
-def _plus(a: State, b: State) -> State:
-    return (a[0] + b[0],)
-
-
 def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Array:
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, 8)
@@ -250,8 +238,19 @@ def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Ar
     source = padded(x, win, 0, ctx)
     ctx.claim(source.shape, 16, "sums")
     with np.errstate(all="ignore"):
-        total = _slide_all((_float.widen(source),), win, _plus)[0]
-        return _float.narrow(total / _divisors(x, win, bool(include_pad)), x.dtype)
+        return _float.narrow(_sums(_float.widen(source), win) / _divisors(x, win, bool(include_pad)), x.dtype)
+
+
+def _sums(source: Array, win: SlidingWindow) -> Array:
+    """The sum of each window of a padded image, element after element in the window's own order."""
+    total: Array | None = None
+    for tap in np.ndindex(*win.kernel):
+        spans = zip(tap, win.dilations, win.strides, win.out, strict=True)
+        place: Any = (..., *(slice(t * d, t * d + (out - 1) * step + 1, step) for t, d, step, out in spans))
+        part = source[place]
+        total = part.copy() if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
 
 
 def _divisors(x: Array, win: SlidingWindow, include_pad: bool) -> Array:

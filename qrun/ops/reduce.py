@@ -11,8 +11,10 @@ import numpy as np
 
 from qrun.ops._cast import convert
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
+from qrun.ops._functions import log
 from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
-from qrun.ops._reduce import extreme, folded, left, sum_over
+from qrun.ops._polynomials import exp
+from qrun.ops._reduce import extreme, left, product_over, sum_over
 from qrun.ops.lowering.float32 import reduction_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
@@ -50,20 +52,20 @@ def reduction(op_type: str, axes_input: int = 18, native: str = "") -> Callable[
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
         for definition in (op(op_type, since=1)(by_attribute), op(op_type, since=axes_input)(by_input)):
             if native:
-                definition.native(_lowering(reduce, native))
+                definition.native(_lowering(native))
         return reduce
 
     return declare
 
 
-def _lowering(reduce: Reduction, kind: str) -> Lowering:
+def _lowering(kind: str) -> Lowering:
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
         chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()
         shape = left(data, chosen, site.attributes["keepdims"])
-        return reduction_kernel(site, kind, chosen, shape, lambda x: reduce(x, (1,), True))
+        return reduction_kernel(site, kind, chosen, shape)
 
     return lower
 
@@ -89,7 +91,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         if not is_integer(data.dtype):
             return narrow(sum_over(data, axes, keepdims) / np.float64(count), data.dtype)
         if not count:
-            return _folded(np.add, data, axes, keepdims)
+            return _wrapped(np.add, data, axes, keepdims)
         # sum(data) = count * whole + rest, and neither can overflow
         wide = data.dtype.type if data.dtype.itemsize == 8 else np.int64
         divisor = wide(count)
@@ -125,7 +127,10 @@ def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 1 over no elements.
     """
-    return _folded(np.multiply, data, axes, keepdims)
+    if is_integer(data.dtype):
+        return _wrapped(np.multiply, data, axes, keepdims)
+    with np.errstate(all="ignore"):
+        return narrow(product_over(data, axes, keepdims), data.dtype)
 
 
 @reduction("ReduceL1", native="sum_abs")
@@ -155,7 +160,7 @@ def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
     Integers, until version 18: toward zero.
     """
-    return _rounded(lambda x: np.log(sum_over(x, axes, keepdims)), data)
+    return _rounded(lambda x: log(sum_over(x, axes, keepdims)), data)
 
 
 @reduction("ReduceLogSumExp", native="log_sum_exp")
@@ -168,8 +173,9 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
     def wide(x: Array) -> Array:
         top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0.0)
-        added = sum_over(np.exp(x - top), axes, keepdims)
-        return np.asarray(np.log(added) + top.reshape(added.shape))
+        apart = np.exp(x - top) if data.dtype == np.float64 else exp((x - top).astype(np.float32))
+        added = sum_over(apart, axes, keepdims)
+        return np.asarray(log(added) + top.reshape(added.shape))
 
     return _rounded(wide, data)
 
@@ -206,17 +212,15 @@ def _chosen(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
     return () if noop else tuple(range(data.ndim))
 
 
-def _folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """A reduction of integers in their own type, which wraps; of others in float64, rounded once."""
+def _wrapped(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """A reduction of integers in their own type."""
     with np.errstate(all="ignore"):
-        if is_integer(data.dtype):
-            return np.asarray(function.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims))
-        return narrow(folded(function, data, axes, keepdims) if axes else widen(data), data.dtype)
+        return np.asarray(function.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims))
 
 
 def _added(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     if is_integer(data.dtype):
-        return _folded(np.add, data, axes, keepdims)
+        return _wrapped(np.add, data, axes, keepdims)
     with np.errstate(all="ignore"):
         return narrow(sum_over(data, axes, keepdims), data.dtype)
 

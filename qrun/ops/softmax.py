@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qrun.ir.types import shape_text
-from qrun.ops._float import axis_in, narrow, widen
+from qrun.ops._float import axis_in, narrow, rounded, widen
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
-from qrun.ops._reduce import sum_over
-from qrun.ops._rounding import DoubleDouble, odd, two_sum
+from qrun.ops._reduce import shares, sum_over
 from qrun.ops.lowering.float32 import shares_kernel
-from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel
+from qrun.ops.lowering.kernel import FLOAT, Lowering, LoweringContext, NativeKernel
 from qrun.ops.lowering.turned import between_turns
 
 
@@ -24,32 +22,14 @@ def _shares(x: Array, axis: int = 1, logarithms: bool = False) -> Array:
     if not x.size:
         return x
     rows = np.moveaxis(x, axis, -1)  # so that the order of additions does not depend on the axis
-    with np.errstate(all="ignore"):
-        made = np.subtract(rows, rows.max(axis=-1, keepdims=True), dtype=np.float64, order="C")
-        if logarithms:
-            matrix = made.reshape(-1, made.shape[-1])  # numpy takes elements along one of 32 axes at most
-            made = _single(_logarithms(matrix, 1), x.dtype).reshape(made.shape)
-        else:
-            np.exp(made, out=made)
-            made /= made.sum(axis=-1, keepdims=True)
-            made = narrow(made, x.dtype)
+    matrix = np.ascontiguousarray(rows).reshape(-1, rows.shape[-1])
+    made = rounded(shares(matrix.astype(_single(x.dtype)), logarithms), x.dtype).reshape(rows.shape)
     return np.ascontiguousarray(np.moveaxis(made, -1, axis))
 
 
-def _logarithms(apart: Array, axis: int) -> DoubleDouble:
-    """x - log(sum(exp(x))) of float64 whose greatest element along the axis is 0. The share of that, 1, is left out of
-    the sum, as it would take the digits of small shares; what the difference loses decides where x is a tie."""
-    if not apart.size:
-        return DoubleDouble(apart, apart)
-    shares, first = np.exp(apart), np.expand_dims(apart.argmax(axis=axis), axis)
-    np.put_along_axis(shares, first, np.take_along_axis(shares, first, axis) - 1, axis)
-    logarithms = np.log1p(shares.sum(axis=axis, keepdims=True))
-    return two_sum(apart, logarithms * -1)  # unlike a minus, this keeps the sign of NaN, as native kernels do
-
-
-def _single(logarithms: DoubleDouble, dtype: np.dtype[Any]) -> Array:
-    """Rounded once to the type."""
-    return logarithms.hi if dtype == np.float64 else narrow(odd(logarithms), dtype)
+def _single(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which shares are made: float32, but for float64."""
+    return dtype if dtype == np.float64 else FLOAT
 
 
 def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
@@ -61,16 +41,15 @@ def _of_rest(x: Array, axis: int, logarithms: bool = False) -> Array:
 
 def _lowering(rest: bool, logarithms: bool = False) -> Lowering:
     """The lowering of Softmax or LogSoftmax along an axis, or over the rest of the axes from it on."""
-    rows = partial(_shares, logarithms=logarithms)
 
     def lower(site: LoweringContext) -> NativeKernel:
         x = site.inputs[0]
         axis = axis_in(site.attributes["axis"], x.ndim)
         if rest or axis == x.ndim - 1 or x.shape[axis] == x.size:
-            return shares_kernel(site, axis, rows, logarithms)
+            return shares_kernel(site, axis, logarithms)
         perm = [*(place for place in range(x.ndim) if place != axis), axis]
         turned = replace(site, inputs=(x.transpose(perm), *site.inputs[1:]))
-        return between_turns(site, shares_kernel(turned, x.ndim - 1, rows, logarithms), perm)
+        return between_turns(site, shares_kernel(turned, x.ndim - 1, logarithms), perm)
 
     return lower
 
@@ -150,12 +129,12 @@ def softmax_cross_entropy_loss(
     """
     _check(scores, labels, weights, ignore_index, reduction, ("scores", "labels", "weights"))
     ctx.claim(scores.shape, 40)
-    with np.errstate(all="ignore"):
-        wide = widen(scores)
-        apart = wide - wide.max(axis=1, keepdims=True, initial=-np.inf) if wide.size else wide
-        logs = _logarithms(apart, 1)
-    loss = _loss(logs.hi, labels, weights, ignore_index, reduction)
-    return narrow(loss, scores.dtype), _single(logs, scores.dtype)
+    rows = np.moveaxis(scores, 1, -1)
+    matrix = np.ascontiguousarray(rows).reshape(-1, scores.shape[1])
+    made = shares(matrix.astype(_single(scores.dtype)), True) if scores.size else matrix
+    logs = np.moveaxis(made.reshape(rows.shape), -1, 1)
+    loss = _loss(widen(logs), labels, weights, ignore_index, reduction)
+    return narrow(loss, scores.dtype), rounded(np.ascontiguousarray(logs), scores.dtype)
 
 
 def _loss(logs: Array, labels: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:

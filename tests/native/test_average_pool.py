@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +10,10 @@ from helpers import edges
 from helpers.native import Array, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
-from helpers.widths import every_width, thin_width
+from helpers.widths import thin_width
 
-from qrun.native.errors import Undecided
-from qrun.native.kernels.pool import AveragePool, Taps, WindowRecheck
-from qrun.ops._window import SlidingWindow
-from qrun.ops.pool import _window_means, average_pool
+from qrun.native.kernels.pool import AveragePool, Taps
+from qrun.ops.pool import average_pool
 
 F = np.float32
 KINDS = ("normal", "ties", "hairs", "zeros", "special")
@@ -38,14 +35,13 @@ def numbers(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> Arra
 
 def planned(isa: str, x: Array, kernel: tuple[int, int], stride: int, pad: int, threads: int = 1) -> AveragePool:
     """The mean over windows of this size, padding not counted."""
-    size, ones = x.shape[2:], (1, 1)
+    size = x.shape[2:]
     out = tuple((n + 2 * pad - k) // stride + 1 for n, k in zip(size, kernel, strict=True))
     places = [np.arange(o)[:, None] * stride - pad + np.arange(k) for o, k in zip(out, kernel, strict=True)]
     inside = [np.where((p >= 0) & (p < n), p, -1) for p, n in zip(places, size, strict=True)]
     taps = Taps(size, tuple(inside))
-    win = SlidingWindow(kernel, (stride, stride), ones, (pad, pad), (pad, pad), (out[0], out[1]))
     divisors = np.maximum(taps.inside, 1).astype(np.float64)
-    return AveragePool(engine(isa, threads), x.shape, taps, divisors, lambda w, d: _window_means(w, d, win))
+    return AveragePool(engine(isa, threads), x.shape, taps, divisors)
 
 
 @thin_width(*edges.CHANNELS, name="channels", other=4)
@@ -62,26 +58,6 @@ def test_windows(isa: str, channels: int, threads: int) -> None:
             for at_end in (True, False):
                 made = run_placed(engine(isa, threads), operation, [x], (4 * columns, 4 * further), at_end)
                 assert_equal(made, want, f"{kind} {channels} {columns}")
-
-
-@every_width
-def test_what_float64_loses_goes_to_the_reference(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact sums do not, however many of their means are ties; a reference that fails leaves the run undecided."""
-    rng, asked, make = np.random.default_rng(3), [], WindowRecheck.make
-
-    def counted(self: WindowRecheck, entries: Any, x: int, y: int) -> None:
-        asked.append(len(entries))
-        make(self, entries, x, y)
-
-    monkeypatch.setattr(WindowRecheck, "make", counted)
-    for kind, some in (("normal", False), ("ties", False), ("zeros", False), ("hairs", True)):
-        x = numbers(kind, rng, (1, 20, 9, 9))
-        engine(isa).run(planned(isa, x, (2, 2), 1, 0), [x])
-        assert bool(asked) == some, kind
-    operation = planned(isa, x, (2, 2), 1, 0)
-    operation.rechecks[0].means = lambda windows, divisors: 1 / 0
-    with pytest.raises(Undecided):
-        engine(isa).run(operation, [x])
 
 
 @pytest.mark.parametrize("number", range(len(edges.POOLS)))

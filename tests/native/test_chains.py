@@ -313,26 +313,18 @@ def test_rows_that_are_not_made_where_they_are_read() -> None:
 
 @every_width
 def test_rows_that_are_made_stay_within_their_memory(isa: str) -> None:
-    """Those that are all equal are made by the reference, from the thread's memory."""
     rng = np.random.default_rng(39)
     for shape, other in (((7, 40), (7, 1)), ((2, 5, 21), (2, 1, 1)), ((1, 16), ()), ((300, 60), (300, 1))):
-        asked: list[Array] = []
         scale = rng.normal(0, 1, shape[-1]).astype(F)
-
-        def reference(x: Array, scale: Array = scale, asked: list[Array] = asked) -> Array:
-            asked.append(x.copy())
-            return np.asarray(layer_normalization(x, scale)[0])
-
         operands = [Operand(s, np.dtype(F)) for s in (shape, other, shape)]
         source = Expression(engine(isa), operands, "ff", [FunctionStep("mul", (0, 1))])
-        operation = LayerNorm(engine(isa), shape, scale, None, float(F(1e-5)), reference).reading(source)
+        operation = LayerNorm(engine(isa), shape, scale, None, float(F(1e-5))).reading(source)
         assert operation is not None
         x, z = (rng.normal(0, 1, s).astype(F) for s in (shape, other))
         x.reshape(-1, shape[-1])[::3] = 3
         for at_end in (True, False):
             got = run_placed(engine(isa), operation, [x, np.asarray(z)], (0, 0, 0), at_end)
             assert_equal(got, layer_normalization(x * z, scale)[0], f"{shape}")
-        assert sum(map(len, asked)) == 2 * -(-(x.size // shape[-1]) // 3)
 
 
 @pytest.mark.parametrize("first", range(100, 140, 20))

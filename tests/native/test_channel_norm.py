@@ -10,12 +10,11 @@ import pytest
 from helpers.models import make_model
 from helpers.native import ISAS, OBJECTS, Array, assert_left
 from helpers.placed import same_everywhere, same_refusal
-from helpers.support import assert_equal, node_model, run_ort
+from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 from onnx import helper
 
 import qrun
-from qrun.native.kernels.normalize import GroupRecheck
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 SHAPES: list[tuple[tuple[int, ...], int]] = [
@@ -57,30 +56,6 @@ def test_narrow_types(dtype: Any, group: bool) -> None:
     for shape, groups in SHAPES:
         ran = same_everywhere(*case(shape, groups, dtype, group))
         assert ran.events[0].backend == "native"
-
-
-def test_rows_in_doubt_are_those_of_their_own_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves of units in the last place, which float64 leaves in doubt, in all channels but one."""
-    asked: list[int] = []
-    make = GroupRecheck.make
-
-    def noted(self: GroupRecheck, entries: Array, x: int, y: int) -> None:
-        asked.append(len(entries))
-        make(self, entries, x, y)
-
-    monkeypatch.setattr(GroupRecheck, "make", noted)
-    x = np.tile(np.array([1, -1], np.float32), (2, 70, 5, 4))
-    scale = np.float32(1) + np.arange(70, dtype=np.float32) * np.float32(2.0**-23)
-    bias = np.full(70, 2.0**-24, np.float32)
-    scale[3], bias[3] = 1.5, 0
-    for op_type, more in (("InstanceNormalization", {}), ("GroupNormalization", {"num_groups": 35})):
-        model, feeds = node_model(op_type, [x, scale, bias], {"epsilon": 0.0, **more}, constants=[1, 2])
-        ran = same_everywhere(model, feeds)
-        assert sum(asked) >= 60
-        asked.clear()
-        y = ran.outputs["y0"]
-        want = run_ort(model, feeds)[0] if op_type == "InstanceNormalization" else y
-        np.testing.assert_allclose(y, want, rtol=1e-5)
 
 
 def test_behind_what_a_chain_makes_and_for_other_shapes() -> None:

@@ -46,6 +46,12 @@ def exp(x: Value) -> Value:
     return one_nan((1.0 + m) * power_of_two(half) * power_of_two(n - half))
 
 
+def share(x: Value) -> Value:
+    """exp(x) of x up to 0; 0 below SHARE_LEAST."""
+    n, m = reduced(x, table.EXPM1_SHORT)
+    return x.test("olt", table.SHARE_LEAST).select(0.0, (1.0 + m) * power_of_two(n))
+
+
 def sigmoid(x: Value) -> Value:
     """1 / (1 + exp(-x)), numerator and denominator times a power of two. What their sum with 2**n loses counts.
     NaN has any bits."""

@@ -7,10 +7,9 @@ import math
 
 from qrun.native.emit.bytes import Bytes, flipped, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
-from qrun.native.emit.numbers import RecheckEmitter, finer, rounds_apart
 from qrun.native.emit.spec import LIMITS
 from qrun.native.emit.types import every
-from qrun.native.emit.values import MAGIC64, constants
+from qrun.native.emit.values import MAGIC64
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns
@@ -195,12 +194,8 @@ class MeanPoolEmitter(SumPoolEmitter):
         return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))
 
 
-AVERAGE = (*POOL, "constants*", "recheck*")
-"""As above.
-
-constants    16 bytes per pixel: two float64, how many elements the mean is of, and its reach relative to all magnitudes
-recheck      makes results by their addresses, which nothing else decides
-"""
+AVERAGE = (*POOL, "constants*")
+"""As above. constants: a float64 per pixel, how many elements the mean is of."""
 
 
 @emitter("average_pool")
@@ -209,52 +204,15 @@ class AveragePoolEmitter(PoolEmitter):
 
     names = AVERAGE
 
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        super().__init__(spec, isa)
-        self.doubts = RecheckEmitter(self.w, self.a.recheck, self.struct.address(), 0)
-
-    def tile(self, tile: Value) -> None:
-        super().tile(tile)
-        self.doubts.end()
-
     def _pixel(self, number: Value) -> None:
-        place = self.a.constants + number * 16
-        self.divisor, self.reach = ((place + at).load("double", 8).splat(self.lanes) for at in (0, 8))
+        self.divisor = (self.a.constants + number * 8).load("double", 8).splat(self.lanes)
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
-        w, kind, count = self.w, f"<{self.lanes} x double>", self.vectors
-        with w.loop(
-            0, self.a.taps, self.spec.unroll, [*[w.value(kind, -0.0)] * count, *[w.zero(kind)] * count]
-        ) as turn:
-            carried = turn.carried
+        w, kind = self.w, f"<{self.lanes} x double>"
+        with w.loop(0, self.a.taps, self.spec.unroll, [w.value(kind, -0.0)] * self.vectors) as turn:
+            totals = turn.carried
             for tap in self._taps(x, offsets, turn.index):
                 numbers = [value.bitcast(self.bytes.floats).double() for value in tap]
-                terms = [*numbers, *(abs(value) for value in numbers)]
-                carried = [total + term for total, term in zip(carried, terms, strict=True)]
-            turn.next(*carried)
-        self.place = x, offsets
-        self.sizes = turn.carried[count:]
-        self.means = [total / self.divisor for total in turn.carried[:count]]
-        return [mean.single().bitcast(self.kind) for mean in self.means]
-
-    def _store(self, values: list[Value], y: Value) -> None:
-        super()._store(values, y)
-        for vector, (mean, sizes) in enumerate(zip(self.means, self.sizes, strict=True)):
-            off = sizes * self.reach
-            apart = rounds_apart(mean - off, mean + off)
-            if not self.spec.vectors:
-                left = self.a.columns.lshr(2).trunc("i32").splat(self.lanes)
-                apart = apart & left.like(constants("i32", range(self.lanes))).test("slt", left)
-            with self.w.when(apart.any()):
-                self._settle(apart, sizes, vector, y + vector * self.spec.rows)
-
-    def _settle(self, apart: Value, sizes: Value, vector: Value | int, y: Value) -> None:
-        """List the results in doubt but for those whose sums are exact in any order."""
-        w, (x, offsets) = self.w, self.place
-        with w.loop(0, self.a.taps, 1, [w.zero(apart.kind)]) as tap:
-            row = row_at(x, offsets + tap.index * 4, self.a.padding)
-            value = (row + vector * self.spec.rows).load(self.bytes.floats, 4).double()
-            tap.next(tap.carried[0] | finer(value, sizes))
-        unsure = (apart & tap.carried[0]).bits().zext("i64")
-        with w.loop(0, self.lanes, 1) as lane, w.when((unsure.lshr(lane.index) & 1).test("ne", 0)):
-            self.doubts.add((y + lane.index * 4).address(), w.value("i64", 0))
+                totals = [total + number for total, number in zip(totals, numbers, strict=True)]
+            turn.next(*totals)
+        return [(total / self.divisor).single().bitcast(self.kind) for total in turn.carried]

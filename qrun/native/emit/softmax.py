@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
+from qrun.formulas.wide import log
+from qrun.native.emit import polynomials
 from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import decay
-from qrun.native.emit.rowwise import REACH, SHARE, RowwiseEmitter
+from qrun.native.emit.rowwise import PARTS, RowwiseEmitter
 from qrun.native.emit.spec import MAGIC_BITS, VBMI
-from qrun.native.emit.transcendental import scalar_log
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, constants
 
 NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")
@@ -215,63 +215,51 @@ class SoftmaxEmitter(KernelEmitter):
 
 @emitter("shares")
 class SoftmaxF32Emitter(RowwiseEmitter):
-    """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
+    """exp(x - greatest) * (1 / sum exp(x - greatest)) in float32, the sum and its inverse in float64.
+    The exponentials of a row lie where its results will."""
 
-    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+    exponential = staticmethod(polynomials.share)
+
+    def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
         """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""
-        kept = [self.scratch + self.a.length * (8 * place) for place in range(len(xs))]
-        greatest = [self._greatest(x).double() for x in xs]
-        totals = [self._total(*row) for row in zip(xs, greatest, kept, strict=True)]
-        return [self._shares(*row) for row in zip(kept, totals, ys, strict=True)]
+        greatest = [self.greatest(x) for x in xs]
+        totals = [self.total(*row) for row in zip(xs, greatest, ys, strict=True)]
+        for total, y in zip(totals, ys, strict=True):
+            inverse = ("1.0" / total).float32().splat(PARTS)
 
-    def _total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
+            def share(index: Value, on: Value | None, y: Value = y, inverse: Value = inverse) -> Value:
+                return self.single(y, index, on) * inverse
+
+            self.stored(y, share)
+
+    def total(self, x: Value, greatest: Value, kept: Value | None = None) -> Value:
         """The sum of a row's exponentials, which are stored at `kept`, if at all."""
+        top = greatest.splat(PARTS)
 
-        top = {n: greatest.splat(n) for n in (self.n, 1)}
-
-        def exponential(n: int, index: Value) -> Value:
-            made = decay(self.loaded(n, x, index) - top[n])
+        def term(index: Value, on: Value | None) -> Value:
+            made = self.exponential(self.single(x, index, on) - top)
             if kept is not None:
-                (kept + index * 8).store(made, 8)
-            return made
+                self.store(made, kept, index, on)
+            return made.double()
 
-        return self.sum(exponential)
+        return self.sum(term)
 
-    def _shares(self, kept: Value, total: Value, y: Value) -> Value:
-        inverse = "1.0" / total
-        reach = inverse * self.number(REACH)
-        ends = {n: ((inverse - reach).splat(n), (inverse + reach).splat(n)) for n in (self.n, 1)}
-
-        def result(n: int, index: Value) -> tuple[Value, Value]:
-            made = (kept + index * 8).load(f"<{n} x double>", 8)
-            least, most = ends[n]
-            return made * least, made * most
-
-        return self.stored(y, result)
-
-    def _greatest(self, x: Value) -> Value:
+    def greatest(self, x: Value) -> Value:
         """The greatest element of a row, float; elements that are NaN count only where all are."""
         return self.extreme(x, -math.inf, lambda so_far, more: more.where("ogt", so_far))
 
 
 @emitter("log_shares")
 class LogSoftmaxEmitter(SoftmaxF32Emitter):
-    """x - greatest - log(sum exp(x - greatest)). Neither part is above 0, so that nothing cancels."""
+    """x - greatest - log(sum exp(x - greatest)) in float32, the sum and its logarithm in float64."""
 
-    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
-        greatest = [self._greatest(x).double() for x in xs]
-        totals = [self._total(*row) for row in zip(xs, greatest, strict=True)]
-        return [self._logarithms(*row) for row in zip(xs, greatest, totals, ys, strict=True)]
+    def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
+        greatest = [self.greatest(x) for x in xs]
+        totals = [self.total(*row) for row in zip(xs, greatest, strict=True)]
+        for x, top, total, y in zip(xs, greatest, totals, ys, strict=True):
+            ends = top.splat(PARTS), log(total.splat(1)).float32().extract(0).splat(PARTS)
 
-    def _logarithms(self, x: Value, greatest: Value, total: Value, y: Value) -> Value:
-        counts = (self.n, 1)
-        tops, logarithms, reaches, shares = (
-            {n: value.splat(n) for n in counts}
-            for value in (greatest, scalar_log(total), self.number(REACH), self.number(SHARE))
-        )
+            def logarithm(index: Value, on: Value | None, x: Value = x, ends: Sequence[Value] = ends) -> Value:
+                return self.single(x, index, on) - ends[0] - ends[1]
 
-        def result(n: int, index: Value) -> tuple[Value, Value]:
-            made = (self.loaded(n, x, index) - tops[n]) - logarithms[n]
-            return made.fma(1.0 + shares[n], -0.0 - reaches[n]), made.fma(1.0 - shares[n], reaches[n])
-
-        return self.stored(y, result)
+            self.stored(y, logarithm)

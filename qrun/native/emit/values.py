@@ -167,6 +167,10 @@ class Value:
     def sqrt(self) -> Value:
         return self.intrinsic("sqrt")
 
+    def copysign(self, other: Operand) -> Value:
+        """This value's size with the other one's sign."""
+        return self.intrinsic("copysign", other)
+
     def intrinsic(self, name: str, *others: Operand) -> Value:
         """The result of llvm.NAME for this value and others of its type."""
         return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))

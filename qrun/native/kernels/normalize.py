@@ -3,38 +3,40 @@ and channels of a pixel by constants or neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import NARROW
-from qrun.native.kernels.rowwise import UNIT, FloatRows
-from qrun.native.machine.call import Rechecker
-from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
-from qrun.native.machine.memory import Array, aligned_copy, array_at
+from qrun.native.kernels.rowwise import FloatRows
+from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, row_tiles, size
+from qrun.native.machine.memory import Array, aligned_copy
 
 _FLOAT = np.dtype(np.float32)
 
 
-class LayerNorm(FloatRows):
+class _Means(FloatRows):
+    """epsilon is added to the mean of a row's squares."""
+
+    weights: Mapping[str, Array] = {}
+    """float32 [length], by word."""
+
+    def _arrays(self) -> Mapping[str, Array]:
+        wide = {name: aligned_copy(values.astype(np.float64)) for name, values in self.weights.items()}
+        return {"numbers*": np.array([self.epsilon, self.length]), **wide}
+
+
+class LayerNorm(_Means):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
     kind, together = "standardize", 4
-    own_words = ("numbers*", "scale*", "bias*", "slack*", "recheck*")
+    own_words = ("numbers*", "scale*", "bias*")
 
-    def __init__(
-        self,
-        engine: Engine,
-        shape: Sequence[int],
-        scale: Array,
-        bias: Array | None,
-        epsilon: float,
-        reference: Callable[[Array], Array],
-    ) -> None:
-        self._affine = scale, np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias
-        super().__init__(engine, shape, scale.size, reference, epsilon=epsilon)
+    def __init__(self, engine: Engine, shape: Sequence[int], scale: Array, bias: Array | None, epsilon: float) -> None:
+        self.weights = {"scale*": scale, "bias*": np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias}
+        super().__init__(engine, shape, scale.size, epsilon=epsilon)
 
     def sized_as(self, other: Operation, memo: Memo) -> Operation | None:
         if not isinstance(other, LayerNorm) or (other.length, other.out) != (self.length, self.out):
@@ -43,107 +45,34 @@ class LayerNorm(FloatRows):
             return None
         return self.again(operands=other.operands, _sizes=(self, other))
 
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        of_size, of_scale = ((2 * self.additions + more) * UNIT for more in (64, 0))
-        lanes = self.engine.isa.lanes
-        of_pairs = 4 * ((self.length // lanes + 2 * lanes + 128) * UNIT) ** 2
-        numbers = np.array([of_size, of_scale, self.epsilon, self.length, of_pairs])
-        scale, bias = (values.astype(np.float64) for values in self._affine)
-        return numbers, dict(
-            zip(("scale*", "bias*", "slack*"), map(aligned_copy, (scale, bias, abs(bias) * of_size)), strict=True)
-        )
-
-
-Normalized = Callable[[Array, Ints], Array]
-"""float32 rows [count, length], and which group of channels each is of, to their results."""
-
-
-class GroupRecheck(Rechecker):
-    """Makes rows as the reference does. length: elements of a row; groups: of channels, a row each."""
-
-    def __init__(self, length: int, groups: int, function: Normalized) -> None:
-        super().__init__()
-        self.length, self.groups, self.function = length, groups, function
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """entries: addresses of rows, and of their results; x: that of the first row's results."""
-        sources = [array_at(int(at), _FLOAT, (self.length,)) for at in entries[:, 0]]
-        numbers = (entries[:, 1] - x) // (4 * self.length) % self.groups
-        for at, row in zip(entries[:, 1].tolist(), self.function(np.stack(sources), numbers), strict=True):
-            array_at(at, _FLOAT, (self.length,))[...] = row
-
 
 class ChannelNorm(LayerNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...],
-    in rows of a group of channels each.
-
-    scale, bias: float64 [C]. The results are those of `function`: float64 decides most rows, `function` makes
-    the others.
-    """
+    in rows of a group of channels each. scale, bias: float64 [C]."""
 
     kind, together = "standardize_channels", 1
 
     def __init__(
-        self,
-        engine: Engine,
-        shape: Sequence[int],
-        groups: int,
-        scale: Array,
-        bias: Array,
-        epsilon: float,
-        function: Normalized,
+        self, engine: Engine, shape: Sequence[int], groups: int, scale: Array, bias: Array, epsilon: float
     ) -> None:
-        self._affine, self.function, self.groups = (scale, bias), function, groups
         channels = shape[1] // groups
         length = int(np.prod(shape[1:])) // groups
-        super(LayerNorm, self).__init__(engine, shape, length, _never, epsilon=epsilon)
-        self.recheck = GroupRecheck(length, groups, function)
+        self.weights = {"scale*": scale, "bias*": bias}
         self.words = {"groups": groups, "channels": channels, "piece": length // channels}
-
-    def narrowed(self, dtype: np.dtype[Any]) -> ChannelNorm:
-        def function(rows: Array, numbers: Ints) -> Array:
-            return self.function(rows.astype(dtype), numbers).astype(np.float32)
-
-        return self.again(out=NARROW[dtype.name], recheck=GroupRecheck(self.length, self.groups, function))
+        super(LayerNorm, self).__init__(engine, shape, length, epsilon=epsilon)
 
 
-def _never(rows: Array) -> Array:
-    raise ValueError("which channels rows are of is to be known")
-
-
-class _Squares(FloatRows):
-    """epsilon is added to the mean of the squares of a row."""
-
-    def _numbers(self) -> Array:
-        """The root halves the error of the sum; what follows it rounds five times, here and in the reference."""
-        reach = (self.additions + 32) * UNIT
-        return np.array([1 - reach, 1 + reach, self.epsilon, self.length])
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return self._numbers(), {}
-
-
-class RmsNorm(_Squares):
+class RmsNorm(_Means):
     """x / sqrt(mean of the squares + epsilon) * scale; scale float32 [length]."""
 
     kind, together = "rms", 4
 
-    def __init__(
-        self,
-        engine: Engine,
-        shape: Sequence[int],
-        scale: Array,
-        epsilon: float,
-        reference: Callable[[Array], Array],
-    ) -> None:
-        self._scale = scale
-        super().__init__(engine, shape, scale.size, reference, epsilon=epsilon)
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return self._numbers(), {"scale*": aligned_copy(self._scale.astype(np.float64))}
+    def __init__(self, engine: Engine, shape: Sequence[int], scale: Array, epsilon: float) -> None:
+        self.weights = {"scale*": scale}
+        super().__init__(engine, shape, scale.size, epsilon=epsilon)
 
 
-class InverseRms(_Squares):
+class InverseRms(_Means):
     """1 / sqrt(mean of the squares + epsilon), of shape y_shape."""
 
     kind, reduces = "inverse_rms", True
@@ -155,15 +84,9 @@ class LpNorm(FloatRows):
 
     together = 4
 
-    def __init__(self, engine: Engine, shape: Sequence[int], p: int, reference: Callable[[Array], Array]) -> None:
+    def __init__(self, engine: Engine, shape: Sequence[int], p: int) -> None:
         self.kind = f"l{p}_rows"
-        super().__init__(engine, shape, shape[-1], reference)
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 80) * UNIT]), {}
-
-
-_FLOAT = np.dtype(np.float32)
+        super().__init__(engine, shape, shape[-1])
 
 
 class _Pixels(Operation):

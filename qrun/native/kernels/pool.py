@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ import numpy as np
 from qrun.native.emit.spec import CODES, NARROW, OUT_OF, PIECE
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Taps
-from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, Order, size
-from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy, array_at
+from qrun.native.machine.memory import Array, Ints, aligned, aligned_copy
 from qrun.native.machine.operation import TILE_BYTES
 from qrun.native.proof.means import Means
 
@@ -31,7 +29,6 @@ class Pool(Operation):
     why = ""
     padding: float = 0.0
     """What lies outside of the image."""
-    rechecks: tuple[Rechecker, ...] = ()
 
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
@@ -93,9 +90,8 @@ class Pool(Operation):
         )
         name = self.engine.isa.name
         spec = KernelSpec(self.kind, name, width, vectors, unroll, form, self.out, self.signed)
-        fields: dict[str, Any] = {"channels": self.channels, "why": self.why, "rechecks": self.rechecks}
-        given, decides = (spec, ("x*", "y*"), words, extents, arrays), not self.rechecks
-        return (self.engine.kernels.call(*given, decides=decides, **fields),)
+        given = spec, ("x*", "y*"), words, extents, arrays
+        return (self.engine.kernels.call(*given, channels=self.channels, why=self.why),)
 
     def _panel(self) -> tuple[int, int]:
         """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""
@@ -223,36 +219,6 @@ def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
     return unroll, np.concatenate([offsets, extra], axis=1)
 
 
-_UNIT = 2.0**-53
-Windows = Callable[[Array, Array], Array]
-"""Windows of float32, [count, taps], 0 in the padding, and what their sums are divided by, float64 [count],
-to means."""
-
-
-class WindowRecheck(Rechecker):
-    """Means of windows, as the reference has them."""
-
-    def __init__(self, taps: Taps, divisors: Array, means: Windows) -> None:
-        super().__init__()
-        self.taps, self.divisors, self.means = taps, divisors, means
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """entries: addresses of results; x: that of the argument struct."""
-        from qrun.native.emit.pool import AVERAGE
-
-        words = array_at(x, np.int64, (len(AVERAGE),))
-        names = ("x*", "y*", "x_image", "y_image", "y_row", "offsets*", "taps")
-        source, result, x_image, y_image, y_row, offsets, taps = (int(words[AVERAGE.index(name)]) for name in names)
-        image, inner = divmod(entries[:, 0] - result, y_image)
-        pixel, column = divmod(inner, y_row)
-        found = array_at(offsets, np.int32, (self.taps.pixels, taps))[pixel].astype(np.int64)
-        places = np.where(found < 0, -1, found + (image * x_image + column)[:, None])
-        memory = array_at(source, _FLOAT, (int(places.max(initial=0)) // 4 + 1,))
-        windows = np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
-        for place, mean in zip(entries[:, 0].tolist(), self.means(windows, self.divisors[pixel]).tolist(), strict=True):
-            ctypes.c_float.from_address(place).value = mean
-
-
 class AveragePool(Pool):
     """The sum of each window of float32 [N, C, spatial...] / divisors [pixels], which are 1 or more;
     padding counts as 0."""
@@ -261,19 +227,12 @@ class AveragePool(Pool):
     types = (_FLOAT,)
     most_vectors = 2
 
-    def __init__(self, engine: Engine, x_shape: Sequence[int], taps: Taps, divisors: Array, means: Windows) -> None:
+    def __init__(self, engine: Engine, x_shape: Sequence[int], taps: Taps, divisors: Array) -> None:
         super().__init__(engine, x_shape, _FLOAT, taps, "channels")
-        self.constants = aligned((taps.pixels, 2), np.float64)
-        self.constants[:, 0] = divisors
-        self.constants[:, 1] = (4 * taps.count + 16) * _UNIT / divisors
-        self.means, self.rechecks = means, (WindowRecheck(taps, self.constants[:, 0], means),)
+        self.constants = aligned_copy(divisors, np.float64)
 
     def narrowed(self, dtype: np.dtype[Any]) -> AveragePool:
-        def means(windows: Array, divisors: Array) -> Array:
-            return self.means(windows.astype(dtype), divisors).astype(_FLOAT)
-
-        recheck = WindowRecheck(self.taps, self.constants[:, 0], means)
-        return self.again(out=NARROW[dtype.name], rechecks=(recheck,))
+        return self.again(out=NARROW[dtype.name])
 
     def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
-        return "mean", {"recheck*": self.rechecks[0].address}, {"constants*": self.constants}
+        return "mean", {}, {"constants*": self.constants}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from qrun.native.emit.expression import KIND_OF, KINDS
 from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
-from qrun.native.kernels.rowwise import UNIT, FloatRows
+from qrun.native.kernels.rowwise import FloatRows
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
-from qrun.native.machine.memory import Array
 
 FLOAT_KINDS = ("sum", "mean", "sum_abs", "sum_square", "norm", "log_sum", "log_sum_exp", "greatest", "least")
 
@@ -23,7 +22,6 @@ class Reduction(FloatRows):
     kind: of FLOAT_KINDS. ``sum``, ``mean``, ``sum_abs`` (of magnitudes), ``sum_square`` (of squares), ``norm`` (the
           root of that), ``log_sum`` (its logarithm), ``log_sum_exp`` (that of the exponentials' sum),
           ``greatest`` or ``least`` (NaN if there is one; -0 is less than +0).
-    reference: makes rows' results [count, ...] of their elements [count, length].
     """
 
     reduces = True
@@ -34,15 +32,10 @@ class Reduction(FloatRows):
         kind: str,
         shape: Sequence[int],
         length: int,
-        reference: Callable[[Array], Array],
         y_shape: Sequence[int],
     ) -> None:
         self.kind = kind
-        super().__init__(engine, shape, length, reference, y_shape)
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        more = 80 if self.kind == "log_sum_exp" else 16
-        return np.array([(2 * self.additions + more) * UNIT, 2.0**-47]), {}
+        super().__init__(engine, shape, length, y_shape)
 
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,11 @@ from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.strided import Loop, merged
-from qrun.native.machine.call import Recheck, Rechecker
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import Array
 from qrun.native.machine.operation import row_tiles
 
 _FLOAT = np.dtype(np.float32)
-UNIT = 2.0**-53
-
 
 _SHORT = 512
 """Elements of a row, of which several are made together."""
@@ -29,19 +26,13 @@ _FETCHED = 256
 processor does so by itself."""
 
 
-_SLOTS, _ROOM = 64, 1 << 16
-"""Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
-
-
 class FloatRows(Operation):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does
-               not: both are within a reach of each other that grows with the additions that follow each other in a sum.
-    epsilon:   of kinds that have one: what is added below a root.
-    source:    what makes x of the operands, in the kernel; None if x is the operand.
-               reduces: whether rows become numbers.
-    together:  rows that a kernel makes at once if they are short. words: of the struct, those of the kind alone.
+    epsilon:  of kinds that have one: what is added below a root.
+    source:   what makes x of the operands, in the kernel; None if x is the operand.
+              reduces: whether rows become numbers.
+    together: rows that a kernel makes at once if they are short. words, arrays: of the struct, those of the kind alone.
     """
 
     kind: str
@@ -55,26 +46,20 @@ class FloatRows(Operation):
         engine: Engine,
         shape: Sequence[int],
         length: int,
-        reference: Callable[[Array], Array],
         y_shape: Sequence[int] | None = None,
         epsilon: float = 0.0,
     ) -> None:
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length, self.epsilon = engine, length, epsilon
-        self.reference, self.out = reference, "f32"
-        self.recheck: Rechecker = Recheck(reference)
-        # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 at a time.
-        self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
-        self.numbers, self.arrays = self._constants()
+        self.out = "f32"
+        self.arrays = self._arrays()
 
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        raise NotImplementedError
+    def _arrays(self) -> Mapping[str, Array]:
+        return {}
 
     def narrowed(self, dtype: np.dtype[Any]) -> FloatRows:
-        reference = self.reference
-        recheck = Recheck(lambda x: reference(x.astype(dtype)).astype(_FLOAT))
-        return self.again(out=NARROW[dtype.name], recheck=recheck)
+        return self.again(out=NARROW[dtype.name])
 
     def reading(self, source: Operation) -> Operation | None:
         if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
@@ -139,16 +124,16 @@ class FloatRows(Operation):
         """pointers: the number of each word's operand; None if words point to the operands in order."""
         isa = engine.isa
         words = row_tiles(rows, 32 * self.length, engine.threads)
-        words |= {"length": self.length, "recheck*": self.recheck.address, **self.words}
-        arrays = {"numbers*": self.numbers, **self.arrays}
-        form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
+        words |= {"length": self.length, **self.words}
+        together = self.together if self.length <= _SHORT else 1
+        arrays = dict(self.arrays)
+        form, kinds, extents = self.kind, "", [4 * rows * self.length]
         if found and self.source:
             outer, inner = found
             *sources, _ = self.source.operands
             form = form_of(self.source.steps)
             kinds = "".join(k if step else k.upper() for k, step in zip(self.source.kinds, inner.steps, strict=False))
-            slots = max(self.together, min(_SLOTS, _ROOM // (4 * self.length)))
-            words |= {"n1": outer[1].count, "n2": outer[2].count, "slots": slots}
+            words |= {"n1": outer[1].count, "n2": outer[2].count}
             steps = [loop.steps[n] for n in range(len(sources)) for loop in outer]
             arrays |= {
                 "strides*": np.array(steps, np.int64),
@@ -158,14 +143,13 @@ class FloatRows(Operation):
                 source.dtype.itemsize + sum((loop.count - 1) * loop.steps[n] for loop in (*outer, inner))
                 for n, source in enumerate(sources)
             ]
-        together = self.together if self.length <= _SHORT else 1
         fetched = int(bool(kinds) and self.length >= _FETCHED)
         spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, self.out, False, fetched, kinds)
-        names, scratch = (*self.sources, "y*"), (8 * together + 4 * slots) * self.length
+        names, scratch = (*self.sources, "y*"), 4 * together * self.length * bool(kinds)
         pointing = {name: number for number, name in enumerate(names)} if pointers is None else pointers
         words |= dict.fromkeys(names, 0)
         given = spec, pointing, words, (*extents, 4 * size(self.result.shape)), arrays
-        return engine.kernels.call(*given, scratch=scratch, decides=False, rechecks=(self.recheck,))
+        return engine.kernels.call(*given, scratch=scratch)
 
 
 def _split(shape: Sequence[int], length: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.kernels.point import table_forms
-from qrun.native.kernels.rowwise import UNIT, FloatRows
+from qrun.native.kernels.rowwise import FloatRows
 from qrun.native.machine.engine import (
     Array,
     Engine,
@@ -117,14 +117,8 @@ class SoftmaxF32(FloatRows):
     kind, together = "shares", 4
     attends = True
 
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 80) * UNIT]), {}
-
 
 class LogSoftmaxF32(FloatRows):
     """x - log(sum exp(x)), with the greatest element taken from each x first."""
 
     kind, together = "log_shares", 4
-
-    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
-        return np.array([(2 * self.additions + 80) * UNIT, 2.0**-47]), {}

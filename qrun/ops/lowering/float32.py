@@ -92,13 +92,8 @@ def elementwise_kernel(
     return kernel_of(site, Elementwise(site.engine, name, operands, constants), range(len(arrays)), ALWAYS)
 
 
-def standardize_kernel(
-    site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float, reference: Callable[[Array], Array]
-) -> NativeKernel:
-    """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant.
-
-    reference: of rows [count, length].
-    """
+def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float) -> NativeKernel:
+    """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant."""
     from qrun.native.kernels.normalize import LayerNorm
 
     x = _rows(site)
@@ -107,7 +102,7 @@ def standardize_kernel(
         raise declined("its scale differs from row to row")
     rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
-    operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
+    operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon)
     return kernel_of(site, operation, (0,), ALWAYS)
 
 
@@ -130,45 +125,25 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
     if wanted and (inverse_type != FLOAT or site.narrow):
         raise declined("its inverse root is asked for, in another type")
 
-    def rows(number: int) -> Callable[[Array], Array]:
-        def made(x: Array) -> Array:
-            ctx = Context(version=site.ctx.version, outputs=2, wanted=(True, wanted), observing=False)
-            found = site.reference(
-                (x.reshape(len(x), *(1,) * (axis - 1), *inner) if axis else x.reshape(inner), scale), ctx
-            )
-            return np.asarray(found[number] if inverse_type is not None else found).reshape(len(x), -1)
-
-        return made
-
     weight = np.ascontiguousarray(np.broadcast_to(scale.reshape(scale.shape[-len(inner) :]), inner)).reshape(-1)
-    norm = RmsNorm(site.engine, x.shape, weight, epsilon, rows(0))
+    norm = RmsNorm(site.engine, x.shape, weight, epsilon)
     if not wanted:
         return kernel_of(site, norm, (0,), ALWAYS)
     shape = (*x.shape[:axis], *(1,) * len(inner))
-    inverse = InverseRms(site.engine, x.shape, weight.size, rows(1), shape, epsilon)
+    inverse = InverseRms(site.engine, x.shape, weight.size, shape, epsilon)
     return staged_kernel(site, [Stage(norm, (0,)), Stage(inverse, (0,), 1)], (norm,), ALWAYS)
 
 
-def shares_kernel(
-    site: LoweringContext, axis: int, reference: Callable[[Array], Array], logarithms: bool = False
-) -> NativeKernel:
-    """The kernel of a softmax over all axes from `axis` on, or of its logarithms.
-    reference: of rows [count, length]."""
+def shares_kernel(site: LoweringContext, axis: int, logarithms: bool = False) -> NativeKernel:
+    """The kernel of a softmax over all axes from `axis` on, or of its logarithms."""
     from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 
     x, kind = _rows(site), LogSoftmaxF32 if logarithms else SoftmaxF32
-    return kernel_of(site, kind(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
+    return kernel_of(site, kind(site.engine, x.shape, math.prod(x.shape[axis:])), (0,), ALWAYS)
 
 
-def reduction_kernel(
-    site: LoweringContext,
-    kind: str,
-    axes: Sequence[int],
-    y_shape: Sequence[int],
-    reference: Callable[[Array], Array],
-) -> NativeKernel:
-    """The kernel of a reduction over `axes`, counted from the front. kind: as native/kernels/reduce.py has them.
-    reference: makes the results of rows [count, length], bit for bit."""
+def reduction_kernel(site: LoweringContext, kind: str, axes: Sequence[int], y_shape: Sequence[int]) -> NativeKernel:
+    """The kernel of a reduction over `axes`, counted from the front. kind: as native/kernels/reduce.py has them."""
     from qrun.native.kernels.reduce import FLOAT_KINDS, IntegerReduction, Reduction
 
     x = np.asarray(site.inputs[0])
@@ -192,7 +167,7 @@ def reduction_kernel(
         folded = IntegerReduction(site.engine, kind, x.dtype, shape, length, y_shape)
         kernel = kernel_of(site, folded, (0,), ALWAYS)
     else:
-        kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, reference, y_shape), (0,), ALWAYS)
+        kernel = kernel_of(site, Reduction(site.engine, kind, shape, length, y_shape), (0,), ALWAYS)
     return turned_kernel(site, kernel, (0,), {0: perm}) if turned else kernel
 
 

@@ -158,12 +158,12 @@ def _shares(site: LoweringContext, form: GroupQuery, shape: Shape, name: str) ->
 
     engine = site.engine
     if form.sink is None:
-        return [Stage(SoftmaxF32(engine, shape, form.total, _reference("Softmax")), (name,), "shares")]
+        return [Stage(SoftmaxF32(engine, shape, form.total), (name,), "shares")]
     sinks = form.sink.reshape(form.groups, form.each, *(1,) * (len(shape) - 3))
     beside = Constant(engine, np.ascontiguousarray(np.broadcast_to(sinks, (*shape[:-1], 1))))
     joined = Concat(engine, [shape, beside.array.shape], -1, [None] * 2, x_types=[FLOAT] * 2, y_type=FLOAT)
     longer = joined.result.shape
-    softmax = SoftmaxF32(engine, longer, longer[-1], _reference("Softmax"))
+    softmax = SoftmaxF32(engine, longer, longer[-1])
     kept = sliced(engine, longer, FLOAT, [0] * len(longer), [1] * len(longer), shape)
     return [
         Stage(beside, (), "sinks"),
