@@ -1,7 +1,7 @@
 """Functions of float64 in steps of one rounding each; what rounds them to a narrower type makes a result of them.
 
 What they are given was float32, or follows from such numbers, so that it is not subnormal. scripts/functions_error.py
-tells how far from the real values they are; docs/numerics.md, F1, has the figures.
+tells how far from the real values they are; docs/numerics.md, F41, has the figures.
 """
 
 from __future__ import annotations
@@ -26,12 +26,47 @@ An exponent is 1023 more than what it stands for."""
 _LN2 = math.log(2)
 
 
+_MAGIC = 1.5 * 2.0**52
+"""What is added to it is rounded to an integer, which stands in the low bits."""
+_LOG2E = 1.4426950408889634
+_LN2S = (0.6931471803691238, 1.9082149292705877e-10)
+"""log(2): its first 32 bits, of which up to 2**20 times are exact, and the rest."""
+_FARTHEST = 700.0
+"""exp(-700) is less than any float32 number, so it does not count beside one."""
+_EXPONENTIAL = tuple(1 / math.factorial(n) for n in range(2, 14))
+"""(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
+
+
 def series(coefficients: Sequence[float], x: Number) -> Any:
     """A polynomial, the constant term first."""
     made = x.like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         made = made * x + coefficient
     return made
+
+
+def _powers(x: Number) -> tuple[Any, Any]:
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700, and for what is nearest to x
+    there; NaN stays NaN."""
+    x = x.test("olt", -_FARTHEST).select(-_FARTHEST, x)
+    x = x.test("ogt", _FARTHEST).select(_FARTHEST, x)
+    raised = x * _LOG2E + _MAGIC
+    count = raised - _MAGIC
+    rest = x - count * _LN2S[0] - count * _LN2S[1]
+    small = rest * rest * series(_EXPONENTIAL, rest) + rest
+    return ((raised.bitcast("i64") << 52) + _ONE).bitcast("double"), small
+
+
+def exp(x: Number) -> Any:
+    """exp(x) for x from -700 to 700; 0 below that, exp(700) above it."""
+    power, small = _powers(x)
+    return x.test("olt", -_FARTHEST).select(0.0, power * small + power)
+
+
+def expm1(x: Number) -> Any:
+    """exp(x) - 1 for x from -700 to 700, and that of these ends beyond them; 0 of -0."""
+    power, small = _powers(x)
+    return power * small + (power - 1.0)
 
 
 def _positive(x: Number, less: Number) -> Any:
@@ -52,7 +87,187 @@ def _unless_infinite(x: Number, made: Any) -> Any:
     return abs(x).test("olt", math.inf).select(made, x)
 
 
+def _log1p(x: Number) -> Any:
+    """log(1 + x) for a finite x above -1."""
+    return _positive(x + 1.0, x)
+
+
 def log(x: Number) -> Any:
     """-infinity of 0, NaN of what is less."""
     made = x.test("oeq", 0.0).select(-math.inf, _unless_infinite(x, _positive(x, x - 1.0)))
     return x.test("olt", 0.0).select(math.nan, made)
+
+
+def softplus(x: Number) -> Any:
+    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))."""
+    e = exp(-0.0 - abs(x))
+    made = _log1p(e) + x.test("ugt", 0.0).select(x, 0.0)
+    return x.test("uno", x).select(x, made)
+
+
+def mish(x: Number) -> Any:
+    """x * tanh(softplus(x)) without cancellation, as a quotient in e = exp(-|x|)."""
+    e = exp(-0.0 - abs(x))
+    above = x.test("oge", 0.0)
+    part = above.select((e + e) + 1.0, e * (e + 2.0))
+    return x * part / (part + above.select((e + e) * e, e.like(2.0)))
+
+
+def sinh(x: Number) -> Any:
+    """(e + e / (e + 1)) / 2, e = exp(|x|) - 1, with the sign of x."""
+    e = expm1(abs(x))
+    return ((e + e / (e + 1.0)) * 0.5).copysign(x)
+
+
+def cosh(x: Number) -> Any:
+    e = exp(abs(x))
+    return (e + 1.0 / e) * 0.5
+
+
+def asinh(x: Number) -> Any:
+    """log(|x| + sqrt(x**2 + 1)), with the sign of x."""
+    size, square = abs(x), x * x
+    made = _log1p(size + square / ((square + 1.0).sqrt() + 1.0))
+    return _unless_infinite(x, made.copysign(x))
+
+
+def acosh(x: Number) -> Any:
+    """log(x + sqrt(x**2 - 1)); NaN below 1."""
+    less = x - 1.0
+    made = _unless_infinite(x, _log1p(less + (less * (x + 1.0)).sqrt()))
+    return x.test("olt", 1.0).select(math.nan, made)
+
+
+def atanh(x: Number) -> Any:
+    """log((1 + |x|) / (1 - |x|)) / 2, with the sign of x; NaN beyond 1."""
+    size = abs(x)
+    made = _log1p((size + size) / (1.0 - size)) * 0.5
+    made = size.test("olt", 1.0).select(made, size.test("oeq", 1.0).select(size.like(math.inf), size.like(math.nan)))
+    return made.copysign(x)
+
+
+def power(x: Number, exponent: Any) -> Any:
+    """|x| ** exponent, with the relative error of `exp` and 2**-52 for each unit of exponent * log(|x|)."""
+    return exp(exponent * log(abs(x)))
+
+
+WIDEST = 2.0**22
+"""The size of an angle up to which the parts of a right one tell what is left."""
+_RIGHT = (1.5707963267341256, 6.07710049817245e-11, 8.333742918520879e-20)
+"""pi / 2 in parts: the first two have 31 bits, of which up to 2**22 times are exact."""
+_SINE = tuple((-1) ** n / math.factorial(2 * n + 1) for n in range(1, 8))
+"""(sin(r) / r - 1) / r**2 in powers of r**2, for |r| <= pi / 4."""
+_COSINE = tuple((-1) ** n / math.factorial(2 * n) for n in range(1, 9))
+"""(cos(r) - 1) / r**2 in powers of r**2, for |r| <= pi / 4."""
+_ARC = tuple((-1) ** n / (2 * n + 1) for n in range(19))
+"""atan(t) / t in powers of t**2, for |t| <= tan(pi / 8)."""
+_EIGHTH = math.tan(math.pi / 8)
+
+
+def _turned(x: Number) -> tuple[Any, Any, Any]:
+    """How many right angles an angle of up to WIDEST has, as an i64, and sine and cosine of what is left of it."""
+    raised = x * (2 / math.pi) + _MAGIC
+    count, rest = raised - _MAGIC, x
+    for part in _RIGHT:
+        rest = rest - count * part
+    square = rest * rest
+    sine = (rest * square * series(_SINE, square) + rest).copysign(rest)
+    return raised.bitcast("i64"), sine, square * series(_COSINE, square) + 1.0
+
+
+def too_wide(x: Number) -> Any:
+    """i1 in each lane: whether it is a finite angle beyond WIDEST."""
+    size = abs(x)
+    return size.test("ogt", WIDEST) & size.test("olt", math.inf)
+
+
+def _sine(x: Number, quarters: int) -> Any:
+    """The sine of an angle and so many right ones."""
+    count, sine, cosine = _turned(x)
+    count = count + quarters
+    made = (count & 1).test("ne", 0).select(cosine, sine)
+    return (count & 2).test("ne", 0).select(-made, made)
+
+
+def sin(x: Number) -> Any:
+    return _sine(x, 0)
+
+
+def cos(x: Number) -> Any:
+    return _sine(x, 1)
+
+
+def tan(x: Number) -> Any:
+    count, sine, cosine = _turned(x)
+    odd = (count & 1).test("ne", 0)
+    return odd.select(-cosine, sine) / odd.select(sine, cosine)
+
+
+def _arc(a: Number, b: Number) -> Any:
+    """The angle, from 0 to a right one, whose tangent is a / b; neither is negative, and not both are 0."""
+    steep = a.test("ogt", b)
+    low, high = steep.select(b, a), steep.select(a, b)
+    wide = low.test("ogt", high * _EIGHTH)
+    t = wide.select(low - high, low) / wide.select(low + high, high)
+    made = t * series(_ARC, t * t) + wide.select(t.like(math.pi / 4), t.like(0.0))
+    return steep.select(math.pi / 2 - made, made)
+
+
+def atan(x: Number) -> Any:
+    return _arc(abs(x), x.like(1.0)).copysign(x)
+
+
+def asin(x: Number) -> Any:
+    """The angle whose tangent is |x| / sqrt(1 - x**2), with the sign of x; NaN beyond 1."""
+    size = abs(x)
+    return _arc(size, ((1.0 - size) * (1.0 + size)).sqrt()).copysign(x)
+
+
+def acos(x: Number) -> Any:
+    """Twice the angle whose tangent is sqrt((1 - x) / (1 + x)); NaN beyond 1."""
+    made = _arc((1.0 - x).sqrt(), (1.0 + x).sqrt())
+    return made + made
+
+
+def cube(x: Number) -> Any:
+    return x * x * x
+
+
+def elu(x: Number, alpha: Any) -> Any:
+    """alpha * (exp(x) - 1) below 0, else x."""
+    return x.test("olt", 0.0).select(alpha * expm1(x), x)
+
+
+def selu(x: Number, alpha: Any, gamma: Any) -> Any:
+    """gamma * x above 0, else gamma * alpha * (exp(x) - 1)."""
+    return gamma * x.test("ogt", 0.0).select(x, alpha * expm1(x).copysign(x))
+
+
+def celu(x: Number, alpha: Any) -> Any:
+    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1)); NaN where an alpha of 0 meets an infinite power."""
+    quotient = x / alpha
+    grown = quotient.test("oeq", math.inf).select(quotient, expm1(quotient).copysign(quotient))
+    below = alpha * grown
+    return x.test("uge", 0.0).select(x, 0.0) + below.test("ule", 0.0).select(below, 0.0)
+
+
+def even_power(x: Number, exponent: Any) -> Any:
+    """x ** exponent, an even integer."""
+    return power(x, exponent)
+
+
+def odd_power(x: Number, exponent: Any) -> Any:
+    return power(x, exponent).copysign(x)
+
+
+def real_power(x: Number, exponent: Any) -> Any:
+    """x ** exponent, no integer: NaN of finite numbers below 0."""
+    below = x.test("olt", 0.0) & x.test("ogt", -math.inf)
+    return below.select(math.nan, power(x, exponent))
+
+
+FUNCTIONS = (
+    log, softplus, mish, elu, selu, celu, sinh, cosh, asinh, acosh, atanh, sin, cos, tan, asin, acos, atan, cube,
+    even_power, odd_power, real_power,
+)  # fmt: skip
+"""Those that graphs name."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qrun.declare.polynomials import SHARE_LEAST
-from qrun.formulas import wide
-from qrun.formulas.lanes import Lanes
+from qrun.formulas import single
 from qrun.ir import Array
 from qrun.ops import _polynomials
-from qrun.ops._float import single, unary
+from qrun.ops._float import single as attribute
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -33,26 +31,11 @@ _FAR = (
 """(x + 3) exp(x**2) erfc(x) in powers of s = 1 - 8 / (x + 3), for x >= 1: the Chebyshev series of degree 21 in s."""
 
 
-def of_lanes(function: Callable[[Any], Any], x: Array) -> Array:
-    """A function of qrun/formulas of every element."""
-    flat = x.reshape(-1)
-    made = np.empty(flat.shape, flat.dtype)
-    with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _BLOCK):
-            made[start : start + _BLOCK] = function(Lanes(flat[start : start + _BLOCK])).x
-    return made.reshape(x.shape)
-
-
-def log(x: Array) -> Array:
-    """log(x) of float64."""
-    return of_lanes(wide.log, x)
-
-
 def exponentials(x: Array) -> Array:
     """exp(x) for x up to 0, as rows add them: of float32 0 below SHARE_LEAST."""
     if x.dtype == np.float64:
         return np.asarray(np.exp(x))
-    return np.where(x < np.float32(SHARE_LEAST), np.float32(0), _polynomials.exp(x))
+    return _polynomials.share(x)
 
 
 def erf(x: Array) -> Array:
@@ -106,12 +89,16 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
     """x / 2 * (1 + erf(x / sqrt(2))), without cancellation; NaN at -inf."""
-    return unary(lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
+    return _polynomials.rounded_single(single.gelu, lambda v: 0.5 * v * erfc(v * -math.sqrt(0.5)), x)
 
 
 def gelu_by_tanh(x: Array) -> Array:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))), without cancellation; NaN at -inf."""
-    return unary(lambda v: v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))), x)
+
+    def double(v: Array) -> Array:
+        return np.asarray(v / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (v + 0.044715 * v * v * v))))
+
+    return _polynomials.rounded_single(single.gelu_by_tanh, double, x)
 
 
 def logistic(x: Array) -> Array:
@@ -123,8 +110,8 @@ def logistic(x: Array) -> Array:
 
 def swish(x: Array, alpha: float) -> Array:
     """x / (1 + exp(-alpha * x)), alpha as float32 holds it."""
-    slope = single(alpha)
-    return unary(lambda v: v / (1.0 + np.exp(-slope * v)), x)
+    slope = attribute(alpha)
+    return _polynomials.rounded_single(single.swish, lambda v: v / (1.0 + np.exp(-slope * v)), x, slope)
 
 
 def nearest_share(terms: Mapping[int, int], step: float, scale: float, estimate: float) -> int:

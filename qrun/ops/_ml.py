@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.memo import Memo
+from qrun.formulas import single
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, misfit, one_of, refuse
 from qrun.ops._functions import logistic
-from qrun.ops._polynomials import pointwise, sigmoid
+from qrun.ops._polynomials import rounded_single
 from qrun.ops._reduce import shares
 
 ML = "ai.onnx.ml"
@@ -81,7 +82,7 @@ def one_of_two(scores: Array, post_transform: str) -> Array:
 
 
 def _logistic(scores: Array) -> Array:
-    return pointwise(sigmoid, logistic, scores)
+    return rounded_single(single.sigmoid, logistic, scores)
 
 
 def _probit(share: float) -> float:

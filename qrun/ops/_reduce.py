@@ -11,7 +11,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import bounds, is_integer, narrow, single, widen, with_zeros
-from qrun.ops._functions import exponentials, log
+from qrun.ops._functions import exponentials
+from qrun.ops._polynomials import log
 
 
 def left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
@@ -24,7 +25,7 @@ PARTS = 16
 
 
 def row_sums(rows: Array) -> Array:
-    """The sum of each row of [count, length], float64, in the order of docs/numerics.md, F1: element i belongs to
+    """The sum of each row of [count, length], float64, in the order of docs/numerics.md, F40: element i belongs to
     partial sum i modulo PARTS, and these are joined by halves. A sum of zeros is +0."""
     count, length = rows.shape
     whole = length - length % PARTS

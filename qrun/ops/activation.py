@@ -8,9 +8,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from qrun.ops import _functions, _polynomials
+from qrun.formulas import single as formulas
+from qrun.formulas import wide
+from qrun.ops import _functions
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._op import Array, bad_attribute, op
+from qrun.ops._polynomials import rounded_double, rounded_single
 from qrun.ops._shape import scalar
 from qrun.ops.lowering.float32 import function, function_kernel, pointwise, pointwise_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, declined
@@ -97,7 +100,7 @@ def _between(x: Array, low: Array, high: Array) -> Array:
 @op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
     """1 / (1 + exp(-X)) as a polynomial in float32, at most 1.73 ULP from the real value; float64 stays float64."""
-    return _polynomials.pointwise(_polynomials.sigmoid, _functions.logistic, X)
+    return rounded_single(formulas.sigmoid, _functions.logistic, X)
 
 
 @op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))
@@ -115,7 +118,7 @@ def hard_swish(X: Array) -> Array:
 
 @op("Swish", since=24, form="pointwise", native=function("swish", "alpha"))
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
-    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64."""
+    """X * Sigmoid(alpha * X) in float32; float64 stays float64."""
     return _functions.swish(X, alpha)
 
 
@@ -128,14 +131,14 @@ def mish(X: Array) -> Array:
         part = np.where(x >= 0, 1.0 + 2.0 * e, e * (e + 2.0))
         return np.asarray(x * part / (part + np.where(x >= 0, 2.0 * e * e, 2.0)))
 
-    return unary(stable, X)
+    return rounded_double(wide.mish, stable, X)
 
 
 @op("Gelu", since=20, form="pointwise")
 def gelu(X: Array, *, approximate: str = "none") -> Array:
     """X / 2 * (1 + erf(X / sqrt(2))), or for "tanh" X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X**3))).
 
-    In float64 without cancellation and rounded once; float64 stays float64; NaN at -inf.
+    In float32 without cancellation; float64 stays float64; NaN at -inf.
     Raises OperatorError for another approximation.
     """
     if approximate == "none":
@@ -154,14 +157,14 @@ def _lower_gelu(site: LoweringContext) -> NativeKernel:
 def elu(X: Array, *, alpha: float = 1.0) -> Array:
     """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64."""
     scale = single(alpha)
-    return unary(lambda x: np.where(x < 0, scale * np.expm1(x), x), X)
+    return rounded_double(wide.elu, lambda x: np.where(x < 0, scale * np.expm1(x), x), X, scale)
 
 
 @op("Selu", since=6, form="pointwise", native=function("selu", "alpha", "gamma"))
 def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
     """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64."""
     a, g = single(alpha), single(gamma)
-    return unary(lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X)
+    return rounded_double(wide.selu, lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X, a, g)
 
 
 @op("Celu", since=12, form="pointwise", native=function("celu", "alpha"))
@@ -173,7 +176,7 @@ def celu(X: Array, *, alpha: float = 1.0) -> Array:
         below = a * np.expm1(x / a)
         return np.asarray(np.where(x < 0, 0.0, x) + np.where(below > 0, 0.0, below))
 
-    return unary(parts, X)
+    return rounded_double(wide.celu, parts, X, float(a))
 
 
 @op("ThresholdedRelu", since=10, form="pointwise", native=function("thresholded_relu", "alpha"))
@@ -186,7 +189,7 @@ def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
 @op("Softplus", since=1, form="pointwise", native=function("softplus"))
 def softplus(X: Array) -> Array:
     """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64."""
-    return unary(lambda x: np.logaddexp(0.0, x), X)
+    return rounded_double(wide.softplus, lambda x: np.logaddexp(0.0, x), X)
 
 
 @op("Softsign", since=1, form="pointwise", native=function("softsign"))
@@ -198,13 +201,13 @@ def softsign(input: Array) -> Array:
 @op("Tanh", since=6, form="pointwise", native=function("tanh"))
 def tanh(input: Array) -> Array:
     """tanh(input) as polynomials in float32, at most 1.20 ULP from the real value; float64 stays float64."""
-    return _polynomials.pointwise(_polynomials.tanh, np.tanh, input)
+    return rounded_single(formulas.tanh, np.tanh, input)
 
 
 @op("Exp", since=6, form="pointwise", native=function("exp"))
 def exp(input: Array) -> Array:
     """e ** input as a polynomial in float32, at most 0.98 ULP from the real value; float64 stays float64."""
-    return _polynomials.pointwise(_polynomials.exp, np.exp, input)
+    return rounded_single(formulas.exp, np.exp, input)
 
 
 @op("Sqrt", since=6, form="pointwise", native=function("sqrt"))

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.formulas import wide
 from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
 from qrun.ops._elementwise import binary, binary_operator, common_shape, observe_zeros, total
 from qrun.ops._float import is_integer, narrow, single, widen, with_zeros
 from qrun.ops._op import Array, Context, bad_shape, one_of, op, refuse
+from qrun.ops._polynomials import in_lanes
 from qrun.ops.lowering.float32 import elementwise_kernel, function_kernel
 from qrun.ops.lowering.kernel import Lowering, LoweringContext, NativeKernel, OfShapes, declined
 
@@ -123,14 +125,16 @@ def _chosen(choose: Callable[[Array, Array], Any], a: Array, b: Array) -> Array:
 def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
     """X ** Y in X's type, with numpy's broadcasting. Y may be of another type since version 12.
 
-    X floating point: in float64 and rounded once; float64 stays float64; NaN for a fraction of a negative number.
+    X floating point: in float64 and rounded once; where Y is one number but 0, 2 and 3, from exp(Y * log(|X|)), unless
+    X is float64, which stays float64. NaN for a fraction of a negative number.
     Both integers: exact and wrapping; for a negative Y the fraction is truncated toward zero, and 0 ** Y, which the
     page leaves open, is 0 and observed. X integer, Y floating point: in float64, then as Cast does.
     Raises OperatorError for shapes that do not broadcast.
     """
     names = ("X", "Y")
     if not is_integer(X.dtype):
-        return binary(lambda x, y: narrow(_power(widen(x), widen(y)), X.dtype), X, Y, ctx, names, 8)
+        power = _power if X.dtype == np.float64 else _narrow_power
+        return binary(lambda x, y: narrow(power(widen(x), widen(y)), X.dtype), X, Y, ctx, names, 8)
     if not is_integer(Y.dtype):
         real = binary(lambda x, y: _power(widen(x), widen(y)), X, Y, ctx, names, 8)
         return convert(real, X.dtype, True, "up", ctx)
@@ -150,17 +154,32 @@ def _lower_pow(site: LoweringContext) -> NativeKernel:
         return function_kernel(site, "square" if exponent == 2.0 else "cube")
     if not exponent or not math.isfinite(exponent) or single(exponent) != exponent:
         raise declined("an exponent that is 0, or no finite float32 number")
-    name = "real_power" if exponent % 1 else "odd_power" if exponent % 2 else "even_power"
-    return function_kernel(site, name, lambda: [exponent])
+    return function_kernel(site, power_of(exponent), lambda: [exponent])
+
+
+def power_of(exponent: float) -> str:
+    """The function of qrun/formulas that raises to this exponent, not 0."""
+    return "real_power" if exponent % 1 else "odd_power" if exponent % 2 else "even_power"
 
 
 def _power(x: Array, y: Array) -> Any:
+    """X ** Y of float64."""
     if y.size == 1 and y.ndim <= x.ndim:
         if y.reshape(()) == 2:
             return np.square(x)
         if y.reshape(()) == 0.5:  # numpy takes the root, whose -0 and NaN of -infinity are not those of powers
             return np.where(np.isneginf(x), np.inf, np.sqrt(x) + 0.0)
     return np.power(x, y)
+
+
+def _narrow_power(x: Array, y: Array) -> Any:
+    """X ** Y of narrower types, in float64."""
+    exponent = float(y.reshape(-1)[0]) if y.size == 1 and y.ndim <= x.ndim else math.nan
+    if exponent == 3:
+        return x * x * x
+    if exponent in (0, 2) or not math.isfinite(exponent):
+        return _power(x, y)
+    return in_lanes(getattr(wide, power_of(exponent)), x, exponent)
 
 
 def _integer_power(x: Array, y: Array) -> Array:

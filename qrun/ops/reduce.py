@@ -11,9 +11,8 @@ import numpy as np
 
 from qrun.ops._cast import convert
 from qrun.ops._float import axes_in, axis_in, is_integer, narrow, widen
-from qrun.ops._functions import log
 from qrun.ops._op import Array, Context, Lowering, misfit, op, refuse
-from qrun.ops._polynomials import exp
+from qrun.ops._polynomials import exp, log
 from qrun.ops._reduce import extreme, left, product_over, sum_over
 from qrun.ops.lowering.float32 import reduction_kernel
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from qrun.formulas import single, wide
 from qrun.ops._float import is_integer, unary
-from qrun.ops._functions import erf as wide_erf
+from qrun.ops._functions import erf as erf_of_double
 from qrun.ops._op import Array, OpDef, op
+from qrun.ops._polynomials import rounded_double, rounded_single
 from qrun.ops.lowering.float32 import function, pointwise
 from qrun.ops.lowering.kernel import Lowering
 
@@ -49,27 +51,32 @@ def sign(input: Array) -> Array:
 @op("Log", since=6, form="pointwise", native=function("log"))
 def log(input: Array) -> Array:
     """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0."""
-    return unary(np.log, input)
+    return rounded_double(wide.log, np.log, input)
 
 
 @op("Erf", since=9, form="pointwise", native=function("erf"))
 def erf(input: Array) -> Array:
-    """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15,
-    rounded once.
+    """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, as polynomials in float32; float64 stays float64.
 
-    float64 stays float64. Integers, in version 9 only: toward zero, so 0.
+    Integers, in version 9 only: toward zero, so 0.
     """
-    return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
+    return np.zeros_like(input) if is_integer(input.dtype) else rounded_single(single.erf, erf_of_double, input)
 
 
-def _angle(op_type: str, wide: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
-    """Declare a function of angles, or of those of hyperbolas."""
+def _angle(op_type: str, double: Callable[[Array], Any], says: str, *, since: int) -> OpDef:
+    """Declare a function of angles, or of those of hyperbolas. Of angles beyond WIDEST it is that of float64."""
+    name = op_type.lower()
 
     def made(input: Array) -> Array:
-        return unary(wide, input)
+        y = rounded_double(getattr(wide, name), double, input)
+        with np.errstate(all="ignore"):
+            far = (np.abs(input) > wide.WIDEST) & (input.dtype != np.float64)
+            if name in ("sin", "cos", "tan") and far.any():
+                y = np.where(far, unary(double, input), y)
+        return y
 
     made.__doc__ = f"{says} In float64 and rounded once; float64 stays float64."
-    return op(op_type, since=since, form="pointwise", native=function(op_type.lower()))(made)
+    return op(op_type, since=since, form="pointwise", native=function(name))(made)
 
 
 sin = _angle("Sin", np.sin, "The sine of radians; NaN at infinities.", since=7)

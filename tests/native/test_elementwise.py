@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
-import threading
 import weakref
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -15,29 +13,27 @@ import numpy as np
 import pytest
 from helpers import edges
 from helpers.float32 import UNARY, P, Q, function, numbers
-from helpers.native import ISAS, OBJECTS, Array, assert_left, engine, nearest32
+from helpers.native import ISAS, OBJECTS, Array, assert_left, engine
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
 import qrun
-from qrun.native.emit import expression, tabled
-from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
-from qrun.native.emit.tabled import erf_pieces
-from qrun.native.emit.transcendental import _ROUGH_ERF
+from qrun.native.emit import expression
+from qrun.native.emit.functions import EXACT, LOGICAL, SINGLE
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.call import mark_of, undecided
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
+from qrun.ops.arithmetic import pow_
 
 F = np.float32
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
-def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, reference: Any = None) -> Elementwise:
-    made = reference or (function(name) if name in CLOSE else None)
-    return Elementwise(engine(isa, threads), name, [Operand(shape, np.dtype(F))], (P, Q), made)
+def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1) -> Elementwise:
+    return Elementwise(engine(isa, threads), name, [Operand(shape, np.dtype(F))], (P, Q))
 
 
 def test_every_function_is_here() -> None:
@@ -63,10 +59,10 @@ def test_every_function_is_here() -> None:
         *expression.CONVERSIONS,
         *expression.DIVISIONS,
     }
-    assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
-    assert ({*LOGICAL}, {*CLOSE}) == (expression.LOGICAL, expression.CLOSE)
+    assert {*SINGLE, *EXACT} == {*UNARY, *others}
+    assert {*LOGICAL} == expression.LOGICAL
     assert {*SINGLE, *LOGICAL} >= expression.UNROUNDED  # what float64 makes is rounded to narrower types
-    assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *CLOSE, *LOGICAL}
+    assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *LOGICAL}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -75,6 +71,7 @@ def test_functions(isa: str, name: str) -> None:
     rng = np.random.default_rng(sum(map(ord, name)))
     for count in (1, 3, 4, 8, 15, 16, 17, 40, 3000):
         x = numbers(rng, count)
+        x = x if name not in expression.ANGLES else np.where(abs(x) > 2.0**22, F(1), x)
         for at_end in (True, False):
             got = run_placed(engine(isa), planned(name, x.shape, isa), [x], (0, 0), at_end)
             assert_equal(got, function(name)(x), f"{name} of {count}")
@@ -152,42 +149,7 @@ def exact(name: str, x: Any) -> Fraction:
         return Fraction(made)
 
 
-def test_the_short_series_of_erf_is_as_near_as_it_says() -> None:
-    x = np.linspace(1e-3, 4, 40001)
-    made = x * np.polynomial.polynomial.polyval(x * x / 8 - 1, _ROUGH_ERF)
-    want = np.array([math.erf(v) for v in x])
-    assert np.abs(made / want - 1).max() < 0.6 * ROUGH["erf"][1][False]
-
-
-def test_the_pieces_of_erf_are_as_near_as_they_say() -> None:
-    """At their ends too, where an index that is rounded up must still be one of a piece; the last terms in float32."""
-    step, wide = tabled.ERF_STEP, tabled._WIDE
-    ends = np.arange(0.5, tabled.SIZE).astype(F) * F(step)
-    spread = np.concatenate([np.linspace(1e-6, tabled.ERF_END, 200001), np.geomspace(1e-37, 1e-2, 2001)]).astype(F)
-    x = np.concatenate([spread, *(np.nextafter(ends, F(end)) for end in (0, 9)), ends])
-    x = x[x <= tabled.ERF_END]
-    place = np.rint(x * F(1 / step)).astype(int)
-    assert place.max() == tabled.SIZE - 1
-    rest = x - place * step
-    assert np.array_equal(rest, rest.astype(F))
-    pieces = np.array(erf_pieces())[place].T
-    made = pieces[-1].astype(F)
-    for column in pieces[-2 : wide - 1 : -1]:
-        made = (made * rest + column.astype(F)).astype(F)
-    for column in pieces[wide - 1 :: -1]:
-        made = made * rest + column
-    want = np.array([math.erf(v) for v in x])
-    assert np.abs(made / want - 1).max() < 0.6 * ROUGH["erf"][1][True]
-
-
-@every_width
-def test_results_that_the_short_series_of_erf_does_not_decide(isa: str) -> None:
-    """Of so many some thousand are."""
-    x = np.random.default_rng(40).normal(0, 1.5, 1 << 20).astype(F)
-    assert_equal(engine(isa).run(planned("erf", x.shape, isa), [x]), function("erf")(x))
-
-
-FUNCTIONS = sorted({*CLOSE} - {"cube", *expression.POWERS})
+FUNCTIONS = sorted(expression.LONG - {*expression.POWERS})
 DOMAINS = {"log": (0, math.inf), "acosh": (1, math.inf), "atanh": (-1, 1), "asin": (-1, 1), "acos": (-1, 1)}
 """Of functions that have one, and beyond which they are NaN."""
 
@@ -198,92 +160,25 @@ def of_domain(name: str, x: Array) -> Array:
     return x[(x > low) & (x < high)]
 
 
+MOST = {"exp": 0.98, "sigmoid": 1.73, "tanh": 1.20, "erf": 1.55, "gelu": 6.0, "gelu_by_tanh": 4.0, "swish": 4.0}
+"""Units in the last place; where nothing is said half a unit, and the error of float64."""
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("isa", sorted({"generic", ISAS[0]}))
-def test_results_are_the_correctly_rounded_real_values(isa: str, name: str) -> None:
-    """By an oracle of its own, the series of each function in 90 digits."""
+def test_results_are_near_the_real_values(isa: str, name: str) -> None:
+    """By an oracle of its own, the series of each function in 90 digits. What a sigmoid is given is rounded, which
+    counts as often as it is large."""
     rng = np.random.default_rng(11)
     x = np.concatenate([rng.normal(0, 1.5, 120), rng.uniform(-6, 6, 40), np.exp(rng.uniform(-30, 0, 40))]).astype(F)
     x = of_domain(name, x[np.abs(x) < 7])
     got = Engine.run(engine(isa), planned(name, x.shape, isa), [x])
-    want = np.array([nearest32(exact(name, v)) for v in x], F)
-    assert_equal(got, want, name)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-@every_width
-def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: str) -> None:
-    rng, asked = np.random.default_rng(12), list[Array]()
-
-    def reference(x: Array) -> Array:
-        asked.append(x.copy())
-        return function(name)(x)
-
-    x = of_domain(name, rng.normal(0, 2, 1 << 15).astype(F))
-    native = engine(isa)
-    assert_equal(native.run(planned(name, x.shape, isa, reference=reference), [x]), function(name)(x))
-    assert len(asked) <= 3, "float64 decides nearly all"
-    doubtful = {
-        "exp": 2.0**-24,
-        "sigmoid": 2.0**-23,
-        "tanh": 2.0**-149,
-        "erf": 0,
-        **dict.fromkeys(("gelu", "gelu_by_tanh"), 3 * 2.0**-149),
-        "swish": 2.0**-149,
-        **dict.fromkeys(("sin", "cos", "tan"), 2.0**23),
-    }
-    if name not in doubtful or not doubtful[name]:
-        return
-    asked.clear()
-    native.run(planned(name, (1,), isa, reference=reference), [np.full(1, doubtful[name], F)])
-    assert len(asked) == (name != "tanh")
-
-
-@every_width
-def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
-    for error, raised in ((ValueError, Undecided), (MemoryError, Undecided), (KeyboardInterrupt, KeyboardInterrupt)):
-
-        def reference(x: Array, error: Any = error) -> Array:
-            raise error
-
-        with pytest.raises(raised):
-            engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
-
-
-def test_each_run_raises_what_went_wrong_in_it() -> None:
-    """Runs of several threads call the same reference: one is interrupted, and another fails before that one ends."""
-    interrupted, ended, count = threading.Event(), threading.Event(), 5000
-    raised = dict[str, BaseException]()
-
-    def reference(x: Array) -> Array:
-        if x.size == 1:
-            raise ValueError
-        if not interrupted.is_set():
-            interrupted.set()
-            raise KeyboardInterrupt
-        assert ended.wait(10)
-        return x
-
-    operation = planned("sigmoid", (count,), "generic", reference=reference)
-
-    def run(name: str, doubtful: int) -> None:
-        x = np.ones(count, F)
-        x[:doubtful] = 2.0**-23
-        try:
-            engine("generic").run(operation, [x])
-        except BaseException as error:
-            raised[name] = error
-
-    other = threading.Thread(target=run, args=("interrupted", count))
-    other.start()
-    assert interrupted.wait(10)
-    run("failed", 1)
-    ended.set()
-    other.join()
-    assert {name: type(error) for name, error in raised.items()} == {
-        "failed": Undecided,
-        "interrupted": KeyboardInterrupt,
-    }
+    for number, made in zip(x.tolist(), got.tolist(), strict=True):
+        want = exact(name, number)
+        unit = Fraction(math.ldexp(1, max(math.frexp(float(want))[1], -125) - 24))
+        given = {"gelu_by_tanh": 2 * abs(number) ** 3, "swish": abs(number)}.get(name, 0.0)
+        most = MOST.get(name, 0.5 + 1e-6) + given
+        assert abs(Fraction(made) - want) <= Fraction(most) * unit, (name, number)
 
 
 def test_of_several_failures_the_first_is_raised_but_for_interrupts() -> None:
@@ -292,52 +187,6 @@ def test_of_several_failures_the_first_is_raised_but_for_interrupts() -> None:
     assert [errors[n] for n in np.argsort(marks)[::-1]] == [errors[n] for n in (2, 0, 1, 3)]
     assert [undecided(mark) for mark in marks] == errors
     assert [type(undecided(mark)) for mark in marks] == [Undecided, Undecided, KeyboardInterrupt, Undecided]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_many_doubts_are_settled_some_hundred_at_a_time(threads: int) -> None:
-    """x / 2 of the least numbers is a tie if x is odd."""
-    asked: list[int] = []
-
-    def reference(x: Array) -> Array:
-        asked.append(x.size)
-        return function("gelu")(x)
-
-    x = (np.random.default_rng(17).integers(1, 2**20, 50000) * 2 + 1).astype(np.uint32).view(F)
-    got = engine("generic", threads).run(planned("gelu", x.shape, "generic", threads, reference), [x])
-    assert_equal(got, function("gelu")(x))
-    assert sum(asked) >= x.size
-    assert len(asked) <= 150
-
-
-def test_an_interrupt_that_leaves_no_trace_is_raised() -> None:
-    """The reference never begins, as if the signal came first."""
-    operation = planned("sigmoid", (1,), "generic", reference=lambda x: x)
-    (recheck,) = operation.rechecks
-    nothing = type(recheck._call)(lambda *arguments: 0)
-    recheck.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)
-    x = np.full(1, 2.0**-23, F)
-    with pytest.raises(KeyboardInterrupt):
-        engine("generic").run(operation, [x])
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_a_session_asks_the_reference_kernel_where_settling_fails(later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when there is no memory for it, in a first run and in a program."""
-    x = np.array([2.0**-23, 1], F)
-    model, feeds = node_model("Sigmoid", [x])
-    session = qrun.Session(model, cache=OBJECTS)
-    want = qrun.Session(model, backend="reference").run(feeds)["y0"]
-    for _ in range(2 * later):
-        assert_equal(session.run({"i0": np.array([3, 1], F)})["y0"], function("sigmoid")(np.array([3, 1], F)))
-
-    def fail(*arguments: Any) -> Any:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr("qrun.native.machine.call._Rows", fail)
-        assert_equal(session.run(feeds)["y0"], want)
-    assert_equal(session.run(feeds)["y0"], want)
 
 
 def test_limits_that_are_zeros_or_no_numbers() -> None:
@@ -504,33 +353,30 @@ def test_casts(isa: str, dtype: Any) -> None:
 @every_width
 def test_powers(isa: str, exponent: float) -> None:
     rng = np.random.default_rng(41)
-
-    def reference(x: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return np.power(x.astype(np.float64), np.full(x.shape, float(F(exponent)))).astype(F)
-
     name = "real_power" if exponent % 1 else "odd_power" if exponent % 2 else "even_power"
     for x in (numbers(rng, 3000), rng.lognormal(0, 2, 3001).astype(F), (1 + rng.normal(0, 1e-3, 3000)).astype(F)):
-        operation = Elementwise(engine(isa), name, [Operand(x.shape, x.dtype)], (exponent,), reference)
-        assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), reference(x), f"{exponent}")
+        operation = Elementwise(engine(isa), name, [Operand(x.shape, x.dtype)], (exponent,))
+        got = run_placed(engine(isa), operation, [x], (0, 0))
+        assert_equal(got, pow_(x, np.array(exponent, F)), f"{exponent}")
+        with np.errstate(all="ignore"):
+            real = np.power(x.astype(np.float64), np.full(x.shape, float(F(exponent)))).astype(F)
+        np.testing.assert_array_max_ulp(got[~np.isnan(got)], real[~np.isnan(got)], 1)
+        assert_equal(np.isnan(got), np.isnan(real))
 
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 @every_width
 def test_angles_of_many_turns(isa: str, name: str) -> None:
     """Next to multiples of a right angle, up to the one beyond which the reference knows the function."""
-    asked: list[int] = []
-
-    def reference(x: Array) -> Array:
-        asked.append(x.size)
-        return function(name)(x)
-
     x = (np.arange(1 << 15, dtype=np.float64) * 81 * (np.pi / 2)).astype(F)
-    got = engine(isa).run(planned(name, x.shape, isa, reference=reference), [x])
+    got = engine(isa).run(planned(name, x.shape, isa), [x])
     assert_equal(got, function(name)(x))
-    assert len(asked) <= 3
+    np.testing.assert_array_max_ulp(got, getattr(np, name)(x.astype(np.float64)).astype(F), 1)
     wide = np.array([2.0**22, -(2.0**22 + 0.5), 1e30, 3], F)
-    assert_equal(engine(isa).run(planned(name, wide.shape, isa, reference=reference), [wide]), function(name)(wide))
+    with pytest.raises(Undecided):
+        engine(isa).run(planned(name, wide.shape, isa), [wide])
+    model, feeds = node_model(name.capitalize(), [wide])
+    assert_equal(same_everywhere(model, feeds).outputs["y0"], function(name)(wide))
 
 
 NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
@@ -557,6 +403,7 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
 @pytest.mark.parametrize(("op_type", "others", "attributes", "opset"), NODES)
 def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opset: int, threads: int) -> None:
     x = numbers(np.random.default_rng(16), 2 * 3 * 701).reshape(2, 3, 701)
+    x = x if op_type.lower() not in expression.ANGLES else np.where(abs(x) > 2.0**22, F(1), x)
     places, (domain, _, name) = list(range(1, len(others) + 1)), op_type.rpartition("::")
     output = np.dtype(np.bool_ if name.startswith("Is") else F)
     model, feeds = node_model(

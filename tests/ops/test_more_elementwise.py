@@ -70,11 +70,14 @@ REAL: dict[str, tuple[dict[str, Any], Callable[[float], float]]] = {
 }
 ROUGH = {"Mish": 4e-13, "Gelu": 4e-14}
 """Where steps of the oracle in float64 cancel, or the rounding of x / sqrt(2) shows."""
+SINGLE = {"Erf": 1e-7, "Gelu": 3.5e-7, "Swish": 1e-6}
+"""By how much functions may be off that are made in float32."""
 
 
 @pytest.mark.parametrize("op_type", REAL)
 def test_real_functions(op_type: str) -> None:
-    """Against Python's math; float16, bfloat16 and float32 results are within half a unit, and a hair, of the truth."""
+    """Against Python's math; float16, bfloat16 and float32 results are within half a unit, and a hair, of the truth,
+    but for what is made in float32."""
     attributes, real = REAL[op_type]
     for dtype in FLOATS:
         rng = np.random.default_rng(7)
@@ -87,8 +90,9 @@ def test_real_functions(op_type: str) -> None:
         assert np.array_equal(np.isnan(wide), np.isnan(want))
         near = np.abs(wide - want) <= ROUGH.get(op_type, 4e-15) * np.abs(want)
         if dtype is not D:
-            up, down = (narrow(want * (1 + s * 4e-15), np.dtype(dtype)).astype(D) for s in (1, -1))
-            near |= (wide == up) | (wide == down)
+            hair = SINGLE.get(op_type, 4e-15)
+            down, up = (narrow(want + s * hair * np.abs(want), np.dtype(dtype)).astype(D) for s in (-1, 1))
+            near |= (down <= wide) & (wide <= up)
         near |= np.isnan(want)
         assert near.all(), f"seed 7: {op_type} {dtype.__name__} {x[~near][:3]} gives {got[~near][:3]}"
 
@@ -155,7 +159,7 @@ def test_erf_and_its_complement() -> None:
             assert abs(Decimal(c) - (1 - real)) <= (1 - real) * Decimal(1e-15 + 3e-16 * x * x), f"erfc({x})"
     x = np.random.default_rng(3).normal(0, 1.5, (3, 15000)).astype(F)
     want = np.array([math.erf(v) for v in x.reshape(-1).tolist()], F).reshape(x.shape)
-    assert_equal(qrun_node("Erf", [x], opset=13), want, "seed 3")
+    np.testing.assert_array_max_ulp(qrun_node("Erf", [x], opset=13), want, 2)
     assert erf(np.array([np.inf, -np.inf, -0.0])).tolist() == [1, -1, 0]
     assert np.signbit(erf(np.array([-0.0])))[0]
     assert erfc(np.array([np.inf, -np.inf, 0.0])).tolist() == [0, 2, 1]
@@ -167,10 +171,10 @@ def test_tails_of_gelu_do_not_cancel() -> None:
     for dtype in (F, D):
         got = qrun_node("Gelu", [x.astype(dtype)], opset=20)
         want = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
-        np.testing.assert_allclose(got, want, rtol=1e-7 if dtype is F else 1e-13)
+        np.testing.assert_allclose(got, want, rtol=4e-7 if dtype is F else 1e-13)
         tanh = qrun_node("Gelu", [x[:1].astype(dtype)], {"approximate": "tanh"}, opset=20)
         z = math.sqrt(2 / math.pi) * (x[0] + 0.044715 * x[0] ** 3)
-        np.testing.assert_allclose(tanh, x[0] * math.exp(2 * z) / (1 + math.exp(2 * z)), rtol=1e-7)
+        np.testing.assert_allclose(tanh, x[0] * math.exp(2 * z) / (1 + math.exp(2 * z)), rtol=5e-6)
 
 
 def test_rounding_is_to_even() -> None:

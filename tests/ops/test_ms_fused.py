@@ -52,7 +52,7 @@ GELUS: list[tuple[str, dict[str, Any], Callable[[float], float], int]] = [
 def test_gelus(
     op_type: str, attributes: dict[str, Any], real: Callable[[float], float], biased: int, dtype: Any
 ) -> None:
-    """Of the sum as it is in the type; within half a unit, and a hair, of the truth."""
+    """Of the sum as it is in the type; within half a unit, and what float32 loses, of the truth."""
     rng = np.random.default_rng(5)
     x = rng.uniform(-6, 6, (3, 5, 7)).astype(dtype)
     bias = rng.normal(size=7).astype(dtype)
@@ -62,8 +62,8 @@ def test_gelus(
     want = np.array([real(float(v)) for v in total.reshape(-1)]).reshape(x.shape)
     near = np.abs(got.astype(D) - want) <= 4e-14 * np.abs(want)
     if dtype is not D:
-        ends = [narrow(want * (1 + sign * 1e-14), np.dtype(dtype)) for sign in (1, -1)]
-        near |= (got == ends[0]) | (got == ends[1])
+        low, high = (narrow(want + side * 5e-6 * np.abs(want), np.dtype(dtype)) for side in (-1, 1))
+        near |= (low <= got) & (got <= high)
     assert near.all()
 
 

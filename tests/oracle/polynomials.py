@@ -1,4 +1,4 @@
-"""Functions of float32 in fractions, step by step as docs/numerics.md (F1) says: every step is rounded to float32."""
+"""Functions of float32 in fractions, step by step as docs/numerics.md (F41) says: every step is rounded to float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction as F
 import numpy as np
 
 from oracle.cast import nearest
-from qrun.declare import polynomials as table
+from qrun.formulas import table
 
 SINGLE = np.float32
 MAGIC = F(3 * 2**22)
@@ -58,3 +58,28 @@ def tanh(x: F) -> F:
         n, m = reduced(r(2 * size), table.EXPM1_SHORT, table.LN2[:1])
         made = r(1 - r(2 / r(m * 2**n + r(F(2**n) + 1))))
     return made if x >= 0 else -made
+
+
+def erf(x: F) -> F:
+    size = limited(abs(x), 0, table.ERF_FARTHEST)
+    made = r(size * polynomial(table.ERF, r(size * size)) + size)
+    if size >= F(table.ERF_NEAR):
+        made = polynomial(table.ERF_FAR, r(size - F(table.ERF_MIDDLE)))
+    return made if x >= 0 else -made
+
+
+def gelu(x: F) -> F:
+    near = limited(abs(x), 0, table.TAIL_FARTHEST)
+    square = r(near * near)
+    lost = r(near * near - square)
+    given = -square / 2
+    count = r(r(given * F(table.LOG2E) + MAGIC) - MAGIC)
+    rest = given
+    for part in table.LN2:
+        rest = r(rest - count * F(part))
+    rest = r(rest - r(lost / 2))
+    m, power = r(r(rest * rest) * polynomial(table.EXPM1, rest) + rest), F(2) ** int(count)
+    above, below = (polynomial(part, near) for part in table.TAIL)
+    low = r(r(r(r(m * power + power) * near) * above) / below)
+    low = F(0) if abs(x) > F(table.TAIL_FARTHEST) else low
+    return -low if x < 0 else r(x - low)

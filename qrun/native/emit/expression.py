@@ -41,11 +41,6 @@ LOGICAL = frozenset((
 """Functions whose result is bool."""
 POWERS = ("even_power", "odd_power", "real_power")
 """Functions that raise to a constant exponent: an even integer, an odd one, or none."""
-CLOSE = frozenset((
-    "erf", "gelu", "gelu_by_tanh", "cube", "swish", "elu", "selu", "celu", "log", "softplus", "mish", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
-))  # fmt: skip
-"""Functions whose result float64 does not always decide."""
 QUANTIZED = {"quantize_i16": "h", "quantize_u16": "w"}
 """Functions that make codes of 16 bits, and the kinds of these."""
 FAKE_QUANTIZATIONS = tuple(
@@ -68,6 +63,13 @@ CONVERSIONS = {
 and narrower floats."""
 DIVISIONS = frozenset(("quotient", "remainder", "modulo"))
 """Functions of two integers, the second of which divides: a run in which it is 0 ends undecided."""
+LONG = frozenset((
+    "exp", "tanh", "sigmoid", "erf", "gelu", "gelu_by_tanh", "swish", "elu", "selu", "celu", "log", "softplus", "mish",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", *POWERS,
+))  # fmt: skip
+"""Functions of many steps."""
+ANGLES = ("sin", "cos", "tan")
+"""Functions of angles: a run in which one is wider than wide.WIDEST ends undecided."""
 _ALL = "filubthwmqd"
 TYPES = {
     **dict.fromkeys(("add", "sub", "mul"), "filubhwmqd"),

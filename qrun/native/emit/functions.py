@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
+from qrun.formulas import wide
 from qrun.native.emit import conversions, expression, polynomials
 from qrun.native.emit.conversions import ROUNDINGS, Way, converted
-from qrun.native.emit.expression import CONSTANTS, KINDS, POWERS, QUANTIZED, UNSIGNED, FunctionStep, kind_of_result
-from qrun.native.emit.numbers import at_most, differ, expm1, sigmoid
+from qrun.native.emit.expression import (
+    ANGLES,
+    CONSTANTS,
+    DIVISIONS,
+    KINDS,
+    QUANTIZED,
+    UNSIGNED,
+    FunctionStep,
+    kind_of_result,
+)
 from qrun.native.emit.requantize import clipped, rectified
-from qrun.native.emit.transcendental import OF_ONE, power, rough_erf_size, too_wide
 from qrun.native.emit.types import every
-from qrun.native.emit.values import MAGIC32, ZERO, Operand, Value
+from qrun.native.emit.values import MAGIC32, ZERO, Value
 
 
 class FunctionCall:
@@ -86,29 +93,6 @@ class FunctionCall:
         bias, limit = self.p.double(), self.q.double()
         return x.test("olt", -limit).select(x + bias, x.test("ogt", limit).select(x - bias, x.like(0.0)))
 
-    def selu(self, x: Value) -> Value:
-        """q * x above 0, else q * p * (exp(x) - 1)."""
-        below = self.p.double() * expm1(x).intrinsic("copysign", x)
-        return self.q.double() * x.test("ogt", 0.0).select(x, below)
-
-    def celu(self, x: Value) -> Value:
-        """max(0, x) + min(0, p * (exp(x / p) - 1)); NaN where a p of 0 meets an infinite power."""
-        slope = self.p.double()
-        quotient = x / slope
-        grown = quotient.test("oeq", math.inf).select(quotient, expm1(quotient).intrinsic("copysign", quotient))
-        below = slope * grown
-        return x.where("uge", 0.0) + below.where("ule", 0.0)
-
-    def gelu_by_tanh(self, x: Value) -> Value:
-        """The reference's argument of its exponential, bit by bit,
-        as what is lost there is more than what is lost here."""
-        return x * sigmoid((x + x * 0.044715 * x * x) * math.sqrt(8 / math.pi))
-
-    def real_power(self, x: Value) -> Value:
-        """|x| ** p for a p that is no integer; NaN of finite numbers below 0."""
-        below = x.test("olt", ZERO) & x.test("ogt", -math.inf)
-        return below.select(math.nan, power(x, self.p.double()))
-
 
 Write = Callable[[FunctionCall, list[Value]], Value]
 
@@ -117,6 +101,18 @@ def _conversion(kind: str) -> Write:
     return lambda call, values: converted(values[0], call.kind, kind)
 
 
+def _of_single(function: Callable[[Value], Value]) -> Write:
+    return lambda k, v: polynomials.one_nan(function(v[0]))
+
+
+_IN_SINGLE: dict[str, Callable[[Value], Value]] = {
+    "exp": polynomials.exp,
+    "sigmoid": polynomials.sigmoid,
+    "tanh": polynomials.tanh,
+    "erf": polynomials.erf,
+    "gelu": polynomials.gelu,
+    "gelu_by_tanh": polynomials.gelu_by_tanh,
+}
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],
     "sub": lambda k, v: v[0] - v[1],
@@ -148,9 +144,8 @@ SINGLE: dict[str, Write] = {
     "p_relu": lambda k, v: v[0].test("olt", ZERO).select(v[1] * v[0], v[0]),
     "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
-    "exp": lambda k, v: polynomials.exp(v[0]),
-    "sigmoid": lambda k, v: polynomials.one_nan(polynomials.sigmoid(v[0])),
-    "tanh": lambda k, v: polynomials.one_nan(polynomials.tanh(v[0])),
+    **{name: _of_single(function) for name, function in _IN_SINGLE.items()},
+    "swish": lambda k, v: polynomials.one_nan(polynomials.swish(v[0], k.p)),
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }
@@ -170,6 +165,13 @@ LOGICAL: dict[str, Write] = {
     "is_inf": lambda k, v: v[0].test("oeq", k.p) | v[0].test("oeq", k.q),
 }
 """Functions whose result is bool; p and q: what is looked for."""
+
+
+def _in_double(function: Callable[..., Value], constants: int) -> Write:
+    """constants: how many the function has."""
+    return lambda k, v: function(v[0], *(number.double() for number in k.constants[:constants]))
+
+
 EXACT: dict[str, Write] = {
     "hard_sigmoid": lambda k, v: k.hard(v[0]),
     "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
@@ -177,62 +179,18 @@ EXACT: dict[str, Write] = {
     "sum": lambda k, v: k.total(v),
     "mean": lambda k, v: k.total(v) / float(len(v)),
     "shrink": lambda k, v: k.shrunk(v[0]),
+    **{function.__name__: _in_double(function, CONSTANTS.get(function.__name__, 0)) for function in wide.FUNCTIONS},
 }
 """Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
 _WIDER: dict[str, Write] = {"leaky_relu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * v[0], v[0])}
 """Functions of narrower types than float32 that are rounded once: float32 would round before."""
 
 
-def _of_one(function: Callable[[Value], Value]) -> Write:
-    return lambda k, v: function(v[0])
-
-
-CLOSE: dict[str, Write] = {
-    **{function.__name__: _of_one(function) for function in OF_ONE},
-    "cube": lambda k, v: v[0] * v[0] * v[0],
-    "swish": lambda k, v: v[0] * sigmoid(k.p.double() * v[0]),
-    "gelu_by_tanh": lambda k, v: k.gelu_by_tanh(v[0]),
-    "elu": lambda k, v: v[0].test("olt", ZERO).select(k.p.double() * expm1(v[0]), v[0]),
-    "selu": lambda k, v: k.selu(v[0]),
-    "celu": lambda k, v: k.celu(v[0]),
-    "even_power": lambda k, v: power(v[0], k.p.double()),
-    "odd_power": lambda k, v: power(v[0], k.p.double()).intrinsic("copysign", v[0]),
-    "real_power": lambda k, v: k.real_power(v[0]),
+UNDECIDED: dict[str, Callable[[list[Value]], Value]] = {
+    **dict.fromkeys(DIVISIONS, lambda values: values[1].test("eq", 0)),
+    **dict.fromkeys(ANGLES, lambda values: wide.too_wide(values[0].double())),
 }
-"""Functions known to a relative error, far below that of float32, in float64; p: alpha."""
-ROUGH: dict[str, tuple[Callable[[Value], Value], dict[bool, float]]] = {
-    "erf": (rough_erf_size, {False: 2.0**-35, True: 2.0**-37})
-}
-"""For odd functions of CLOSE, of float32: the magnitude of the result in fewer steps and with a greater relative error,
-which still decides nearly all results; and that error's bound, without and with tables in registers (tabled.py)."""
-_OF_ANGLES = ("sin", "cos", "tan")
-_REACH = 2.0**-47
-"""Of a result of CLOSE, relative to it, how far its interval goes to both sides: more than twice the error of the
-kernel's steps and of the reference's."""
-_GELU_REACH = 2.0**-50
-"""What each unit of x**2 adds to the reach of gelu."""
-_POWER_REACH = 2.0**-41
-"""The same for powers: exponent * log(x), of a size of up to 104, has the relative error of the logarithm."""
-_FAR = 256.0
-"""The x**2 beyond which gelu is x, or 0."""
-
-
-def reach(function: str, x: Value) -> tuple[Operand, Operand]:
-    """For a function of CLOSE: the factors by which its result, times each, gives both ends of its interval."""
-    if function == "gelu":
-        relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
-    elif function in _OF_ANGLES:
-        relative = too_wide(x).select(2.0, x.like(_REACH))
-    else:
-        known = _POWER_REACH if function in POWERS else _REACH
-        return 1 - known, 1 + known
-    return 1.0 - relative, 1.0 + relative
-
-
-def rounded_close(made: Value, ends: tuple[Operand, Operand]) -> tuple[Value, Value]:
-    """float64 as float32, and i1: where the ends of what a result may be, by factors, round apart."""
-    low, high = ((made * factor).single() for factor in ends)
-    return low, differ(low, high)
+"""Where the reference must make all results, i1 of each lane."""
 
 
 class StepsEmitter:
@@ -246,7 +204,6 @@ class StepsEmitter:
         self.w, self.lanes, self.kinds, self.read = constants.w, lanes, list(kinds.lower()), len(kinds)
         self._steps = [FunctionStep.read(text) for text in form.split(" ")]
         self.last = self.read + len(self._steps) - 1
-        self.close = [number for number in range(self.read, self.last + 1) if self.step(number).function in CLOSE]
         self.calls: list[FunctionCall] = []
         for step in self._steps:
             kind, count = self.kinds[step.values[-1]], CONSTANTS.get(step.function, 0)
@@ -275,12 +232,12 @@ class StepsEmitter:
         return value.test("ne", 0) if self.kinds[number] == "t" else value
 
     def made(self, number: int, values: list[Value]) -> Value:
-        """The result of a step whose function is not one of CLOSE."""
+        """The result of a step."""
         step, call = self.step(number), self.call(number)
-        wide = EXACT | _WIDER if step.narrow else EXACT
+        in_double = EXACT | _WIDER if step.narrow else EXACT
         with self.rounding(number):
-            if step.function in wide:
-                return wide[step.function](call, [value.double() for value in values]).single()
+            if step.function in in_double:
+                return in_double[step.function](call, [value.double() for value in values]).single()
         made = (SINGLE | LOGICAL)[step.function](call, values)
         return conversions.rounded(made, conversions.FORMATS[step.narrow]) if step.narrow else made
 

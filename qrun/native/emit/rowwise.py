@@ -26,7 +26,7 @@ Term = Callable[[Value, "Value | None"], Value]
 Part = tuple[Value, Value]
 """Where a part of a row begins and ends."""
 PARTS = 16
-"""Partial sums of a row: element i is part of number i modulo PARTS (docs/numerics.md, F1)."""
+"""Partial sums of a row: element i is part of number i modulo PARTS (docs/numerics.md, F40)."""
 
 
 class RowwiseEmitter(KernelEmitter):

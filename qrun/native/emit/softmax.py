@@ -237,7 +237,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
         top = greatest.splat(PARTS)
 
         def term(index: Value, on: Value | None) -> Value:
-            made = self.exponential(self.single(x, index, on) - top)
+            made: Value = self.exponential(self.single(x, index, on) - top)
             if kept is not None:
                 self.store(made, kept, index, on)
             return made.double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.native.emit.expression import (
-    CLOSE,
+    ANGLES,
     CONSTANTS,
     DIVISIONS,
     KIND_OF,
@@ -26,7 +26,6 @@ from qrun.native.emit.expression import (
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.call import Recheck
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order
 from qrun.native.machine.operation import OperandStrides
 from qrun.shapes import broadcast_shapes
@@ -37,8 +36,6 @@ _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
 MOST = 8
 """Operands of a function."""
-_NEAR = 1 << 10
-"""The same where results of functions stay in the thread's memory until others are made of them."""
 
 
 class Expression(Operation):
@@ -47,11 +44,9 @@ class Expression(Operation):
     operands:  what is read, which broadcasts to y's shape, then y.
     kinds:     how what is read is seen, as in emit/expression.py: of TYPES, or any for where's last two.
     constants: those of all steps' functions, as float32.
-    rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how
-               they round.
 
     kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie.
-    divides: whether a run ends undecided where an integer is divided by 0.
+    decides: whether it always does: no integer is divided, no angle taken.
 
     Raises Declined for operands that broadcast along too many axes.
     """
@@ -63,18 +58,17 @@ class Expression(Operation):
         kinds: str,
         steps: Sequence[FunctionStep],
         constants: Sequence[float] = (),
-        rechecks: Sequence[Recheck] = (),
         order: Order | None = None,
     ) -> None:
         self.engine, self.operands, self.kinds, self.steps = engine, tuple(operands), kinds, tuple(steps)
-        self.constants, self.rechecks = tuple(constants), tuple(rechecks)
+        self.constants = tuple(constants)
         either = all(_lies_alike(operand.shape, self.result.shape) for operand in operands)
         self.order: Order = order or ("any" if either else "plain")
         seen = list(kinds)
         for step in steps:
             seen.append(kind_of_result(step.function, seen[step.values[-1]]))
         self.kind = seen[-1]
-        self.divides = any(step.function in DIVISIONS for step in steps)
+        self.decides = not any(step.function in DIVISIONS or step.function in ANGLES for step in steps)
         ways: tuple[Order, ...] = ("plain", "channels") if self.order == "any" else (self.order,)
         self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in ways}
 
@@ -87,7 +81,7 @@ class Expression(Operation):
         return made
 
     def lying(self, order: Order) -> Expression:
-        made = self.engine, self.operands, self.kinds, self.steps, self.constants, self.rechecks
+        made = self.engine, self.operands, self.kinds, self.steps, self.constants
         return Expression(*made, order)
 
     def axes(self, order: Order = "plain", strides: Sequence[int] = ()) -> list[Loop]:
@@ -122,7 +116,7 @@ class Expression(Operation):
         form = form_of(self.steps)
         out = self.result.dtype.name
         spec = KernelSpec("elementwise", engine.isa.name, rows, 1, 1, form, out, False, operands=sources)
-        chunk, buffers = self._chunk(row.count)
+        chunk = row.count if engine.threads == 1 else min(_CHUNK, row.count)
         names = operand_names(len(sources))
         words = outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, engine.threads)
         steps = [words.get(f"{name}_{axis}", 0) for name in names for axis in range(OUTER)]
@@ -131,17 +125,9 @@ class Expression(Operation):
             "constants*": np.array([*self.constants, 0], _FLOAT),
         }
         words |= {"columns": row.count, "last": row.count - rows}
-        words |= {f"recheck{n}*": recheck.address for n, recheck in enumerate(self.rechecks)}
         extents = tuple(own + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n, own in enumerate(sizes))
         given = spec, [f"{name}*" for name in names], words, extents, arrays
-        scratch, decides = 4 * buffers * (chunk + 2 * rows), not self.rechecks and not self.divides
-        return (engine.kernels.call(*given, scratch=scratch, decides=decides, rechecks=self.rechecks),)
-
-    def _chunk(self, columns: int) -> tuple[int, int]:
-        """Elements of a row to do at once, and buffers of as many that this takes of the thread's memory."""
-        if self.rechecks and len(self.steps) > 1:
-            return min(_NEAR, columns), 1 + len(self.rechecks)
-        return columns if self.engine.threads == 1 else min(_CHUNK, columns), 0
+        return (engine.kernels.call(*given, decides=self.decides),)
 
 
 class Elementwise(Expression):
@@ -151,8 +137,6 @@ class Elementwise(Expression):
                of LOGICAL, codes for those of QUANTIZED, float32 for ``cast`` and ``dequantize``, else of the last
                operand's type.
     constants: its p and q, or all that it has, as float32.
-    reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
-               Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
     Raises Declined for more operands, those that broadcast along too many axes,
     and types that the function does not take.
@@ -164,7 +148,6 @@ class Elementwise(Expression):
         function: str,
         operands: Sequence[Operand],
         constants: Sequence[float] = (),
-        reference: Callable[[Array], Array] | None = None,
     ) -> None:
         if len(operands) > MOST:
             raise Declined(f"more than {MOST} inputs")
@@ -172,12 +155,9 @@ class Elementwise(Expression):
         kinds = _kinds(function, [operand.dtype for operand in operands])
         kind = kind_of_result(function, kinds[-1])
         made = operands[-1].dtype if kind == kinds[-1] else _TYPES_BY_KIND[kind]
-        if reference is None and function in CLOSE:
-            raise ValueError(f"{function} needs its reference")
-        rechecks = [Recheck(reference)] if reference is not None and function in CLOSE else []
         steps = [FunctionStep(function, tuple(range(len(operands))))]
         own = constants[: CONSTANTS.get(function, 0)]
-        super().__init__(engine, (*operands, Operand(shape, made)), kinds, steps, own, rechecks)
+        super().__init__(engine, (*operands, Operand(shape, made)), kinds, steps, own)
         self.function = function
 
     @property

@@ -62,7 +62,7 @@ class FloatRows(Operation):
         return self.again(out=NARROW[dtype.name])
 
     def reading(self, source: Operation) -> Operation | None:
-        if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
+        if not isinstance(source, Expression) or not source.decides or source.kind != "f":
             return None
         made = self.again(source=source, operands=(*source.operands[:-1], self.result))
         return made if made._loops() else None

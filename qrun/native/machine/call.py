@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Any, Protocol
@@ -52,29 +52,6 @@ class Rechecker(ABC):
             mark = mark_of(error)
         ctypes.c_int64.from_address(failed).value = mark
         return 0
-
-
-class Recheck(Rechecker):
-    """`function` of float32 [rows, x], to float32 [rows, y]."""
-
-    def __init__(self, function: Callable[[Array], Array]) -> None:
-        super().__init__()
-        self.function = function
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """entries: addresses of rows of x elements, and of their results."""
-        source, target = _Rows(entries[:, 0], x), _Rows(entries[:, 1], y)
-        target.all[target.index] = self.function(source.all[source.index])
-
-
-class _Rows:
-    """Rows of float32 at these addresses: elements of an array from the first to the last of them."""
-
-    def __init__(self, places: Array, length: int) -> None:
-        first = int(places.min())
-        offsets = (places - first) // 4
-        self.all = array_at(first, np.float32, (int(offsets.max()) + length,))
-        self.index = offsets[:, None] + np.arange(length)
 
 
 COUNTER = 256

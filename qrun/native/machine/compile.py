@@ -268,7 +268,8 @@ def _runner_text(isa: Isa) -> str:
 def _version() -> str:
     """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
     machine = os.path.dirname(__file__)
-    folders = os.path.join(os.path.dirname(machine), "emit"), machine
+    native = os.path.dirname(machine)
+    folders = os.path.join(native, "emit"), os.path.join(os.path.dirname(native), "formulas"), machine
     written = [os.path.join(f, name) for f in folders for name in sorted(os.listdir(f)) if name.endswith(".py")]
     sources = digest(*map(_content, written))
     return f"{sources} {codegen.llvmlite_version()} {sys.platform} {platform.machine()}"

@@ -9,17 +9,15 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from qrun.declare.memo import Memo
-from qrun.native.emit.expression import FunctionStep
+from qrun.native.emit.expression import LONG, FunctionStep
 from qrun.native.emit.spec import NARROW
 from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Elementwise, Expression
-from qrun.native.machine.call import Recheck
 from qrun.native.machine.operation import Operand, Order, size
 from qrun.native.plan.items import IDLE, Item, Key, Links, PythonStep, Task, item_of
 
-_OPERANDS, _RECHECKS = 12, 6
-"""The most that a kernel reads, and functions that float64 does not decide: what is on these stands in its argument
-struct."""
+_OPERANDS, _LONG = 12, 6
+"""The most that a kernel reads, and functions of many steps that it has."""
 _STEPS = 32
 
 
@@ -47,7 +45,7 @@ def _read(items: Sequence[Item], wanted: Sequence[Key], memo: Memo) -> list[Item
     for number, item in enumerate(items):
         maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
         source = chains.expression(maker) if maker >= 0 else None
-        if not source or source.divides or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
+        if not source or not source.decides or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
             continue
         operation = memo.once((item.operation, source), partial(item.operation.reading, source))
         if operation:
@@ -122,7 +120,7 @@ class _Chain:
             whole = self._whole
         except Declined:
             return False
-        if whole is None or len(whole.rechecks) > _RECHECKS:
+        if whole is None or sum(step.function in LONG for step in whole.steps) > _LONG:
             return False
         return all(self._keeps_rows(whole, order) for order in whole.row if order != "channels" or self.chains.channels)
 
@@ -176,16 +174,14 @@ def _joined(
     numbers of the values that it reads: first come the operands in `read`, then the results of all parts' steps."""
     steps: list[FunctionStep] = []
     constants: list[float] = []
-    rechecks: list[Recheck] = []
     for part, own in zip(parts, given, strict=True):
         values = list(own)
         for step in part.steps:
             steps.append(replace(step, values=tuple(values[value] for value in step.values)))
             values.append(len(read) + len(steps) - 1)
         constants += part.constants
-        rechecks += part.rechecks
     last = parts[-1]
-    return Expression(last.engine, [*read, last.result], kinds, steps, constants, rechecks)
+    return Expression(last.engine, [*read, last.result], kinds, steps, constants)
 
 
 _PACKS = frozenset(f"to_{name}" for name in NARROW.values())

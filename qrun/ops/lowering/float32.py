@@ -58,8 +58,8 @@ def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Se
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
         raise declined(f"no native kernel for {type_name(x.dtype)}")
-    operand, parameters = Operand(x.shape, x.dtype), replace(site, inputs=(None, *site.inputs[1:]))
-    operation = Elementwise(site.engine, name, [operand], constants(), lambda x: _called(parameters, x))
+    operand = Operand(x.shape, x.dtype)
+    operation = Elementwise(site.engine, name, [operand], constants())
     return kernel_of(site, operation, (0,), ALWAYS)
 
 

@@ -141,7 +141,7 @@ def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     for what, function, source in _scaled(site, form):
         others = [] if source is None else [source]
         operands = [scores, *(stage.operation.result for stage in others)]
-        step = Elementwise(engine, function, operands, reference=_reference("Tanh") if function == "tanh" else None)
+        step = Elementwise(engine, function, operands)
         made += [*others, Stage(step, (name, *(stage.output for stage in others)), what)]
         name = what
     mixed = FloatMatmul(engine, scores.shape, rows.result.shape)
