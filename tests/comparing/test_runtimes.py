@@ -143,7 +143,7 @@ def test_a_step_that_noise_within_the_tolerance_makes_is_named_after_it() -> Non
     )
     assert ("there", f"unknown-order: {origin.guilt.reason.text}") in first_facts(found, found.differing[0])
     fields = json.loads(document("compare", [], comparison_fields(found, Feeds(feeds))))
-    assert fields["first"]["origin"]["by_itself"]["cause"] == "float-order"
+    assert fields["first"]["origin"]["by_itself"]["cause"] == "unknown-order"
 
 
 def test_an_origin_is_looked_for_only_where_it_leads() -> None:
