@@ -95,6 +95,8 @@ class Context:
     memo:      a cache that the node's runs share, of values that follow from the attributes alone.
     lost:      what kernels that are emulated lose of sums of products: codes [..., M, K] and [..., K, N] to int64
                [..., M, N], or broadcast to it; None for exact sums.
+    fixed:     which inputs the model stores, by place; onnxruntime packs them, and adds in another order.
+    sums:      how float32 products were added, in words: the kernel notes it.
     """
 
     arith: Arith = "exact"
@@ -108,6 +110,12 @@ class Context:
     bodies: Mapping[str, Body] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
     lost: Callable[[Array, Array], Array] | None = None
+    fixed: tuple[bool, ...] = ()
+    sums: list[str] = field(default_factory=list)
+
+    def stores(self, place: int) -> bool:
+        """Is this input a constant of the model?"""
+        return place < len(self.fixed) and self.fixed[place]
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]

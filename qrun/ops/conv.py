@@ -12,11 +12,12 @@ from qrun.ops._complete import Settled
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._float import narrow, widen
 from qrun.ops._op import Array, Context, Real, misfit, op, refuse
+from qrun.ops._ortorder import SumOrder, conv_order, ordered_products
 from qrun.ops._window import SlidingWindow, padded, patches
 from qrun.ops.lowering.dynamic import LIMIT, Given
 from qrun.ops.lowering.integers import conv_kernel, planned_conv
 from qrun.ops.lowering.kernel import Inputs, LoweringContext, NativeKernel, Stage, staged_kernel
-from qrun.ops.lowering.products import float_conv_kernel
+from qrun.ops.lowering.products import float_conv_kernel, require_order
 
 COLUMN_ELEMENTS = 1 << 19
 
@@ -35,12 +36,19 @@ def conv(X: Array, W: Array, B: Array | None = None, *, geometry: ConvGeometry, 
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
     with np.errstate(all="ignore"):
         if y.size:
-            _convolve(X, W, B, win, y, ctx)
+            _convolve(X, W, B, win, y, ctx, _order(X, W, win, geometry.group, ctx))
     return y.reshape(X.shape[0], channels, *win.out)
 
 
-def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Array, ctx: Context) -> None:
+def _order(x: Array, w: Array, win: SlidingWindow, group: int, ctx: Context) -> SumOrder:
+    return conv_order(x.shape, w.shape, win, group) if ctx.arith == "ort" and x.dtype == np.float32 else SumOrder()
+
+
+def _convolve(
+    x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Array, ctx: Context, order: SumOrder
+) -> None:
     """Fill y [N,group,M/group,out...], some output rows at a time."""
+    ctx.sums.append(order.text)
     group, m = y.shape[1:3]
     k = w[0].size
     weights = w.reshape(group, m, k)
@@ -48,12 +56,17 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
     source = padded(x, win, 0, ctx)
     width = int(np.prod(win.out[1:], dtype=np.int64))
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(group * (k + m) * width, 1)))
+    rows = win.out[0] if order.kind == "lanes" else rows  # results are made four at a time
     ctx.claim((group * (k + m), rows, width), 8, "convolution columns")
     for n in range(x.shape[0]):
         for first in range(0, win.out[0], rows):
             last = min(first + rows, win.out[0])
             columns = np.array(patches(source[n], win, first, last), order="C")
-            made = chained_products(weights, columns.reshape(group, k, (last - first) * width), y.dtype, bias=addend)
+            columns = columns.reshape(group, k, (last - first) * width)
+            if y.dtype == np.float32:
+                made = ordered_products(weights, columns, order, bias=addend)
+            else:
+                made = chained_products(weights, columns, y.dtype, bias=addend)
             y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])
 
 
@@ -68,7 +81,9 @@ def _checked(x: Array, w: Array, bias: Array | None, geometry: ConvGeometry, ctx
 @conv.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
-    win = _checked(x, w, bias, ConvGeometry.of(site.attributes), site.ctx)
+    geometry = ConvGeometry.of(site.attributes)
+    win = _checked(x, w, bias, geometry, site.ctx)
+    require_order(_order(x, w, win, geometry.group, site.ctx), w[0].size if len(w) else 0)
     return float_conv_kernel(site, x, w, bias, win)
 
 

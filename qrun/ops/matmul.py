@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from qrun.ops._chains import chained_products
 from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._matmul import GemmAttributes, check_matmul, gemm_macs, matmul_macs
 from qrun.ops._op import Array, Context, Shape, bad_shape, contrib_op, misfit, op
+from qrun.ops._ortorder import ProductForm, SumOrder, matmul_order, order_of, ordered_products
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
-from qrun.ops.lowering.products import matmul_kernel
+from qrun.ops.lowering.products import matmul_kernel, require_order
 from qrun.ops.lowering.turned import turned_kernel
 from qrun.shapes import broadcast_shapes, broadcasts_to
 
@@ -26,7 +28,28 @@ def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
     """
     _claim(A, B, ctx)
-    return product(A, B) if is_integer(A.dtype) else chained_products(A, B, A.dtype)
+    if is_integer(A.dtype):
+        return product(A, B)
+    return _products(A, B, ctx, *_order(A, B, ctx)) if A.dtype == np.float32 else chained_products(A, B, A.dtype)
+
+
+def _order(a: Array, b: Array, ctx: Context, alpha: float = 1.0, **lie: Any) -> tuple[SumOrder, bool]:
+    """The order of the sums of a @ b, float32, and whether a is taken as one matrix. lie: as in ProductForm."""
+    if ctx.arith != "ort":
+        return SumOrder(), False
+    return matmul_order(a.shape, b.shape, ProductForm(ctx.stores(1) and b.ndim == 2, plain=alpha == 1, **lie))
+
+
+def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float, first: Array | None = None) -> Array:
+    """alpha * left @ right + first of float32 in this order."""
+    ctx.sums.append(order.text)
+    return ordered_products(left, right, order, alpha, first)
+
+
+def _products(a: Array, b: Array, ctx: Context, order: SumOrder, whole: bool, alpha: float = 1.0) -> Array:
+    rows = a.reshape(-1, a.shape[-1]) if whole else a
+    made = _sums(rows, b.reshape(b.shape[-2:]) if whole else b, order, ctx, alpha)
+    return made.reshape((*a.shape[:-1], b.shape[-1])) if whole else made
 
 
 def _claim(a: Array, b: Array, ctx: Context) -> None:
@@ -40,6 +63,7 @@ def _claim(a: Array, b: Array, ctx: Context) -> None:
 def _lower(site: LoweringContext) -> NativeKernel:
     a, b = site.inputs
     _claim(a, b, site.ctx)
+    require_order(_order(a, b, site.ctx)[0], a.shape[-1])
     return matmul_kernel(site, a, b)
 
 
@@ -57,8 +81,19 @@ def gemm(A: Array, B: Array, C: Array | None = None, *, attributes: GemmAttribut
         if is_integer(A.dtype):
             total = _times(product(left, right), alpha)
             return total if C is None else np.asarray(total + _times(C, beta))
-        first = None if C is None else _begun(C, beta)
+        first = None if C is None or (beta == 0 and ctx.arith == "ort") else _begun(C, beta)
+        if A.dtype == np.float32:
+            return _sums(left, right, _gemm_order(left, right, C, attributes, ctx), ctx, alpha, first)
         return chained_products(left, right, A.dtype, alpha, first)
+
+
+def _gemm_order(left: Array, right: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> SumOrder:
+    """The order of the sums of A' @ B'."""
+    if ctx.arith != "ort":
+        return SumOrder()
+    plain = attributes.alpha == 1 and (c is None or attributes.beta in (0, 1))
+    given = ProductForm(ctx.stores(1), (bool(attributes.transA), bool(attributes.transB)), plain)
+    return order_of(left.shape[0], right.shape[1], left.shape[1], given)
 
 
 def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ctx: Context) -> tuple[Array, Array]:
@@ -86,7 +121,8 @@ def _checked(a: Array, b: Array, c: Array | None, attributes: GemmAttributes, ct
 def _lower_gemm(site: LoweringContext) -> NativeKernel:
     a, b, c = site.inputs
     given = GemmAttributes.of(site.attributes)
-    _checked(a, b, c, given, site.ctx)
+    left, right = _checked(a, b, c, given, site.ctx)
+    require_order(_gemm_order(left, right, c, given, site.ctx), left.shape[1])
     turned = bool(given.transA), bool(given.transB)
     return matmul_kernel(site, a, b, c, alpha=single(given.alpha), beta=single(given.beta), turned=turned)
 
@@ -131,7 +167,17 @@ def fused_matmul(
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
     left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))
     _claim(left, right, ctx)
+    if A.dtype == np.float32:
+        return _products(left, right, ctx, *_order(left, right, ctx, alpha, **_lie(A, B, given)), single(alpha))
     return chained_products(left, right, A.dtype, single(alpha))
+
+
+def _lie(a: Array, b: Array, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """How the operands of a product lie, as in ProductForm."""
+    turned = tuple(bool(x.ndim > 1 and attributes.get(f"trans{name}")) for name, x in (("A", a), ("B", b)))
+    apart = any(attributes.get(f"transBatch{name}") for name in "AB")
+    beside = math.prod(b.shape[1:]) if attributes.get("transBatchB") else b.shape[-1]
+    return {"turned": turned, "step": beside if apart else None}
 
 
 def _perm(rank: int, attributes: Mapping[str, Any], name: str) -> list[int]:
@@ -159,6 +205,8 @@ def _lower_fused(site: LoweringContext) -> NativeKernel:
     perms = {place: _perm(x.ndim, site.attributes, name) for place, (x, name) in enumerate(((a, "A"), (b, "B")))}
     left, right = a.transpose(perms[0]), b.transpose(perms[1])
     _claim(left, right, site.ctx)
+    order = _order(left, right, site.ctx, site.attributes["alpha"], **_lie(a, b, site.attributes))[0]
+    require_order(order, left.shape[-1])
     kernel = matmul_kernel(site, left, right, alpha=single(site.attributes["alpha"]))
     operands = [place for place in (0, 1) if place in kernel.stages[0].inputs]
     turns: dict[int, Sequence[int]] = {

@@ -26,7 +26,7 @@ def evaluate(
     if definition is None or definition.compounds == "makes" or not _takes(definition, node.version, args):
         return None
     wanted = tuple(bool(name) for name in node.outputs)
-    ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit))
+    ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit), fixed=(True,) * len(args))
     try:
         made = definition.compute(args, definition.bind(node), ctx)
     except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):

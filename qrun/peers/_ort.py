@@ -45,7 +45,7 @@ def load_ort(
 ) -> Loaded:
     """Raises UnsupportedError, RunError if onnxruntime crashes."""
     label, (limit, _) = runtime_label("ort", optimize), limits
-    options = {"optimize": optimize, "threads": threads or 0, "settings": external_settings(model)}
+    options = {"optimize": optimize, "threads": threads or int(not optimize), "settings": external_settings(model)}
 
     def remote(others: Mapping[str, Any]) -> RemoteObject:
         def arguments() -> tuple[object, ...]:

@@ -178,8 +178,9 @@ What all quantized operators have in common. qrun explain OPERATOR has the formu
     "causes": """\
 qrun compare names a cause only if computing the node in that way reproduces every bit of the other side's tensor. There
 are three exceptions. What shows without computing (crashed, refused, missing-output, empty-sum, random-numbers) is told
-as it is. For float-order and float-steps the specification fixes neither the order of a sum nor its float32 steps, so
-every element must lie within the bound on rounding errors instead. Where qrun knows what a runtime computes, but not
+as it is. For float-steps, and for float-order of other sums than those of MatMul, Gemm and Conv, the order and the
+float32 steps are not known, so every element must lie within the bound on rounding errors instead; unknown-order says
+how far a MatMul, Gemm or Conv is from that bound. Where qrun knows what a runtime computes, but not
 its bits (runtime-arithmetic, empty-sequence), recomputing must bring every element within the tolerance; the evidence
 then says so. The cause is unknown if no hypothesis reproduces the other side's bits. It is inherited if the node gives
 the other side's bits as soon as it reads the other side's values: the cause is then at an earlier node.

@@ -220,7 +220,8 @@ class NativeKernels:
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in step.node.attributes.items()
         ]
-        own = step.definition, step.node.version, tuple(attributes), tuple(map(bool, step.node.outputs))
+        stored = step.fixed if self.arith == "ort" else ()
+        own = step.definition, step.node.version, tuple(attributes), tuple(map(bool, step.node.outputs)), stored
         try:
             return self._numbers.setdefault(own, len(self._numbers))
         except TypeError:
@@ -238,7 +239,9 @@ class NativeKernels:
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         wanted = tuple(bool(name) for name in step.node.outputs)
-        ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[])
+        ctx = Context(
+            self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[], fixed=step.fixed
+        )
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = self._attributes.once(step.node.index, lambda: _attributes(step))
         types = [None if x is None else x.dtype for x in inputs]

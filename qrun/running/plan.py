@@ -28,6 +28,7 @@ class Step:
     accepted: element types of inputs that the operator takes, as far as they were looked at; shared by its steps.
     bodies:   plans of the graphs inside the node, by attribute.
     memo:     what its kernel makes of the attributes alone.
+    fixed:    which inputs are constants of the model.
     """
 
     node: Node
@@ -38,6 +39,7 @@ class Step:
     accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
     bodies: Mapping[str, Plan] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
+    fixed: tuple[bool, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -87,7 +89,8 @@ def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan
         seen = accepted.setdefault((node.domain, node.op_type, node.version), set())
         bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
         formals, frees = definition.formals(node.version), last.get(node.index, ())
-        steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies))
+        fixed = tuple([bool(name) and model.constant(name) is not None for name in node.inputs])
+        steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies, fixed=fixed))
     return Plan(model, tuple(steps), kept)
 
 

@@ -94,7 +94,9 @@ class BoundStep:
     def _reference(self, args: Sequence[Array | None], given: Sequence[Array], of: ProgramRun) -> Any:
         step, wanted, observer = self.step, self._wanted, of.observer
         observing = observer is not None
-        ctx = Context(self._arith, step.node.version, len(wanted), wanted, observing, of.budget, memo=step.memo)
+        ctx = Context(
+            self._arith, step.node.version, len(wanted), wanted, observing, of.budget, memo=step.memo, fixed=step.fixed
+        )
         if step.bodies:
             run = Run(self._arith, of.budget, False, self._natives, Clock(), {}, inside=of.inside, path=of.path)
             ctx.bodies = run.bodies(step, self._around(given))
@@ -124,7 +126,16 @@ class LooseStep(BoundStep):
         check_types(step, args)
         if natives is None or step.bodies:
             return self._named(self._reference(args, given, of), given)
-        ctx = Context(self._arith, step.node.version, len(self._wanted), self._wanted, False, of.budget, memo=step.memo)
+        ctx = Context(
+            self._arith,
+            step.node.version,
+            len(self._wanted),
+            self._wanted,
+            False,
+            of.budget,
+            memo=step.memo,
+            fixed=step.fixed,
+        )
         bound = natives.known(step, args) or natives.bind(step, args, of.budget)
         return self._named(compute(step, args, bound, ctx)[0], given)
 

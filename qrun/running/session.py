@@ -110,7 +110,7 @@ class Session:
         # Not a method, which would lead back to the session: a dropped one ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
         self._runs = self._runs_of(self.model)
-        self._same = SameFeeds(self._runs, self._runs_of, self._engine is not None)
+        self._same = SameFeeds(self._runs, self._runs_of, self._engine is not None and arith != "ort")
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:

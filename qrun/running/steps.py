@@ -80,7 +80,9 @@ def compute_step(step: Step, model: Model, values: Mapping[str, Array], run: Run
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
     wanted = tuple(map(bool, node.outputs))
-    ctx = Context(run.arith, node.version, len(wanted), wanted, run.observe, run.budget, memo=step.memo)
+    ctx = Context(
+        run.arith, node.version, len(wanted), wanted, run.observe, run.budget, memo=step.memo, fixed=step.fixed
+    )
     if step.bodies:
         ctx.bodies = run.bodies(step, values)
     try:

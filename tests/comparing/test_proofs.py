@@ -13,6 +13,7 @@ import pytest
 from helpers.cli import ROOT
 from helpers.models import make_model, typed
 from helpers.support import MS, node_model
+from llvmlite.binding import get_host_cpu_features
 from onnx import TensorProto, helper
 
 import qrun
@@ -259,3 +260,31 @@ def test_onnxruntime_divides_float16_in_float32_for_float8() -> None:
     proto, feeds = node_model("QuantizeLinear", [x, f16(0.123), np.array(0, kind)], outputs=(kind,), constants=[1, 2])
     reason = reason_of(with_ort(proto, feeds).first)
     assert (reason.cause, reason.text) == ("division-type", "divides in float32")
+
+
+ADDED = (
+    ("MatMul", ((7, 600), (600, 16)), {}, "blocks of 1024 fused multiply-adds"),
+    ("MatMul", ((16, 600), (600, 384)), {}, "blocks of 128 fused multiply-adds"),
+    ("MatMul", ((1, 600), (600, 48)), {}, "groups of 4 products"),
+    ("Gemm", ((3, 600), (300, 600)), {"transB": 1, "alpha": 0.5}, "blocks of 128 fused multiply-adds"),
+    ("Conv", ((1, 64, 9, 15), (32, 64, 3, 3)), {"pads": [1] * 4}, "blocks of 128 fused multiply-adds"),
+    ("Conv", ((1, 32, 1, 1), (5, 32, 1, 1)), {}, "8 partial sums"),
+)
+
+
+@pytest.mark.skipif(not get_host_cpu_features().get("fma"), reason="the orders are those of x86 CPUs with FMA")
+@pytest.mark.parametrize(("op", "shapes", "attributes", "order"), ADDED)
+def test_onnxruntimes_order_of_products_is_proved(
+    op: str, shapes: Sequence[tuple[int, ...]], attributes: Mapping[str, Any], order: str
+) -> None:
+    inputs = [np.random.default_rng(8).standard_normal(shape).astype(f32) for shape in shapes]
+    proto, feeds = node_model(op, inputs, attributes, opset=17, outputs=(f32,))
+    first = with_ort(proto, feeds, tolerance=qrun.comparing.differences.EXACT).first
+    assert first is not None
+    found = reason_of(first)
+    assert (found.cause, found.also) == ("float-order", ())
+    assert found.text == f"adds the products in onnxruntime's order: {order}"
+    assert found.explained == first.pair.difference.differing
+    data = proto.SerializeToString()
+    model = qrun.load(data)
+    assert compare_runtimes(QrunSide(model, arith="ort"), PeerSide(model, "ort", data=data), feeds).equal

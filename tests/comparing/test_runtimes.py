@@ -137,11 +137,13 @@ def test_a_step_that_noise_within_the_tolerance_makes_is_named_after_it() -> Non
     assert origin is not None
     assert (origin.name, origin.pair.equal, origin.inputs) == ("m", True, True)
     assert origin.guilt is not None
-    assert origin.guilt.reason.cause == "float-order"
-    assert verdict(found).startswith("differ: first at node 1 by 1 step, inherited from float-order at node 0; 2 of 3")
-    assert ("there", f"float-order: {origin.guilt.reason.text}") in first_facts(found, found.differing[0])
+    assert origin.guilt.reason.cause == "unknown-order"
+    assert verdict(found).startswith(
+        "differ: first at node 1 by 1 step, inherited from unknown-order at node 0; 2 of 3"
+    )
+    assert ("there", f"unknown-order: {origin.guilt.reason.text}") in first_facts(found, found.differing[0])
     fields = json.loads(document("compare", [], comparison_fields(found, Feeds(feeds))))
-    assert fields["first"]["origin"]["by_itself"]["cause"] == "float-order"
+    assert fields["first"]["origin"]["by_itself"]["cause"] == "unknown-order"
 
 
 def test_an_origin_is_looked_for_only_where_it_leads() -> None:

@@ -97,6 +97,11 @@ class Suspect:
         """The node's inputs in order; none of a group."""
         return tuple(self.values[name] if name else None for name in self.node.inputs) if self.alone else ()
 
+    @property
+    def stored(self) -> tuple[bool, ...]:
+        """Which of the node's inputs the model stores."""
+        return tuple(bool(name) and self.model.constant(name) is not None for name in self.node.inputs)
+
     def is_op(self, *names: str) -> bool:
         return self.alone and self.node.op_type in names and self.node.domain in ("", "com.microsoft")
 
@@ -160,7 +165,7 @@ class Suspect:
         for name, array in (inputs or {}).items():
             args[names.index(name)] = array
         node = replace(self.node, attributes={**self.node.attributes, **(attributes or {})})
-        made = computed(node, args, arith)
+        made = computed(node, args, arith, fixed=self.stored)
         return None if made is None else made[node.outputs.index(self.tensor)]
 
     def formed(self, cause: str) -> Iterator[tuple[Array, str]]:
@@ -189,20 +194,25 @@ def computed(
     node: Node,
     args: Sequence[Array | None],
     arith: Arith = "exact",
-    lost: Callable[[Array, Array], Array] | None = None,
+    **known: Any,
 ) -> tuple[Array, ...] | None:
-    """What qrun's kernel makes of a node; None if it refuses it, or there is none. lost: as in Context."""
+    """What qrun's kernel makes of a node; None if it refuses it, or there is none. known: more of its Context."""
     definition = find(node.domain, node.op_type, node.version)
     if definition is None:
         return None
     wanted = tuple(bool(name) for name in node.outputs)
     try:
-        ctx = Context(arith, node.version, len(node.outputs), wanted, False, lost=lost)
+        ctx = Context(arith, node.version, len(node.outputs), wanted, False, **known)
         with np.errstate(all="ignore"):
             made = definition.compute(args, definition.bind(node), ctx)
     except _FAILURES:
         return None
     return tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
+
+
+def in_known_order(s: Suspect) -> bool:
+    """Does the node add float32 products, in an order that is known of onnxruntime and of qrun?"""
+    return s.mine.dtype == np.float32 and s.is_op("MatMul", "Gemm", "Conv", "FusedMatMul", "TransposeMatMul")
 
 
 def part(share: float) -> str:

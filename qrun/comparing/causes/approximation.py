@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.comparing.causes._approximations import STEPS, Step, approximations, ways
 from qrun.comparing.causes._bounds import ULPS, ErrorBound
-from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, part
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part
 from qrun.comparing.causes._formulas import bounded
 from qrun.comparing.differences import differing
 from qrun.comparing.tensors import NARROW
@@ -79,7 +79,7 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
     --lsb 1.
     """
-    if s.theirs is None or (s.theirs.dtype, s.theirs.shape) != (s.mine.dtype, s.mine.shape):
+    if s.theirs is None or (s.theirs.dtype, s.theirs.shape) != (s.mine.dtype, s.mine.shape) or in_known_order(s):
         return
     if s.mine.dtype != np.float32 and (s.mine.dtype not in NARROW or not s.alone):
         return

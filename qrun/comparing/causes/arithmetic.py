@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, part, recomputed
+from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, in_known_order, part, recomputed
 from qrun.comparing.causes._steps import rounds_alike, share_of_bound
 from qrun.comparing.differences import same
 from qrun.ir import Array
@@ -96,7 +96,7 @@ def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.is_op("DequantizeLinear"):
         yield from _rounded_codes(s)
-    if s.alone and not s.is_op(*_PRODUCTS):
+    if s.alone and not s.is_op(*_PRODUCTS) and not in_known_order(s):
         for arith, runtime in _RUNTIMES:
             made = s.in_arith(arith)
             share = share_of_bound(s, made) if made is not None and s.explained(made) else None
@@ -121,7 +121,7 @@ def runtime_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
     for form, text in s.formed("fused-requantization"):
         if s.explained(form):
             yield Hypothesis(form, f"{text}, which is more than another rounding of the same real value", tolerant=True)
-    for arith, runtime in _RUNTIMES if s.alone else ():
+    for arith, runtime in _RUNTIMES if s.alone and not in_known_order(s) else ():
         made = s.in_arith(arith)
         if made is not None:
             told = (

@@ -108,7 +108,7 @@ def with_saturating_pairs(s: Suspect, arith: Arith, losses: PairLosses) -> tuple
     then holds what that takes from its sums."""
     made: tuple[Array, ...] | None = None
     if s.is_op(*_OPS):
-        made = computed(s.node, s.args, arith, losses)
+        made = computed(s.node, s.args, arith, lost=losses)
     elif s.is_op(*_CONVS):
         change = _lost_by_convolution(s, losses)
         y = resumed(s, change, arith) if losses.pairs else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._complete import ALWAYS
+from qrun.ops._ortorder import SumOrder
 from qrun.ops._window import SlidingWindow
 from qrun.ops.lowering.kernel import (
     FLOAT,
@@ -23,6 +24,12 @@ from qrun.ops.lowering.kernel import (
     staged_kernel,
 )
 from qrun.ops.lowering.turned import preceded, turning
+
+
+def require_order(order: SumOrder, k: int) -> None:
+    """Decline sums of k products whose order gives other bits than that of the kernels."""
+    if not order.is_default(k):
+        raise declined(f"no native kernel adds in {order.text}")
 
 
 def matmul_kernel(
