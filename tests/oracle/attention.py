@@ -14,6 +14,8 @@ import numpy as np
 
 from oracle.cast import nearest
 from oracle.chains import chained
+from oracle.polynomials import softmax
+from oracle.polynomials import tanh as single_tanh
 from oracle.recurrent import exp, tanh
 
 Round = Callable[[F], F]
@@ -36,6 +38,8 @@ def shares_of(scores: Sequence[F | None], sink: F | None, r: Round) -> list[F]:
     known = [s for s in scores if s is not None] + ([] if sink is None else [sink])
     if not known:
         return [F(0)] * len(scores)
+    if r(1 + F(2) ** -40) == 1:  # no float64
+        return [r(share) for share in softmax([*scores, *([] if sink is None else [sink])])][: len(scores)]
     top = max(known)
     parts = [F(0) if s is None else exp(s - top) for s in scores]
     total = sum(parts, F(0)) + (F(0) if sink is None else exp(sink - top))
@@ -64,7 +68,8 @@ def attend(
         products = [F(chained(numbers(q[b, n, s]), numbers(key), q.dtype)) for key in keys]
         if scale is not None:
             products = [r(p * F(float(np.asarray(scale, q.dtype)))) for p in products]
-        capped = [r(r(tanh(r(p / cap))) * cap) for p in products] if softcap else products
+        bent = single_tanh if q.dtype == np.float32 else tanh
+        capped = [r(r(bent(r(p / cap))) * cap) for p in products] if softcap else products
         biased: list[F | None] = list(capped)
         for t in range(columns):
             for added in bias(b, n, s, t):

@@ -4,7 +4,6 @@ each step is rounded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal, localcontext
 from fractions import Fraction as F
 from typing import Any
 
@@ -14,26 +13,16 @@ from oracle.attention import numbers, rounded, shares_of
 from oracle.blocks import code
 from oracle.cast import nearest
 from oracle.chains import chained
-from oracle.recurrent import exp
+from oracle.polynomials import gelu_by_tanh, swish
 
 Values = list[F]
-
-
-def root_of_two_by_pi() -> F:
-    with localcontext() as ctx:
-        ctx.prec = 50
-        return F((Decimal(2) / Decimal("3.14159265358979323846264338327950288419716939937510582")).sqrt())
-
-
-def swish(x: F, alpha: float = 1.0) -> F:
-    return x / (1 + exp(-F(float(np.float32(alpha))) * x))
 
 
 REAL: dict[str, Callable[[F], F]] = {
     "relu": lambda x: max(x, F(0)),
     "identity": lambda x: x,
     "silu": swish,
-    "gelu": lambda x: x / (1 + exp(-2 * root_of_two_by_pi() * (x + F(0.044715) * x**3))),
+    "gelu": gelu_by_tanh,
 }
 
 

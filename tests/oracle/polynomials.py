@@ -83,3 +83,33 @@ def gelu(x: F) -> F:
     low = r(r(r(r(m * power + power) * near) * above) / below)
     low = F(0) if abs(x) > F(table.TAIL_FARTHEST) else low
     return -low if x < 0 else r(x - low)
+
+
+def swish(x: F, alpha: float = 1.0) -> F:
+    return r(x * sigmoid(r(F(float(SINGLE(alpha))) * x)))
+
+
+def gelu_by_tanh(x: F) -> F:
+    high, low = map(F, table.GELU_BY_TANH)
+    return r(x * sigmoid(r(x * r(r(x * x) * low + high))))
+
+
+def share(x: F) -> F:
+    if x < F(table.SHARE_LEAST):
+        return F(0)
+    n, m = reduced(x, table.EXPM1_SHORT)
+    return r(r(1 + m) * F(2) ** n)
+
+
+def softmax(row: list[F | None]) -> list[F]:
+    """In the steps of F40; None is -infinity."""
+    top = max(x for x in row if x is not None)
+    made = [F(0) if x is None else share(r(x - top)) for x in row]
+    parts = [0.0] * 16
+    for place, number in enumerate(made):
+        parts[place % 16] += float(number)
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
+    inverse = r(F(1.0 / parts[0]))
+    return [r(number * inverse) for number in made]
