@@ -58,12 +58,14 @@ def eighths(rng: np.random.Generator, *shape: int, dtype: Any = F) -> np.ndarray
 
 
 def assert_real(got: np.ndarray, total: np.ndarray, real: Real, dtype: Any, message: str) -> None:
-    """Within a hair more than half a unit of the real function of the exact sums."""
+    """Within a hair more than half a unit of the real function of the exact sums; the float32 steps of Sigmoid and Tanh
+    are within two units (numerics.md, F41)."""
     assert got.dtype == dtype
     assert got.shape == total.shape
     want = np.array([real(float(v)) for v in total.reshape(-1)]).reshape(total.shape)
     unit = np.abs(np.spacing(want.astype(dtype))).astype(D)
-    assert (np.abs(got.astype(D) - want) <= unit * (2 if dtype is D else 0.5001)).all(), message
+    most = 2 if dtype is D or (dtype is F and real in (logistic, math.tanh)) else 0.501
+    assert (np.abs(got.astype(D) - want) <= unit * most).all(), message
 
 
 def gemm_attributes(name: str, params: dict[str, float]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from helpers.float import Peer, assert_rounded, qrun_node
 from helpers.placed import same_everywhere
 from helpers.support import MS, assert_equal, node_model
 from oracle.blocks import nearest
-from oracle.recurrent import exp
+from oracle.chains import chained
+from oracle.polynomials import swish
 
 import qrun
 
@@ -26,17 +27,16 @@ def real(value: Any) -> Q:
 
 
 def convolved(x: Any, w: Any, b: Any, past: Any, dilation: int, activation: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of [B,C,L], each sum rounded once, and Swish of it once more."""
+    """Of [B,C,L], each sum in the order of numerics.md, F1, and Swish of it."""
     whole = np.concatenate([past, x], axis=2)
     made = np.zeros(x.shape, x.dtype)
     for n, c, t in np.ndindex(x.shape):
         taps = range(w.shape[2])
-        total = sum(
-            (real(whole[n, c, t + j * dilation]) * real(w[c, 0, j]) for j in taps),
-            real(b[c]) if b is not None else Q(0),
+        row, column = (
+            [real(v) for v in part] for part in zip(*((whole[n, c, t + j * dilation], w[c, 0, j]) for j in taps))
         )
-        value = Q(nearest(total, x.dtype))
-        made[n, c, t] = float(value) if activation == "none" else nearest(value / (1 + exp(-value)), x.dtype)
+        value = Q(chained(row, column, x.dtype, bias=real(b[c]) if b is not None else None))
+        made[n, c, t] = float(value) if activation == "none" else nearest(swish(value), x.dtype)
     return made, whole[:, :, x.shape[2] :]
 
 
