@@ -32,9 +32,7 @@ def convolved(x: Any, w: Any, b: Any, past: Any, dilation: int, activation: str)
     made = np.zeros(x.shape, x.dtype)
     for n, c, t in np.ndindex(x.shape):
         taps = range(w.shape[2])
-        row, column = (
-            [real(v) for v in part] for part in zip(*((whole[n, c, t + j * dilation], w[c, 0, j]) for j in taps))
-        )
+        row, column = [real(whole[n, c, t + j * dilation]) for j in taps], [real(w[c, 0, j]) for j in taps]
         value = Q(chained(row, column, x.dtype, bias=real(b[c]) if b is not None else None))
         made[n, c, t] = float(value) if activation == "none" else nearest(swish(value), x.dtype)
     return made, whole[:, :, x.shape[2] :]
