@@ -53,7 +53,7 @@ def block_of(n: int, k: int) -> int:
     """The block of k for a right side of n columns that is not packed: one stride is halved while the other one is
     doubled."""
     columns, block = _STRIDE, _STRIDE
-    while n >= k and block // 2 >= k:
+    while n >= k and block // 2 >= max(k, 1):
         block //= 2
     while n < k and columns > 16 and columns // 2 >= n:
         columns, block = columns // 2, block * 2

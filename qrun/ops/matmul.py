@@ -47,7 +47,7 @@ def _sums(left: Array, right: Array, order: SumOrder, ctx: Context, alpha: float
 
 
 def _products(a: Array, b: Array, ctx: Context, order: SumOrder, whole: bool, alpha: float = 1.0) -> Array:
-    rows = a.reshape(-1, a.shape[-1]) if whole else a
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if whole else a
     made = _sums(rows, b.reshape(b.shape[-2:]) if whole else b, order, ctx, alpha)
     return made.reshape((*a.shape[:-1], b.shape[-1])) if whole else made
 

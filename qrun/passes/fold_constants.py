@@ -22,6 +22,8 @@ from qrun.passes._evaluate import evaluate
 LIMIT = 64 << 20
 """Bytes that a result, or all results together, may have beyond those of the inputs, or of the model's constants."""
 
+_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "TransposeMatMul")
+
 
 def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantize: bool = True) -> Rewritten:
     """The model without nodes of constants.
@@ -41,6 +43,8 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
             continue
         if not known.issuperset(node.inputs) or (node.op_type == "DequantizeLinear" and not dequantize):
             continue
+        if arith == "ort" and node.inputs and _is_multiplied(draft, node):
+            continue
         args = [draft.value(name) if name else None for name in node.inputs]
         given = sum({id(a): a.nbytes for a in args if a is not None}.values())
         made = evaluate(node, args, arith, min(room + given, left))
@@ -59,6 +63,11 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
         known.update(named)
         draft.put(node.index)
     return draft.finish()
+
+
+def _is_multiplied(draft: Draft, node: Node) -> bool:
+    """Does a product read a result? onnxruntime adds products with stored matrices in another order."""
+    return any(reader.op_type in _PRODUCTS for name in node.outputs if name for reader in draft.consumers(name))
 
 
 def _inside(node: Node, draft: Draft, dequantize: bool) -> Node:

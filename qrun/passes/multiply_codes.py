@@ -55,6 +55,8 @@ def _put(draft: Draft, node: Node, source: Node) -> None:
     shape = draft.shapes.get(node.inputs[0])
     if (shape or (depth,))[-1] not in (depth, None):
         raise Refused(f"A has {(shape or ())[-1:]} columns, and the weights {depth} rows")
+    if draft.arith == "ort":
+        raise Refused("onnxruntime adds products with dequantized weights in an order of its own")
     bias = _bias(draft, node, columns)
     if bias and depth > BLOCK:
         raise Refused(f"C comes before the products of {BLOCK} rows of weights, and the bias of MatMulNBits after all")
