@@ -308,8 +308,9 @@ class FmaProductEmitter(FloatSumsEmitter):
         if self.form == "alpha":
             alpha = self.number(ALPHA)
             begun = [alpha * s for s in sums]
-            added = lambda: [fma_once(alpha, s, y) for y, s in zip(held(), sums, strict=True)]  # noqa: E731
-            return w.instead(begun, ~self.opens, added)
+            return w.instead(
+                begun, ~self.opens, lambda: [fma_once(alpha, s, y) for y, s in zip(held(), sums, strict=True)]
+            )
         ends = []
         for opens in w.either(self.opens):
             ends.append((self._begin(row) if opens else held(), w.here))

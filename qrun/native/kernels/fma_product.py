@@ -202,7 +202,7 @@ def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]
     """Rows and vectors of a strip, for panels of so many vectors: where there are few rows, it has several panels, so
     that a multiply-add need not wait for the one before it."""
     most, panels = isa.real_rows[vectors], -(-columns // (vectors * isa.lanes))
-    if 2 * rows * vectors <= most * vectors:
+    if 2 * rows <= most:
         return rows, vectors * max(1, min(panels, most // rows, -(-2 * ALONE // (rows * vectors))))
     heights = range(min(most, rows), min(most, rows) // 2, -1)
     return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high)), vectors
@@ -255,15 +255,13 @@ def product_call(
     which operand each is; extents: bytes of each that are touched.
     weights: b, if it is constant; starts then have the number of the matrix in place of bytes."""
     engine, left, isa = product.engine, stack.left, product.engine.isa
-    vectors = panel_vectors(isa, stack.columns)
-    rows, wide = (weights.strip if weights else strip_of)(isa, left.rows, stack.columns, vectors)
-    held: dict[str, Array] = {"numbers*": product.terms.numbers, "batches*": stack.starts}
-    kind, coding, more = RightPanels.kind, RightPanels.coding, RightPanels.words
+    reader, vectors = weights or RightPanels(), panel_vectors(isa, stack.columns)
+    rows, wide = reader.strip(isa, left.rows, stack.columns, vectors)
+    held: dict[str, Array] = {"batches*": stack.starts}
     if weights is None:
         right = "turned" if stack.b_column else "near" if left.rows == rows else "packed"
         vectors = wide
     else:
-        kind, coding, more = weights.kind, weights.coding, weights.words
         right = weights.lying(left.rows == rows)
         width = vectors * isa.lanes
         held |= weights.arrays(width)
@@ -271,19 +269,15 @@ def product_call(
     if left.offsets is not None and left.steps is not None:
         held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}
     cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, wide * isa.lanes), engine.threads)
-    beside = wide // vectors
-    panels, slot = -(-stack.columns // (vectors * isa.lanes)), 4 * rows * wide * isa.lanes if stack.k > BLOCK else 0
-    gathered = cut.rows * PITCH if left.kind == "taps" else 0
-    packed = 0 if right in ("panels", "near", "codes") else 4 * wide * isa.lanes * (BLOCK + isa.lanes)
-    sums_at = aligned_up(gathered + packed)
-    scratch = sums_at + max(slot, 4 * rows * wide * isa.lanes) * -(-cut.rows // rows) * cut.panels
+    places, scratch = _scratch(left, cut, rows, wide * isa.lanes, isa, right)
     unroll = 1 if rows * wide >= MANY else UNROLL
-    operands = f"{left.kind}-{right}-{vectors}{coding}"
+    operands = f"{left.kind}-{right}-{vectors}{reader.coding}"
     form = product.terms.form, product.terms.out, False
-    spec = KernelSpec(kind, isa.name, rows, wide, unroll, *form, operands=operands)
-    panel_block = cut.panels * beside
+    spec = KernelSpec(reader.kind, isa.name, rows, wide, unroll, *form, operands=operands)
+    panels, panel_block = -(-stack.columns // (vectors * isa.lanes)), cut.panels * (wide // vectors)
     words = {
-        **more,
+        **reader.words,
+        **places,
         "a_row": left.row,
         "b_row": stack.b_row,
         "b_column": stack.b_column,
@@ -295,24 +289,16 @@ def product_call(
         "row_block": cut.rows,
         "panels": panels,
         "panel_block": panel_block,
-        "right_at": gathered,
-        "sums_at": sums_at,
-        "slot": slot,
         "tiles": len(stack.starts) * -(-left.rows // cut.rows) * -(-panels // panel_block),
     }
     return product.call(spec, words, held, pointers, extents, scratch)
 
 
-__all__ = [
-    "Cut",
-    "FloatPanels",
-    "FloatProduct",
-    "FloatStack",
-    "FloatTerms",
-    "LeftRows",
-    "RightPanels",
-    "even",
-    "product_call",
-    "stack_starts",
-    "strip_of",
-]
+def _scratch(left: LeftRows, cut: Cut, rows: int, width: int, isa: Isa, right: str) -> tuple[Mapping[str, int], int]:
+    """Words that say what lies where in the thread's memory, and its bytes. rows, width: of a strip; right: how the
+    right matrix lies, as emitters name it."""
+    gathered = cut.rows * PITCH if left.kind == "taps" else 0
+    packed = 0 if right in ("panels", "near", "codes") else 4 * width * (BLOCK + isa.lanes)
+    sums_at, strip = aligned_up(gathered + packed), 4 * rows * width
+    places = {"right_at": gathered, "sums_at": sums_at, "slot": strip if left.depth > BLOCK else 0}
+    return places, sums_at + strip * -(-cut.rows // rows) * cut.panels
