@@ -163,12 +163,12 @@ def _decided(a: Array, b: Array) -> dict[str, Any]:
         return {}
     with np.errstate(all="ignore"):
         x, y = (np.nan_to_num(wide(v), nan=-np.inf) for v in (a, b))
-    told: dict[str, Any] = {"argmax": (_place(x), _place(y))}
+    fields: dict[str, Any] = {"argmax": (_place(x), _place(y))}
     axis = class_axis(a.shape)
     if axis is not None:
         rows = np.argmax(x, axis) == np.argmax(y, axis)
-        told["agreed"] = int(np.count_nonzero(rows)), int(np.size(rows))
-    return told
+        fields["agreed"] = int(np.count_nonzero(rows)), int(np.size(rows))
+    return fields
 
 
 def _place(values: Array) -> tuple[int, ...]:

@@ -152,7 +152,7 @@ def power(x: Number, exponent: Any) -> Any:
 
 
 WIDEST = 2.0**22
-"""The size of an angle up to which the parts of a right one tell what is left."""
+"""The largest angle that the parts of pi / 2 reduce without loss of digits."""
 _RIGHT = (1.5707963267341256, 6.07710049817245e-11, 8.333742918520879e-20)
 """pi / 2 in parts: the first two have 31 bits, of which up to 2**22 times are exact."""
 _SINE = tuple((-1) ** n / math.factorial(2 * n + 1) for n in range(1, 8))

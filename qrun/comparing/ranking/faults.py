@@ -244,7 +244,7 @@ def _factor(constant: UnlikeConstant, stored: Stored | None, label: str) -> _Gue
 
 
 def scale_factor(name: str, scale: Array, factor: float) -> Fault:
-    """A scale that is so many times too large."""
+    """A scale that is too large by this factor."""
     right = np.asarray(scale / factor, scale.dtype)
     text = f"{_shown(name, scale)} is {_too(factor)}: {_number(right)} fits"
     return Fault("scale-factor", text, (Correction(name, right, f"{_number(scale)} -> {_number(right)}"),))

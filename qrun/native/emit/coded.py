@@ -148,7 +148,7 @@ class CodedProductEmitter(FmaProductEmitter):
             yield (number if apart is None else number - apart) * scale
 
     def _looked_up(self, words: Value) -> Value:
-        """The lowest code of each word less the middle: what one instruction takes out of sixteen numbers."""
+        """The lowest code of each word less the middle, which one instruction looks up in sixteen numbers."""
         middle = 2 ** (self.bits - 1)
         table = ", ".join(f"float {real(code - middle)}" for code in range(self.lanes))
         return self.w.call(self.kind, "llvm.x86.avx512.permvar.sf.512", self.w.value(self.kind, f"<{table}>"), words)

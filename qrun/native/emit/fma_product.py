@@ -278,8 +278,8 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _multiply(
         self, lefts: Sequence[Value], step: Sequence[Value | int], rights: Iterator[Value], sums: list[Value]
     ) -> None:
-        """One element of each row times one row of b. Of both, the fewer are held in registers; the others come one by
-        one, as else the compiler loads all of them first, and sums have to make room."""
+        """Multiply one element of each row by one row of b. The shorter side stays in registers. The other one is
+        loaded element by element, since the compiler would otherwise load it all first and spill sums."""
         vectors = self.spec.vectors
 
         def left(start: Value) -> Value:

@@ -106,7 +106,7 @@ class RecurrentEmitter(WalkEmitter):
         return block.carried
 
     def _multiply(self, lefts: Sequence[Value], right: Value, sums: list[Value]) -> None:
-        """An element of each row times the weights of all columns, which come one by one."""
+        """Multiply an element of each row by the weights of all columns, loaded vector by vector."""
         wide = len(sums) // len(lefts)
         own = [left.load("float", 4).splat(self.at_once) for left in lefts]
         for j in range(wide):

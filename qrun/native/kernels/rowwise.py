@@ -29,7 +29,7 @@ processor does so by itself."""
 class FloatRows(Operation):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    epsilon:  of kinds that have one: what is added below a root.
+    epsilon:  what is added below a root, in kinds that have one.
     source:   what makes x of the operands, in the kernel; None if x is the operand.
               reduces: whether rows become numbers.
     together: rows that a kernel makes at once if they are short. words, arrays: of the struct, those of the kind alone.
