@@ -107,7 +107,7 @@ def test_axes_of_one_element(op_type: str, dtype: Any) -> None:
         )
         made, expected = result.outputs["y0"], want.outputs["y0"]
         same_bits(made, expected, str(axes))
-        assert op_type == "ReduceLogSum" or made.tobytes() == expected.tobytes(), axes
+        assert op_type in ("ReduceLogSum", "ReduceLogSumExp") or made.tobytes() == expected.tobytes(), axes
         left = op_type in unknown if whole else op_type == "ReduceProd"
         assert [event.backend for event in result.events] == ["reference" if left else "native"]
 
