@@ -143,13 +143,13 @@ def planned(session: qrun.Session, x: Any) -> list[Any]:
         session.run({"x": x})
     found = [made for p in session._runs.plans.values() if p.programs for made in p.programs._made.values()]
     program = next(made.program for made in found if made and made.program.listing.given["x"].shape == x.shape)
-    made, _ = portable(program.schedule, program.listing)
+    made = portable(program.schedule, program.listing)
     listing, arrays = made.listing, [array.tobytes() for array in made.arrays]
     held = [(call, word, arrays[number][start:]) for call, word, number, start in made.held.tolist()]
     pointers = {key: sorted(rows.tolist()) for key, rows in listing.pointers.items()}
     return [
         listing.structs.tolist(), made.specs, held, pointers, listing.counts.tolist(), listing.arena, listing.scratch,
-        dict(listing.views), dict(listing.room), listing.segments, made.rechecks[:, :2].tolist(),
+        dict(listing.views), dict(listing.room), listing.segments,
     ]  # fmt: skip
 
 

@@ -17,35 +17,33 @@ scale, bias  float64 [length]
 EPSILON, LENGTH = 0, 8
 
 
-class _MeansEmitter(RowwiseEmitter):
-    def number(self, place: int) -> Value:
-        return (self.a.numbers + place).load("double", 8)
+def inverse_deviation(rows: RowwiseEmitter, x: Value, mean: Value | None = None) -> Value:
+    """1 / sqrt(mean of the squares + epsilon) of a row, or of its distances from the mean."""
 
-    def total(self, x: Value) -> Value:
-        return self.sum(lambda index, on: self.loaded(x, index, on))
+    def squared(index: Value, on: Value | None) -> Value:
+        value = rows.loaded(x, index, on) if mean is None else rows.loaded(x, index, on) - mean
+        return value * value
 
-    def inverse(self, x: Value, mean: Value | None = None) -> Value:
-        """1 / sqrt(mean of the squares + epsilon) of a row, or of its distances from the mean."""
-
-        def squared(index: Value, on: Value | None) -> Value:
-            value = self.loaded(x, index, on) if mean is None else self.loaded(x, index, on) - mean
-            return value * value
-
-        return "1.0" / (self.sum(squared) / self.number(LENGTH) + self.number(EPSILON)).sqrt()
+    length, epsilon = ((rows.a.numbers + place).load("double", 8) for place in (LENGTH, EPSILON))
+    return "1.0" / (rows.sum(squared) / length + epsilon).sqrt()
 
 
 @emitter("standardize")
-class LayerNormEmitter(_MeansEmitter):
+class LayerNormEmitter(RowwiseEmitter):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias."""
 
     own: tuple[str, ...] = STANDARDIZE
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
         """Several rows at once: while one waits for its mean, or for its deviation, the others go on."""
-        means = [(self.total(x) / self.number(LENGTH)).splat(PARTS) for x in xs]
-        inverses = [self.inverse(x, mean).splat(PARTS) for x, mean in zip(xs, means, strict=True)]
+        length = (self.a.numbers + LENGTH).load("double", 8)
+        means = [(self._total(x) / length).splat(PARTS) for x in xs]
+        inverses = [inverse_deviation(self, x, mean).splat(PARTS) for x, mean in zip(xs, means, strict=True)]
         for row in zip(xs, means, inverses, ys, strict=True):
             self._scale(*row)
+
+    def _total(self, x: Value) -> Value:
+        return self.sum(lambda index, on: self.loaded(x, index, on))
 
     def _scale(self, x: Value, mean: Value, inverse: Value, y: Value) -> None:
         def result(index: Value, on: Value | None) -> Value:
@@ -87,14 +85,14 @@ RMS = (*ROWS, "numbers*", "scale*")
 
 
 @emitter("rms")
-class RmsNormEmitter(_MeansEmitter):
+class RmsNormEmitter(RowwiseEmitter):
     """x / sqrt(mean of the squares + epsilon) * scale."""
 
     own = RMS
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
         """Several rows at once: while one waits for its inverse, the others go on."""
-        inverses = [self.inverse(x).splat(PARTS) for x in xs]
+        inverses = [inverse_deviation(self, x).splat(PARTS) for x in xs]
         for x, inverse, y in zip(xs, inverses, ys, strict=True):
 
             def result(index: Value, on: Value | None, x: Value = x, inverse: Value = inverse) -> Value:
@@ -104,14 +102,14 @@ class RmsNormEmitter(_MeansEmitter):
 
 
 @emitter("inverse_rms")
-class InverseRmsEmitter(_MeansEmitter):
+class InverseRmsEmitter(RowwiseEmitter):
     """1 / sqrt(mean of the squares + epsilon)."""
 
     own = (*ROWS, "numbers*")
     reduces = True
 
     def make_row(self, x: Value, y: Value) -> None:
-        y.store(self.inverse(x).splat(1).single(), 4)
+        y.store(inverse_deviation(self, x).splat(1).single(), 4)
 
 
 class _NormsEmitter(RowwiseEmitter):

@@ -59,8 +59,10 @@ class SumSquareEmitter(SumEmitter):
 
 
 @emitter("norm")
-class NormEmitter(SumSquareEmitter):
+class NormEmitter(SumEmitter):
     """sqrt(sum x * x)."""
+
+    term = SumSquareEmitter.term
 
     def result(self, total: Value) -> Value:
         return total.sqrt()

@@ -139,6 +139,5 @@ def _sliced(
         {"words*": words, "moves*": added},
         scratch=own + max(part.scratch for part in parts),
         decides=all(part.decides for part in parts),
-        rechecks=tuple(recheck for part in parts for recheck in part.rechecks),
         parts=tuple(parts),
     )

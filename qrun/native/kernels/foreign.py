@@ -11,8 +11,8 @@ import numpy as np
 from qrun.native.emit.spec import DOUBT, FOREIGN, KernelSpec
 from qrun.native.errors import Declined, Unplanned
 from qrun.native.kernels.strided import SIZES, Loop, copies
-from qrun.native.machine.call import Rechecker, mark_of
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, size
+from qrun.native.machine.call import mark_of
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, size
 from qrun.native.machine.memory import aligned_up, array_at
 
 Function = Callable[[list[Array]], Sequence[Array]]
@@ -56,19 +56,15 @@ class Foreign(Operation):
         spec = KernelSpec("foreign", self.engine.isa.name, count, 0, 0, "", "bytes", False)
         caller, names = _Caller(self), [f"operand{n}*" for n in range(count)]
         words = dict(zip(FOREIGN, (*_functions(), id(caller.called), id(True), 1), strict=True))
-        return (self.engine.kernels.call(spec, names, words, self.whole, decides=False, rechecks=(caller,)),)
+        return (self.engine.kernels.call(spec, names, words, self.whole, decides=False, callback=caller),)
 
 
-class _Caller(Rechecker):
+class _Caller:
     """Calls the function with arrays where a struct says that the operands lie."""
 
     def __init__(self, operation: Foreign) -> None:
-        super().__init__()
         self._operation, self._known = operation, dict[bytes, tuple[list[Array], list[Array]]]()
         self.called = self._called  # the one object of that name whose address machine code has
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        raise NotImplementedError
 
     def _called(self, entries: int) -> bool:
         try:

@@ -46,11 +46,11 @@ class LayerNorm(_Means):
         return self.again(operands=other.operands, _sizes=(self, other))
 
 
-class ChannelNorm(LayerNorm):
+class ChannelNorm(_Means):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias of x [N, C, spatial...],
     in rows of a group of channels each. scale, bias: float64 [C]."""
 
-    kind, together = "standardize_channels", 1
+    kind = "standardize_channels"
 
     def __init__(
         self, engine: Engine, shape: Sequence[int], groups: int, scale: Array, bias: Array, epsilon: float
@@ -59,7 +59,7 @@ class ChannelNorm(LayerNorm):
         length = int(np.prod(shape[1:])) // groups
         self.weights = {"scale*": scale, "bias*": bias}
         self.words = {"groups": groups, "channels": channels, "piece": length // channels}
-        super(LayerNorm, self).__init__(engine, shape, length, epsilon=epsilon)
+        super().__init__(engine, shape, length, epsilon=epsilon)
 
 
 class RmsNorm(_Means):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import count
@@ -13,45 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from qrun.declare.frozen import frozen, replace
-from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, UNDECIDED, KernelSpec
+from qrun.native.emit.spec import DOUBT, FAILED, INTERRUPTED, LATE, KernelSpec
 from qrun.native.errors import TooLong, Undecided
-from qrun.native.machine.memory import Array, Ints, address, aligned, array_at, forget
+from qrun.native.machine.memory import Array, Ints, address, aligned, forget
 from qrun.native.machine.threads import Awaited
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
-
-
-class Rechecker(ABC):
-    """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
-
-    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT);
-    then `undecided` tells why.
-    """
-
-    def __init__(self) -> None:
-        self._call = _CALL(self._recheck)
-        self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
-
-    @abstractmethod
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        """Make the results of the list [count, 2]; x, y: what the kernel says of all of them."""
-
-    def _recheck(self, entries: int, failed: int, count: int, x: int, y: int) -> int:
-        """failed: gets 0, or the mark of an interrupt, or that of an undecided result for all else.
-
-        Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
-        the mark that was there.
-        """
-        try:
-            self.make(array_at(entries, np.int64, (count, 2)), x, y)
-            mark = 0
-        except Exception:
-            mark = UNDECIDED
-        except BaseException as error:
-            mark = mark_of(error)
-        ctypes.c_int64.from_address(failed).value = mark
-        return 0
 
 
 COUNTER = 256
@@ -158,7 +124,7 @@ class KernelCall:
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
-    rechecks:  what makes, while it runs, results that it does not decide.
+    callback:  the Python object that it calls, if it calls one.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
     parts:      the calls that a tile makes itself (emit/calls.py), which only a program's plan lists for it.
     held:       who makes memory that each run of a program has of its own, if the struct has a word for it.
@@ -176,7 +142,7 @@ class KernelCall:
     why: str = ""
     scratch: int = 0
     decides: bool = True
-    rechecks: tuple[Rechecker, ...] = ()
+    callback: object = None
     pick: Ints | None = None
     parts: tuple[KernelCall, ...] = ()
     held: Holder | None = None
@@ -202,7 +168,7 @@ class KernelCall:
 
     def with_constants(self, own: KernelCall, names: Sequence[str]) -> KernelCall:
         """This call with the constants of another call of the same form: that one's words of these names, as far as the
-        kernel has them, and the arrays and recheckers that they point to."""
+        kernel has them, and the arrays that they point to."""
         arguments = self.arguments.copy()
         arguments[self.kernel.words(names)] = own.arguments[own.kernel.words(names)]
         return KernelCall(
@@ -218,8 +184,7 @@ class KernelCall:
             own.why,
             self.scratch,
             self.decides,
-            own.rechecks,
-            own.pick,
+            pick=own.pick,
         )
 
     def bound(self, addresses: Sequence[int]) -> Ints:

@@ -83,11 +83,8 @@ class Repeated(Operation):
         pointing |= {f"{name}*": operand for name, operand in told.items() if operand is not None}
         extents = [max(o.nbytes, listing.room.get(key, 0)) for o, key in zip(self.operands, form.read, strict=False)]
         extents.append(self.operands[last].nbytes)
-        schedule = self.turning.program.schedule
-        rows = schedule.rows if schedule else ()
-        rechecks = tuple(recheck for row in rows for recheck in row.section.rechecks)
         return (self.engine.kernels.call(spec, pointing, {"tiles": 1}, extents, sparse=True, scratch=listing.scratch,
-                                         decides=False, rechecks=rechecks, held=self),)  # fmt: skip
+                                         decides=False, held=self),)  # fmt: skip
 
 
 @cache

@@ -30,7 +30,7 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
         listing.engine.kernels.blobs(tuple(specs), listing.engine.isa),
         bundle.array(np.array([specs[spec] for spec in made.specs], np.int64)),
         tuple(map(array, made.arrays)),
-        tuple(map(bundle.array, (made.held, made.rechecks, listing.structs, listing.counts, listing.parts))),
+        tuple(map(bundle.array, (made.held, listing.structs, listing.counts, listing.parts))),
         {key: bundle.array(rows) for key, rows in listing.pointers.items()},
         tuple((_view(view), int(fill)) for view, fill in listing.borders),
         {key: _view(view) for key, view in listing.views.items()},
@@ -59,7 +59,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     )
     kinds = [KernelSpec(*spec) for spec in specs]
     engine.kernels.adopt(kinds, codes)
-    held, rechecks, structs, counts, parts = (arrays[number] for number in tables)
+    held, structs, counts, parts = (arrays[number] for number in tables)
     array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
     items, wanted, doubtful, arena, scratch, helpers, joined, guards = rest
     listing = Listing(
@@ -85,9 +85,7 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         joined,
         guards,
     )
-    return Portable(
-        listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held, rechecks
-    )
+    return Portable(listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held)
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:

@@ -27,7 +27,6 @@ from qrun.running.kept.packed import (
     type_of,
     unpacked_node,
 )
-from qrun.running.kept.rechecks import LaterRecheck, Lowered, makers, recipe
 from qrun.running.plan import Plan, Step, moving, step_of
 from qrun.running.steps import quantizes
 
@@ -68,12 +67,10 @@ def packed_program(
     views = dict(listing.views)
     checks = None if first is None else _checks(compiled, schedule, views)
     try:
-        made, recheckers = portable(schedule, replace(listing, views=views))
+        made = portable(schedule, replace(listing, views=views))
     except Unportable as error:
         raise Unstorable(str(error)) from None
-    known = dict(makers(compiled))
-    recipes = tuple(recipe(known, recheck) for recheck in recheckers)
-    needed = {*made.listing.steps, *(found[0] for found in recipes), *(checks or ())}
+    needed = {*made.listing.steps, *(checks or ())}
     nodes = [plan.steps[item].node for item in needed]
     names = {name for node in nodes for name in (*node.inputs, *node.captured)}
     names.update(plan.keep)
@@ -83,8 +80,6 @@ def packed_program(
         {name: None if model.constants.get(name) is a else bundle.array(a) for name, a in constants.items()},
         _packed_events(compiled.events),
         packed_portable(made, model, bundle),
-        recipes,
-        tuple(_derived(compiled).intersection(name for found in recipes for name in plan.steps[found[0]].node.inputs)),
         {item: stored(check) for item, check in (checks or {}).items()},
         None
         if checks is None or first is None
@@ -99,15 +94,14 @@ def unpacked_program(
     index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
 ) -> KeptProgram:
     """The program of this index, for the model that it was made of."""
-    packed, constants, events, made, recipes, derived, checks, told, peak, held, flat = index
+    packed, constants, events, made, checks, told, peak, held, flat = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
     own = replace(model, nodes=nodes, constants=known)
     plan = Plan(own, LazySteps(own), keep)
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
-    lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
-    program = Program(listed(portable, engine, [LaterRecheck(lowered, *found) for found in recipes]))
+    program = Program(listed(portable, engine))
     bodies = has_bodies(nodes[item] for item in portable.listing.steps)
     natives = NativeKernels(own, engine, arith, derived=frozenset()) if bodies else None
     whole = flat and _unpacked_flat(flat, found, arrays)
@@ -276,7 +270,3 @@ class LazySteps(Sequence[Step]):
         if found is None:
             found = self._made[at] = step_of(self._model, self._nodes[at])
         return found
-
-
-def _derived(compiled: Compiled) -> frozenset[str]:
-    return compiled.natives.derived if compiled.natives else frozenset()
