@@ -51,6 +51,19 @@ def test_geometries(isa: str, number: int, at_end: bool) -> None:
 
 
 @every_width
+@pytest.mark.parametrize(("channels", "results"), [(1024, 70), (512, 130)])
+def test_pixels_a_large_power_of_two_apart(isa: str, channels: int, results: int) -> None:
+    """Their taps would evict each other from the cache, so that tiles copy them first."""
+    rng = np.random.default_rng(channels)
+    x, w, bias = filled("normal", rng, (2, channels, 3, 4), (results, channels, 2, 2), results)
+    geometry = {"pads": [1, 0, 0, 1], "dilations": [1, 2]}
+    plan = partial(made, isa, x, w, bias, **geometry)
+    (section,) = plan(1).sections((0, 0))
+    assert "gathered" in section.spec.operands
+    assert_placed(isa, plan, x, wanted(x, w, bias, geometry), True)
+
+
+@every_width
 def test_a_bias_that_is_nan_gives_the_one_nan(isa: str) -> None:
     rng = np.random.default_rng(8)
     bias = np.array([0xFFC00000, 0x7FC12345, 0x7F800001, 0x3F800000], "u4").view(F)

@@ -27,10 +27,10 @@ NAMES = names("""
 
 batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own
 a_row, b_row, addend_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
-offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels); [rows][taps], -1 for `padding`, a
-             zero (taps), with a_row bytes from row to row
-steps        int32 [depth]: bytes from a row's start to element k (pixels); [depth][2]: bytes into a row of offsets, and
-             from there (taps)
+offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels, gathered); [rows][taps], -1 for
+             `padding`, a zero (taps), with a_row bytes from row to row
+steps        int32 [depth]: bytes from a row's start to element k (pixels, gathered); [depth][2]: bytes into a row of
+             offsets, and from there (taps)
 depth        elements of k
 row_block    rows of a tile; panel_block: of the panels
 right_at     where the thread's memory has a packed panel; sums_at: sums that wait; slot: bytes of a strip's sums
@@ -88,7 +88,8 @@ class FmaProductEmitter(FloatSumsEmitter):
     (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend);
     ``+limits`` if Clip or Relu follows.
 
-    operands: where the left rows are (``rows``, ``pixels`` or ``taps``), how b lies (``panels``; ``near``, read as it
+    operands: where the left rows are (``rows``, ``pixels``, or ``taps`` and ``gathered``, whose blocks of k each tile
+    copies first), how b lies (``panels``; ``near``, read as it
     lies, and ``packed``, copied first; ``turned``, column after column, copied first), and the vectors of a panel.
     """
 
@@ -109,6 +110,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         self.panel_vectors = int(vectors)
         self.panel_width, self.width = self.panel_vectors * self.lanes, spec.vectors * self.lanes
         self.beside = spec.vectors // self.panel_vectors
+        self.gathers = self.rows_are in ("taps", "gathered")
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
@@ -122,7 +124,7 @@ class FmaProductEmitter(FloatSumsEmitter):
         with w.loop(0, a.depth, BLOCK) as k:
             self.k, self.size = k.index, (a.depth - k.index).least(BLOCK)
             self.opens, self.ends = k.index.test("eq", 0), (k.index + BLOCK).test("sge", a.depth)
-            if self.rows_are == "taps":
+            if self.gathers:
                 with w.loop(0, self.count, 1) as row:
                     self._gather(row.index)
             with w.loop(first, end, self.beside) as panel:
@@ -138,7 +140,17 @@ class FmaProductEmitter(FloatSumsEmitter):
         with w.loop(0, strips, 1) as strip:
             row = (strip.index * self.spec.rows).least(self.count - self.spec.rows)
             slot = self.scratch + a.sums_at + (number // self.beside * strips + strip.index) * a.slot
+            if self.spec.prefetch:
+                self._fetch_next(strip.index, strips)
             self._strip(row, slot)
+
+    def _fetch_next(self, strip: Value, strips: Value) -> None:
+        """Prefetch a strip's share of the panels that follow, so that none waits for memory: of b they are as large."""
+        w, wide = self.w, 4 * self.width
+        following = self._right_starts()[0] + self.size * wide
+        first, end = strip.part(parts(self.size * wide // 64, strips), self.size * wide // 64)
+        with w.loop(first, end, 1) as line:
+            w.prefetch(following + line.index * 64)
 
     def _strip(self, row: Value, slot: Value) -> None:
         w = self.w
@@ -156,11 +168,14 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _row_start(self, row: Value) -> Value:
         """Where the block of k of a tile's row begins, or where `steps` counts from."""
         a, of_all = self.a, self.first + row
-        if self.rows_are == "taps":
+        if self.gathers:
             return self.scratch + row * PITCH
         if self.rows_are == "pixels":
-            return self.starts[0] + (a.offsets + of_all * 4).load("i32", 4).sext("i64")
+            return self._pixel(of_all)
         return self.starts[0] + of_all * a.a_row + self.k * 4
+
+    def _pixel(self, row: Value) -> Value:
+        return self.starts[0] + (self.a.offsets + row * 4).load("i32", 4).sext("i64")
 
     def _left_step(self, k: Value, more: int) -> list[Value | int]:
         """What to add to `_row_start` for element k + more of the block, in steps."""
@@ -169,15 +184,27 @@ class FmaProductEmitter(FloatSumsEmitter):
         return [k * 4, 4 * more]
 
     def _gather(self, row: Value) -> None:
-        """Copy the block of k of a row whose taps lie anywhere."""
-        w, a = self.w, self.a
-        taps = a.offsets + (self.first + row) * a.a_row
-        with w.loop(0, self.size, 1) as k:
-            step = a.steps + (self.k + k.index) * 8
-            tap = (taps + step.load("i32", 4).sext("i64")).load("i32", 4)
-            inside = self.starts[0] + tap.sext("i64") + (step + 4).load("i32", 4).sext("i64")
-            source = tap.test("slt", 0).select(a.padding, inside)
-            (self.scratch + row * PITCH + k.index * 4).store(source.load("float", 4), 4)
+        """Copy the block of k of a row."""
+        taps = self.rows_are == "taps"
+        start = self.a.offsets + (self.first + row) * self.a.a_row if taps else self._pixel(self.first + row)
+        source = self._tap if taps else self._step
+        done = self.w.value("i64", 0)
+        for count in (8, 1):
+            with self.w.loop(done, self.size - (count - 1), count) as k:
+                found = [source(start, self.k + k.index + n).load("float", 4) for n in range(count)]
+                for n, x in enumerate(found):
+                    (self.scratch + row * PITCH + k.index * 4 + 4 * n).store(x, 4)
+            done = k.index
+
+    def _step(self, pixel: Value, k: Value) -> Value:
+        return pixel + (self.a.steps + k * 4).load("i32", 4).sext("i64")
+
+    def _tap(self, taps: Value, k: Value) -> Value:
+        """Where element k of a row is, whose taps lie anywhere."""
+        step = self.a.steps + k * 8
+        tap = (taps + step.load("i32", 4).sext("i64")).load("i32", 4)
+        inside = self.starts[0] + tap.sext("i64") + (step + 4).load("i32", 4).sext("i64")
+        return tap.test("slt", 0).select(self.a.padding, inside)
 
     # The right matrix.
 

@@ -28,7 +28,7 @@ class KernelSpec:
     out:     u8, s8, i32 or f32; f16 or bf16 (see NARROW); bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of what is read next that are fetched per turn of the inner loop; 1 where rows that are made
-             of operands, or codes, are fetched before they are needed.
+             of operands, codes, or panels are fetched before they are needed.
     operands: the kinds of operands, indices or elements (emit/expression.py), or where they are and how they lie.
     """
 

@@ -150,8 +150,8 @@ class FloatConvTranspose(FloatProduct):
             return LeftRows(across, 1, 4, np.full((across, 1), -1, np.int32), np.zeros((1, 2), np.int32))
         steps = (np.arange(self.depth)[:, None] * 4 + np.array(taps)).reshape(-1)
         offsets = np.arange(across) * pixel
-        tables = (np.ascontiguousarray(np.minimum(numbers, _LIMIT), np.int32) for numbers in (offsets, steps))
-        return LeftRows(across, len(steps), 0, *tables)
+        tables = [np.ascontiguousarray(np.minimum(numbers, _LIMIT), np.int32) for numbers in (offsets, steps)]
+        return LeftRows(across, len(steps), 0, tables[0], tables[1])
 
     def _matrices(self, taps: Sequence[Sequence[int]]) -> FloatPanels:
         """The weights of these taps of each axis, [groups][channels, then taps][results]; zeros for no taps."""

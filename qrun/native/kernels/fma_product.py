@@ -21,9 +21,9 @@ _FLOAT = np.dtype(np.float32)
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
 """Rows of a tile, and bytes of sums that wait between two blocks of k."""
-_PACK, _TAKE, _JUMP = 2.0, 20000, 12000
-"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; taking a tile;
-going on to a block of k, whose panels lie elsewhere."""
+_PACK, _GATHER, _TAKE, _JUMP = 2.0, 20.0, 20000, 12000
+"""What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; one of a row that
+it gathers; taking a tile; going on to a block of k, whose panels lie elsewhere."""
 UNROLL, MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
 ALONE = 8
@@ -37,6 +37,7 @@ class LeftRows:
     depth: elements of k. row: bytes from one row to the next. offsets: int32 [rows], bytes from the product's start to
     each row, with steps, int32 [depth], from there to each element; or int32 [rows, taps], bytes to each tap, -1 for
     zeros, with steps, int32 [depth, 2], bytes into a row of offsets, and from the tap to the element.
+    gathered: whether tiles copy a block of k of their rows, one row behind the other, before they multiply it.
     """
 
     rows: int
@@ -44,12 +45,18 @@ class LeftRows:
     row: int
     offsets: Array | None = None
     steps: Array | None = None
+    gathered: bool = False
 
     @property
     def kind(self) -> str:
         if self.offsets is None:
             return "rows"
-        return "pixels" if self.offsets.ndim == 1 else "taps"
+        return "taps" if self.offsets.ndim > 1 else "gathered" if self.gathered else "pixels"
+
+    @property
+    def gathers(self) -> bool:
+        """Whether tiles copy their rows first."""
+        return self.kind in ("taps", "gathered")
 
 
 @frozen
@@ -216,9 +223,11 @@ class Cut:
     panels: int
 
     @classmethod
-    def of(cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int) -> Cut:
+    def of(
+        cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int, gathers: bool = False
+    ) -> Cut:
         """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
-        without work, larger ones read less twice. strip: its rows and columns."""
+        without work, larger ones read less twice. strip: its rows and columns; gathers: whether tiles gather rows."""
         rows, columns, k = size
         high, width = strip
         panels = -(-columns // width)
@@ -226,6 +235,7 @@ class Cut:
         def cost(cut: Cut) -> float:
             tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
             work = cut.rows * cut.panels * width * k * (1 + _PACK / cut.rows) + _TAKE + _JUMP * -(-k // BLOCK)
+            work += cut.rows * k * _GATHER * gathers
             return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
 
         blocks = (_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,)
@@ -268,12 +278,14 @@ def product_call(
         held["batches*"] = stack.starts * np.array([1, 4 * width * -(-stack.columns // width) * left.depth, 1, 1])
     if left.offsets is not None and left.steps is not None:
         held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}
-    cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, wide * isa.lanes), engine.threads)
+    shape, strip = (left.rows, stack.columns, stack.k), (rows, wide * isa.lanes)
+    cut = Cut.of(len(stack.starts), shape, strip, engine.threads, left.gathers)
     places, scratch = _scratch(left, cut, rows, wide * isa.lanes, isa, right)
     unroll = 1 if rows * wide >= MANY else UNROLL
     operands = f"{left.kind}-{right}-{vectors}{reader.coding}"
     form = product.terms.form, product.terms.out, False
-    spec = KernelSpec(reader.kind, isa.name, rows, wide, unroll, *form, operands=operands)
+    fetches = int(right == "panels" and left.rows > rows)
+    spec = KernelSpec(reader.kind, isa.name, rows, wide, unroll, *form, fetches, operands)
     panels, panel_block = -(-stack.columns // (vectors * isa.lanes)), cut.panels * (wide // vectors)
     words = {
         **reader.words,
@@ -297,7 +309,7 @@ def product_call(
 def _scratch(left: LeftRows, cut: Cut, rows: int, width: int, isa: Isa, right: str) -> tuple[Mapping[str, int], int]:
     """Words that say what lies where in the thread's memory, and its bytes. rows, width: of a strip; right: how the
     right matrix lies, as emitters name it."""
-    gathered = cut.rows * PITCH if left.kind == "taps" else 0
+    gathered = cut.rows * PITCH if left.gathers else 0
     packed = 0 if right in ("panels", "near", "codes") else 4 * width * (BLOCK + isa.lanes)
     sums_at, strip = aligned_up(gathered + packed), 4 * rows * width
     places = {"right_at": gathered, "sums_at": sums_at, "slot": strip if left.depth > BLOCK else 0}
