@@ -3,9 +3,10 @@
 Numbers of float16 and bfloat16, kept as the float32 numbers that they are:
 rounding to them, and to and from their bits.
 
-No instruction of an instruction set is needed for it, so that every one does the same. A number is rounded by adding
-half of its last bit that stays, less one where that bit is not set, to the bits as a whole, and clearing those behind
-it; below the least normal number, by adding what makes the last bit of the sum stand for the least subnormal one.
+Instruction sets with a fused multiply-add have an instruction that rounds float32 to float16. All else is done without:
+half of the last bit that stays, less one where that bit is not set, is added to the bits of a number as a whole, and
+those behind it are cleared; below the least normal number, adding makes the last bit of the sum stand for the least
+subnormal one.
 
 What float32 arithmetic makes of such numbers by one addition, subtraction, multiplication, division or square root, and
 what is then rounded to their type, is what one rounding gives: 24 bits are twice 11 and two more (Figueroa, When is
@@ -45,6 +46,8 @@ _KINDS = {"double": ("i64", 53), "float": ("i32", 24)}
 
 def rounded(value: Value, form: Format) -> Value:
     """float64 or float32 rounded to a number of this type, ties to even, as float32. NaN stays as it is."""
+    if value.w.fused and value.element == "float" and form is FORMATS["f16"]:
+        return value.test("uno", value).select(value, value.through("half"))
     whole, digits = _KINDS[value.element]
     bits, drop = value.bitcast(whole), digits - form.digits
     last = bits.lshr(drop) & 1

@@ -164,6 +164,10 @@ class Value:
         """float64 rounded to float32."""
         return self._fptrunc("float")
 
+    def through(self, element: str) -> Value:
+        """Rounded to a narrower type of floats, ties to even, and back."""
+        return self._fptrunc(element)._fpext(self.element)
+
     def sqrt(self) -> Value:
         return self.intrinsic("sqrt")
 
