@@ -305,23 +305,11 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _multiply(
         self, lefts: Sequence[Value], step: Sequence[Value | int], rights: Iterator[Value], sums: list[Value]
     ) -> None:
-        """Multiply one element of each row by one row of b. The shorter side stays in registers. The other one is
-        loaded element by element, since the compiler would otherwise load it all first and spill sums."""
-        vectors = self.spec.vectors
-
-        def left(start: Value) -> Value:
-            for part in step:
-                start = start + part
-            return start.load("float", 4).splat(self.lanes)
-
-        if len(lefts) > vectors:
-            held = list(rights)
-            pairs = ((i, x, j, b) for i, x in enumerate(map(left, lefts)) for j, b in enumerate(held))
-        else:
-            own = list(map(left, lefts))
-            pairs = ((i, x, j, b) for j, b in enumerate(rights) for i, x in enumerate(own))
-        for i, x, j, b in pairs:
-            sums[i * vectors + j] = fma_once(x, b, sums[i * vectors + j])
+        """Multiply one element of each row by one row of b; step: what to add to `lefts` for it."""
+        elements = list(lefts)
+        for more in step:
+            elements = [start + more for start in elements]
+        add_products(elements, rights, sums, self.lanes)
 
     def _joined(self, row: Value, sums: list[Value], places: Sequence[Value]) -> list[Value]:
         """The sums of a strip with those of the blocks before, or with what they begin with."""
@@ -366,6 +354,24 @@ class FmaProductEmitter(FloatSumsEmitter):
                 for j, mask in enumerate(masks):
                     addend = self._addend(row + i, j) if self.form == "bias" else None
                     self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask)
+
+
+def add_products(lefts: Sequence[Value], rights: Iterator[Value], sums: list[Value], lanes: int) -> None:
+    """Add one element of each row times one row of b to sums, [rows][vectors]. lefts: where these elements are.
+
+    The shorter side stays in registers. The other one is loaded element by element, since the compiler would otherwise
+    load it all first and spill sums.
+    """
+    vectors = len(sums) // len(lefts)
+    own = (left.load("float", 4).splat(lanes) for left in lefts)
+    if len(lefts) > vectors:
+        held = list(rights)
+        pairs = ((i, x, j, b) for i, x in enumerate(own) for j, b in enumerate(held))
+    else:
+        every = list(own)
+        pairs = ((i, x, j, b) for j, b in enumerate(rights) for i, x in enumerate(every))
+    for i, x, j, b in pairs:
+        sums[i * vectors + j] = fma_once(x, b, sums[i * vectors + j])
 
 
 def parts(count: Value, size: Value) -> Value:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.fma_product import BLOCK, parts
+from qrun.native.emit.fma_product import BLOCK, add_products, parts
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.numbers import fma_once
 from qrun.native.emit.walking import GATES, WalkEmitter
 
 NAMES = names("""
@@ -26,8 +25,9 @@ bias       float32 [directions][columns]: what the product of the gate h begins 
 
 @emitter("recurrent")
 class RecurrentEmitter(WalkEmitter):
-    """rows, vectors: of a strip, for each gate. operands: the cell, the lanes of a vector, the cell's activations,
-    joined by commas, and ``clip``. The thread's memory has z and r * H of a GRU, [2][row_block][columns]."""
+    """rows, vectors: of a strip, for each gate; two gates of a GRU have half the rows. operands: the cell, the lanes
+    of a vector, the cell's activations, joined by commas, and ``clip``. The thread's memory has z and r * H of a GRU,
+    [2][row_block][columns]."""
 
     names = NAMES
     own_memory = True
@@ -44,17 +44,21 @@ class RecurrentEmitter(WalkEmitter):
         matrix = a.weights + direction * panels * each * gates
         for gate, count in ((0, gates - 1), (gates - 1, 1)) if self.cell == "gru" else ((0, gates),):
             start = matrix + panels * each * gate
-            with w.loop(first, end, 1) as panel, w.loop(0, self.count, self.spec.rows) as strip:
-                row = strip.index.least(self.count - self.spec.rows)
+            high = -(-self.spec.rows // 2) if count > 1 and self.cell == "gru" else self.spec.rows
+            with w.loop(first, end, 1) as panel, w.loop(0, self.count, high) as strip:
+                row = strip.index.least(self.count - high)
                 unit = (panel.index * self.width).least(a.columns - self.width)
-                self._strip(direction, walk, row, unit, start + panel.index * each * count, range(gate, gate + count))
+                own = start + panel.index * each * count
+                self._strip(direction, walk, row, high, unit, own, range(gate, gate + count))
 
-    def _strip(self, direction: Value, walk: Value, row: Value, unit: Value, weights: Value, gates: range) -> None:
-        """Make some units of some sequences; row: the number of the first one in the tile."""
+    def _strip(
+        self, direction: Value, walk: Value, row: Value, high: int, unit: Value, weights: Value, gates: range
+    ) -> None:
+        """Make some units of `high` sequences; row: the number of the first one in the tile."""
         w, resets = self.w, self.cell == "gru" and len(gates) > 1
-        rows = [self.first + row + i for i in range(self.spec.rows)]
+        rows = [self.first + row + i for i in range(high)]
         if self.cell == "gru" and not resets:
-            lefts = [self._own(1, row + i, w.value("i64", 0)) for i in range(self.spec.rows)]
+            lefts = [self._own(1, row + i, w.value("i64", 0)) for i in range(high)]
         else:
             lefts = [self.state_at(walk, 0, 0, of_all) for of_all in rows]
         begun = [self._begun(direction, walk, of_all, unit, gate) for of_all in rows for gate in gates]
@@ -99,20 +103,13 @@ class RecurrentEmitter(WalkEmitter):
                     made = list(k.carried)
                     for more in range(count):
                         right = weights + k.index * (4 * self.at_once * wide) + more * 4 * self.at_once * wide
-                        self._multiply([left + k.index * 4 + 4 * more for left in lefts], right, made)
+                        vectors = ((right + 4 * self.at_once * j).load(self.units, 4) for j in range(wide))
+                        elements = [left + k.index * 4 + 4 * more for left in lefts]
+                        add_products(elements, vectors, made, self.at_once)
                     k.next(*made)
                 sums, done = k.carried, k.index
             block.next(*(y + s for y, s in zip(block.carried, sums, strict=True)))
         return block.carried
-
-    def _multiply(self, lefts: Sequence[Value], right: Value, sums: list[Value]) -> None:
-        """Multiply an element of each row by the weights of all columns, loaded vector by vector."""
-        wide = len(sums) // len(lefts)
-        own = [left.load("float", 4).splat(self.at_once) for left in lefts]
-        for j in range(wide):
-            b = (right + 4 * self.at_once * j).load(self.units, 4)
-            for i, x in enumerate(own):
-                sums[i * wide + j] = fma_once(x, b, sums[i * wide + j])
 
     def _own(self, which: int, row: Value, unit: Value) -> Value:
         """Where z of a GRU's row of the tile is, or r * H."""

@@ -211,8 +211,13 @@ def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]
     most, panels = isa.real_rows[vectors], -(-columns // (vectors * isa.lanes))
     if 2 * rows <= most:
         return rows, vectors * max(1, min(panels, most // rows, -(-2 * ALONE // (rows * vectors))))
+    return height_of(rows, most), vectors
+
+
+def height_of(rows: int, most: int) -> int:
+    """Rows of a strip, at most so many: few are made twice, and each row of b that is loaded serves many."""
     heights = range(min(most, rows), min(most, rows) // 2, -1)
-    return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high)), vectors
+    return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high))
 
 
 @frozen

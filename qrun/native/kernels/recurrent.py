@@ -14,7 +14,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.quantized_recurrent import UNROLL as FOURS
 from qrun.native.emit.walking import MOST_ROWS
 from qrun.native.errors import Declined
-from qrun.native.kernels.fma_product import ALONE, MANY, UNROLL, even
+from qrun.native.kernels.fma_product import ALONE, MANY, UNROLL, height_of
 from qrun.native.kernels.walks import CellForm, Share, Walk, Walked
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec
 from qrun.native.machine.memory import aligned_copy
@@ -81,8 +81,9 @@ class Recurrent(Walked):
         wait for the one before it; but few units are made twice."""
         rows, parts = self._parts
         vectors, high = max(self.engine.isa.real_rows.items())
-        tall = even(rows, max(1, vectors * high // self.gates), 1)
-        chains, units = tall * self.gates, -(-self.walk.units // parts)
+        gru, units = self.cell.kind == "gru", -(-self.walk.units // parts)
+        tall = height_of(rows, max(1, vectors * high // (1 if gru else self.gates)))
+        chains = 2 * -(-tall // 2) if gru else tall * self.gates
         most = max(1, min(units // self.at_once, vectors * high // chains))
 
         def cost(wide: int) -> float:
