@@ -193,8 +193,10 @@ def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
     """
     made = set(made_by(nodes))
     names = list(dict.fromkeys(n for node in nodes for n in _reads(node) if n not in made))
-    stored = model.constants
-    constants = {n: stored[n] for n in names if n in stored and values.get(n, stored[n]) is stored[n]}
+    stored = {n: array for n in names if (array := model.constants.get(n, model.constant(n))) is not None}
+    constants = {
+        n: array for n, array in stored.items() if n not in values or array is values[n] or same(array, values[n])
+    }
     inputs = tuple(TensorType(n, values[n].dtype, values[n].shape) for n in names if n not in constants)
     outputs = tuple(TensorType(name, None, None) for name in sorted(made))
     moved = tuple(replace(node, index=place) for place, node in enumerate(nodes))

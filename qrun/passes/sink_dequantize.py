@@ -79,6 +79,8 @@ class _Sink:
         source, name = node.inputs[0], node.outputs[0] if node.outputs else ""
         if not name or (node.op_type != "Identity" and source not in self.sides):
             return
+        if self.draft.arith == "ort" and self.draft.value(source) is not None:
+            return  # a product reads it: `fold_constants` has kept it
         self.draft.alias(name, source, node.index)
         if source in self.sides:
             self.sides[name] = self.sides[source]

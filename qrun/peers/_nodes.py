@@ -47,7 +47,7 @@ class Nodes:
         found = self._nodes.get(key)
         if found is None:  # it comes from a function
             found, opsets[node.domain] = node_proto(node), node.version
-        feeds = {name: array for name, array in values.items() if name not in self.model.constants}
+        feeds = {name: array for name, array in values.items() if self.model.constant(name) is None}
         inputs = [onnx.helper.make_tensor_value_info(n, NUMBERS[a.dtype], a.shape) for n, a in feeds.items()]
         stored = [onnx.numpy_helper.from_array(a, n) for n, a in values.items() if n not in feeds]
         names = [name for name in node.outputs if name]

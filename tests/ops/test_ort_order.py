@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.models import make_model
 from helpers.support import MS, node_model
 from llvmlite import binding
+from onnx import helper, numpy_helper
 
 import qrun
+from qrun.comparing.sides import QrunSide, Unit
 from qrun.ops._chains import BLOCK
 from qrun.ops._ortorder import block_of
-from qrun.peers import Peer
+from qrun.peers import Nodes, Peer
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytestmark = pytest.mark.skipif(not binding.get_host_cpu_features().get("fma"), reason="this CPU is no x86 with FMA")
@@ -153,3 +156,15 @@ def test_it_is_another_order_than_the_definition(stored: tuple[int, ...]) -> Non
     """Only a stored right side has the definition's bits: the test above tells the orders apart."""
     theirs, ours = made_by_both(("MatMul", [normal(16, 3 * BLOCK), normal(3 * BLOCK, 384)], {}, stored), "exact")
     assert np.array_equal(theirs, ours[0]) == bool(stored)
+
+
+def test_a_node_by_itself_reads_the_weights_of_a_constant_node_as_stored() -> None:
+    x, w = normal(12, 600), normal(600, 120)
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(w))
+    data = make_model([constant, helper.make_node("MatMul", ["x", "w"], ["y"])], "x", "y").SerializeToString()
+    model = qrun.load(data)
+    theirs = Peer(model, "ort", data=data, optimize=False).execute({"x": x}).outputs["y"]
+    node, read = model.nodes[-1], {"x": x, "w": w}
+    alone = QrunSide(model, arith="ort").alone(Unit(node, (node,)), read)["y"]
+    for made in (alone, *Nodes(model, data).alone(node, read, "ort")):
+        np.testing.assert_array_equal(made, theirs)

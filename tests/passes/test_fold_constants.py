@@ -156,3 +156,13 @@ def test_results_do_not_depend_on_it() -> None:
     session = qrun.Session(done.model, backend="reference", fuse=False)
     first = session.run(g.feeds)
     assert all(np.array_equal(a, b) for a, b in zip(first.values(), session.run(g.feeds).values(), strict=True))
+
+
+@pytest.mark.parametrize("op", ["Identity", "Transpose"])
+def test_a_matrix_that_a_node_makes_is_not_stored_in_onnxruntimes_order(op: str) -> None:
+    """Its blocks differ from those of a stored matrix: 128 products each, not 256."""
+    rng = np.random.default_rng(5)
+    g = Graph()
+    made = g.node(op, g.node("Transpose", g.const(rng.normal(size=(300, 300)).astype(F))))
+    g.output(g.node("MatMul", g.feed(rng.normal(size=(2, 300)).astype(F)), made))
+    assert ops(assert_same(g, "ort")) == [op, "MatMul"]
