@@ -88,9 +88,9 @@ class FmaProductEmitter(FloatSumsEmitter):
     (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend);
     ``+limits`` if Clip or Relu follows.
 
-    operands: where the left rows are (``rows``, ``pixels``, or ``taps`` and ``gathered``, whose blocks of k each tile
-    copies first), how b lies (``panels``; ``near``, read as it
-    lies, and ``packed``, copied first; ``turned``, column after column, copied first), and the vectors of a panel.
+    operands: where the left rows are (``rows``; ``pixels``; ``taps`` and ``gathered``, whose blocks of k each tile
+    copies first), how b lies (``panels``; ``near``, read as it lies; ``packed``, copied first; ``turned``, column after
+    column, copied first), and the vectors of a panel.
     """
 
     names = NAMES
@@ -145,7 +145,7 @@ class FmaProductEmitter(FloatSumsEmitter):
             self._strip(row, slot)
 
     def _fetch_next(self, strip: Value, strips: Value) -> None:
-        """Prefetch a strip's share of the panels that follow, so that none waits for memory: of b they are as large."""
+        """Prefetch a strip's share of the next panels, which are as large as these, so that none waits for memory."""
         w, wide = self.w, 4 * self.width
         following = self._right_starts()[0] + self.size * wide
         first, end = strip.part(parts(self.size * wide // 64, strips), self.size * wide // 64)
@@ -180,24 +180,26 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _left_step(self, k: Value, more: int) -> list[Value | int]:
         """What to add to `_row_start` for element k + more of the block, in steps."""
         if self.rows_are == "pixels":
-            return [(self.a.steps + (self.k + k) * 4 + 4 * more).load("i32", 4).sext("i64")]
+            return [self._step(self.k + k, more)]
         return [k * 4, 4 * more]
 
     def _gather(self, row: Value) -> None:
         """Copy the block of k of a row."""
         taps = self.rows_are == "taps"
         start = self.a.offsets + (self.first + row) * self.a.a_row if taps else self._pixel(self.first + row)
-        source = self._tap if taps else self._step
         done = self.w.value("i64", 0)
         for count in (8, 1):
             with self.w.loop(done, self.size - (count - 1), count) as k:
-                found = [source(start, self.k + k.index + n).load("float", 4) for n in range(count)]
+                places = [self.k + k.index + n for n in range(count)]
+                sources = [self._tap(start, place) if taps else start + self._step(place) for place in places]
+                found = [source.load("float", 4) for source in sources]
                 for n, x in enumerate(found):
                     (self.scratch + row * PITCH + k.index * 4 + 4 * n).store(x, 4)
             done = k.index
 
-    def _step(self, pixel: Value, k: Value) -> Value:
-        return pixel + (self.a.steps + k * 4).load("i32", 4).sext("i64")
+    def _step(self, k: Value, more: int = 0) -> Value:
+        """Bytes from a pixel to element k + more of all k."""
+        return (self.a.steps + k * 4 + 4 * more).load("i32", 4).sext("i64")
 
     def _tap(self, taps: Value, k: Value) -> Value:
         """Where element k of a row is, whose taps lie anywhere."""
@@ -305,7 +307,7 @@ class FmaProductEmitter(FloatSumsEmitter):
     def _multiply(
         self, lefts: Sequence[Value], step: Sequence[Value | int], rights: Iterator[Value], sums: list[Value]
     ) -> None:
-        """Multiply one element of each row by one row of b; step: what to add to `lefts` for it."""
+        """Multiply one element of each row by one row of b. step: bytes from `lefts` to the elements, in parts."""
         elements = list(lefts)
         for more in step:
             elements = [start + more for start in elements]
@@ -357,7 +359,7 @@ class FmaProductEmitter(FloatSumsEmitter):
 
 
 def add_products(lefts: Sequence[Value], rights: Iterator[Value], sums: list[Value], lanes: int) -> None:
-    """Add one element of each row times one row of b to sums, [rows][vectors]. lefts: where these elements are.
+    """Add one element of each row times one row of b to sums, [rows][vectors]. lefts: the addresses of the elements.
 
     The shorter side stays in registers. The other one is loaded element by element, since the compiler would otherwise
     load it all first and spill sums.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from qrun.native.emit.fma_product import BLOCK, add_products, parts
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.walking import GATES, WalkEmitter
+from qrun.native.emit.walking import GATES, WalkEmitter, half_strip
 
 NAMES = names("""
     weights* bias* addend* y* initial_h* initial_c* lengths* walk* addend_row rows columns row_block tiles
@@ -44,7 +44,7 @@ class RecurrentEmitter(WalkEmitter):
         matrix = a.weights + direction * panels * each * gates
         for gate, count in ((0, gates - 1), (gates - 1, 1)) if self.cell == "gru" else ((0, gates),):
             start = matrix + panels * each * gate
-            high = -(-self.spec.rows // 2) if count > 1 and self.cell == "gru" else self.spec.rows
+            high = half_strip(self.spec.rows) if count > 1 and self.cell == "gru" else self.spec.rows
             with w.loop(first, end, 1) as panel, w.loop(0, self.count, high) as strip:
                 row = strip.index.least(self.count - high)
                 unit = (panel.index * self.width).least(a.columns - self.width)

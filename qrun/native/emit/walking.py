@@ -34,6 +34,12 @@ MOST_ROWS = 4
 """Sequences whose codes are multiplied at a time."""
 
 
+def half_strip(rows: int) -> int:
+    """The rows of a strip that makes two gates of a GRU, where one that makes its last gate has `rows`: as many chains
+    fit the registers in both."""
+    return -(-rows // 2)
+
+
 class Cells:
     """Units of some rows, vectors of float32. functions: the activations, as the operator orders them. bound: what they
     are given is clipped to, or None."""

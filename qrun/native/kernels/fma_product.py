@@ -215,7 +215,8 @@ def strip_of(isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]
 
 
 def height_of(rows: int, most: int) -> int:
-    """Rows of a strip, at most so many: few are made twice, and each row of b that is loaded serves many."""
+    """The rows of a strip, at most `most`. A taller strip uses each loaded row of b more often; a height that does not
+    divide `rows` computes some rows twice."""
     heights = range(min(most, rows), min(most, rows) // 2, -1)
     return min(heights, key=lambda high: -(-rows // high) * high * (1 + 0.3 / high))
 

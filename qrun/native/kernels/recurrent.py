@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.quantized_recurrent import UNROLL as FOURS
-from qrun.native.emit.walking import MOST_ROWS
+from qrun.native.emit.walking import MOST_ROWS, half_strip
 from qrun.native.errors import Declined
 from qrun.native.kernels.fma_product import ALONE, MANY, UNROLL, height_of
 from qrun.native.kernels.walks import CellForm, Share, Walk, Walked
@@ -83,7 +83,7 @@ class Recurrent(Walked):
         vectors, high = max(self.engine.isa.real_rows.items())
         gru, units = self.cell.kind == "gru", -(-self.walk.units // parts)
         tall = height_of(rows, max(1, vectors * high // (1 if gru else self.gates)))
-        chains = 2 * -(-tall // 2) if gru else tall * self.gates
+        chains = 2 * half_strip(tall) if gru else tall * self.gates
         most = max(1, min(units // self.at_once, vectors * high // chains))
 
         def cost(wide: int) -> float:
