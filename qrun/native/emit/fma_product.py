@@ -103,6 +103,9 @@ class FmaProductEmitter(FloatSumsEmitter):
     panel: Value
     left: Value
     column: Value
+    follows: Value
+    fetch: Value
+    fetch_step: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -128,6 +131,7 @@ class FmaProductEmitter(FloatSumsEmitter):
                 with w.loop(0, self.count, 1) as row:
                     self._gather(row.index)
             with w.loop(first, end, self.beside) as panel:
+                self.follows = (panel.index + self.beside).test("slt", end)
                 self._panel(panel.index.least(a.panels - self.beside), panel.index - first)
 
     def _panel(self, panel: Value, number: Value) -> None:
@@ -137,20 +141,29 @@ class FmaProductEmitter(FloatSumsEmitter):
         self.left = a.columns - self.column
         self._pack()
         strips = parts(self.count, w.value("i64", self.spec.rows))
+        if self.spec.prefetch:
+            following, self.fetch_step = self._following(panel - number), parts(w.value("i64", 4 * self.width), strips)
         with w.loop(0, strips, 1) as strip:
             row = (strip.index * self.spec.rows).least(self.count - self.spec.rows)
             slot = self.scratch + a.sums_at + (number // self.beside * strips + strip.index) * a.slot
             if self.spec.prefetch:
-                self._fetch_next(strip.index, strips)
+                self.fetch = following + strip.index * self.size * self.fetch_step
             self._strip(row, slot)
 
-    def _fetch_next(self, strip: Value, strips: Value) -> None:
-        """Prefetch a strip's share of the next panels, which are as large as these, so that none waits for memory."""
-        w, wide = self.w, 4 * self.width
-        following = self._right_starts()[0] + self.size * wide
-        first, end = strip.part(parts(self.size * wide // 64, strips), self.size * wide // 64)
-        with w.loop(first, end, 1) as line:
-            w.prefetch(following + line.index * 64)
+    def _following(self, first: Value) -> Value:
+        """Where the panels begin that the tile reads next: behind these, or those of its first panel in the next block
+        of k; at its end, these."""
+        a, start, wide = self.a, self._right_starts()[0], 4 * self.panel_width
+        size = (a.depth - self.k - BLOCK).least(BLOCK)
+        block = self.starts[1] + (self.k + BLOCK) * a.panels * wide + first * size * wide
+        return self.follows.select(start + self.size * (4 * self.width), self.ends.select(start, block))
+
+    def _fetch_next(self, k: Value) -> None:
+        """Prefetch a part of what follows, so that nothing waits for memory: each strip prefetches a share of it, and
+        each element of k a part of that."""
+        place = self.fetch + k * self.fetch_step
+        for line in range(self.spec.prefetch):
+            self.w.prefetch(place + 64 * line)
 
     def _strip(self, row: Value, slot: Value) -> None:
         w = self.w
@@ -298,6 +311,8 @@ class FmaProductEmitter(FloatSumsEmitter):
             with w.loop(done, self.size - (count - 1), count, sums) as turn:
                 carried = list(turn.carried)
                 for more in range(count):
+                    if self.spec.prefetch:
+                        self._fetch_next(turn.index + more)
                     step = self._left_step(turn.index, more)
                     self._multiply(lefts, step, self._right_at(rights, masks, turn.index, more), carried)
                 turn.next(*carried)

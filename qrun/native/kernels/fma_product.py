@@ -21,13 +21,16 @@ _FLOAT = np.dtype(np.float32)
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
 """Rows of a tile, and bytes of sums that wait between two blocks of k."""
-_PACK, _GATHER, _TAKE, _JUMP = 2.0, 20.0, 20000, 12000
+_PACK, _GATHER, _TAKE, _JUMP = 8.0, 20.0, 20000, 12000
 """What costs as much as so many multiply-adds: an element of a panel that a tile packs, or fetches; one of a row that
 it gathers; taking a tile; going on to a block of k, whose panels lie elsewhere."""
 UNROLL, MANY = 4, 12
 """Elements of k of a turn, and the vectors of sums from which on a turn has one."""
 ALONE = 8
 """Chains that hide the latency of a multiply-add."""
+_POINTERS = 10
+"""Pixels of a strip, each with an address of its own: more do not fit the 16 general registers of x86, and the compiler
+then loads all elements first and spills sums."""
 
 
 @frozen
@@ -273,6 +276,8 @@ def product_call(
     engine, left, isa = product.engine, stack.left, product.engine.isa
     reader, vectors = weights or RightPanels(), panel_vectors(isa, stack.columns)
     rows, wide = reader.strip(isa, left.rows, stack.columns, vectors)
+    if left.kind == "pixels":
+        rows = height_of(left.rows, min(rows, _POINTERS))
     held: dict[str, Array] = {"batches*": stack.starts}
     if weights is None:
         right = "turned" if stack.b_column else "near" if left.rows == rows else "packed"
@@ -290,7 +295,8 @@ def product_call(
     unroll = 1 if rows * wide >= MANY else UNROLL
     operands = f"{left.kind}-{right}-{vectors}{reader.coding}"
     form = product.terms.form, product.terms.out, False
-    fetches = int(right == "panels" and left.rows > rows)
+    strips, lines = -(-min(left.rows, cut.rows) // rows), -(-4 * wide * isa.lanes // 64)
+    fetches = -(-lines // strips) if right == "panels" and strips > 1 else 0
     spec = KernelSpec(reader.kind, isa.name, rows, wide, unroll, *form, fetches, operands)
     panels, panel_block = -(-stack.columns // (vectors * isa.lanes)), cut.panels * (wide // vectors)
     words = {
