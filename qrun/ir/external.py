@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from operator import itemgetter
@@ -16,6 +17,8 @@ from qrun.errors import MemoryLimitError, ModelError
 from qrun.ir.regular import open_regular
 from qrun.memory import Budget, default_limit, human
 
+_TICK = 2_000_000_000
+"""Nanoseconds that no file system's clock exceeds: those of FAT tick every two seconds."""
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -95,8 +98,12 @@ class External:
         return self._zeros[:length]
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """What was read: of each file its name, and for each block its place and its bytes."""
+        """What was read: of each file its name, and its state if a later change shows in that, else for each block its
+        place and its bytes."""
         for location, file in sorted(self.files.items()):
+            if file.settled:
+                yield repr((location, file.seen)).encode()
+                continue
             for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
                 yield repr((location, place)).encode()
                 yield memoryview(block)  # type: ignore[arg-type]
@@ -157,9 +164,15 @@ class _File:
             self._taken += length
             return self._fill(stream, start, length, tensor, budget)
 
+    @property
+    def settled(self) -> bool:
+        """Whether any later change of the file gives it another time of change, and so another `seen`: those within one
+        tick of the file system's clock need not. Only POSIX keeps that time from being set."""
+        return os.name == "posix" and time.time_ns() - max(self.seen[-2:]) > _TICK
+
     def _check(self, stream: FileIO) -> None:
         status = os.fstat(stream.fileno())
-        now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         if self.seen and now != self.seen:
             raise _Refused("a file that changed while it was read")
         self.seen, self.size = now, status.st_size

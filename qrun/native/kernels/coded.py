@@ -18,6 +18,7 @@ from qrun.native.kernels.fma_product import (
     product_call,
     strip_of,
 )
+from qrun.native.kernels.packing import pack_panels
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, aligned, size
 
 _FLOAT = np.dtype(np.float32)
@@ -63,26 +64,20 @@ class CodedPanels(RightPanels):
         panels = -(-columns // (vectors * isa.lanes))
         return high, vectors * max(1, min(panels, max(isa.real_rows) // (high * vectors)))
 
-    def arrays(self, width: int) -> dict[str, Array]:
+    def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
         """The weights as the kernel reads them."""
-        made = {"b*": self.packed(width), "scales*": self.scales(width)}
+        packed = self.memo.once(("packed", width), lambda: self._packed(engine, width))
+        made = {"b*": packed, "scales*": self.scales(width)}
         return made if self.weights.zeros is None else {**made, "zeros*": self.zeros(width)}
 
-    @remembered
-    def packed(self, width: int) -> Array:
+    def _packed(self, engine: Engine, width: int) -> Array:
         """Codes as emit/coded.py has them: words [blocks of BLOCK k][panels][groups][columns of a panel]."""
         weights = self.weights
         group = GROUP[weights.bits]
         words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
-        columns, panels = len(words), -(-len(words) // width)
-        groups = -(-weights.depth // group)
-        made = aligned((groups * panels * width + BEYOND,), words.dtype, 0)
-        for first in range(0, groups, BLOCK // group):
-            last = min(first + BLOCK // group, groups)
-            part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
-            for panel in range(panels):
-                own = words[panel * width : min((panel + 1) * width, columns), first:last]
-                part[panel, :, : len(own)] = own.T
+        groups, padded = -(-weights.depth // group), -(-len(words) // width) * width
+        made = aligned((groups * padded + BEYOND,), words.dtype, 0)
+        pack_panels(engine, made[None, : groups * padded], words.T[None, :groups], width, BLOCK // group)
         return made
 
     @remembered

@@ -14,12 +14,12 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.spec import CODES, DTYPE_OF
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, Window
+from qrun.native.kernels.packing import LARGE, copy_into
 from qrun.native.kernels.product import Product, RelocatableCall, merged_groups
 from qrun.native.kernels.results import Results
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
-from qrun.native.proof.thresholds import INT32
 
 if TYPE_CHECKING:
     from qrun.native.kernels.tiled import TiledPart
@@ -90,7 +90,7 @@ class Conv(Operation):
         self._sums: tuple[Folded, Target | None] | None = None
         if 0 not in self.result.shape:
             folded = self._folded(taps, zero, addend)
-            self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
+            self.may_wrap = folded.may_wrap
             self._sums = folded, target
             self.pieces = self._cut(folded, target)
 
@@ -127,7 +127,7 @@ class Conv(Operation):
         """A call for each run of channels, of the first kind of kernel that serves."""
         engine, kinds = self.engine, self._kinds
         zero = np.asarray(self.x_zero, self.operands[0].dtype)
-        make = partial(Results.of, target, folded.low, folded.high, engine)
+        make = partial(Results.of, target, lambda: folded.bounds, engine)
         results = self._memo.once(("results", id(folded)), make)
         sums = folded.lines(self.window.kernel) if self.lines else folded
         product = Product(engine, self._layout((0, 0)), sums, results, zero, self.window, self.lines, self.group)
@@ -196,10 +196,18 @@ class Gemm(ChannelsLast):
     ) -> None:
         self.engine, memo = engine, memo or Memo()
         *rows, k = (int(n) for n in x_shape)
-        columns = memo.once("columns", lambda: np.ascontiguousarray(w.T)[:, :, None])
+        columns = memo.once("columns", lambda: self._columns(w))
         self.conv = Conv(engine, (1, w.shape[0], max(size(rows), 1)), columns, memo=memo, **parameters)
         x, y = self.conv.operands
         self.operands = (Operand((*rows, k), x.dtype), Operand((*rows, w.shape[1]), y.dtype))
+
+    def _columns(self, w: Array) -> Array:
+        """Weights [K, N] as [N, K, 1], in this order where they are widened or bounded before they are packed."""
+        columns: Array = w.T
+        if self.engine.isa.widens or w.nbytes < LARGE:
+            columns = np.empty(columns.shape, w.dtype)
+            copy_into(self.engine, columns, w.T)
+        return columns[:, :, None]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return self._conv.sections(strides)

@@ -208,7 +208,7 @@ def clipped(product: Product, run: PanelRun) -> RelocatableCall:
     pick = plan.pick
     each, most = lane_bounds(weights[pick[pick >= 0]], depth)
     arrays = {
-        "weights*": pack(weights, pick, depth),
+        "weights*": pack(product.engine, weights, pick, depth),
         "each*": _repeated(each, rows),
         "first*": _repeated(most, rows),
     }
@@ -237,5 +237,5 @@ def widened(product: Product, run: PanelRun) -> RelocatableCall:
     block = rows * taps * depth * _SIZE
     plan = Blocked(product, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
     spec = KernelSpec("widened", product.isa.name, rows, run[1], 1, run[3], product.results.out, product.signed)
-    arrays = {"weights*": pack(weights, plan.pick, depth, np.int16)}
+    arrays = {"weights*": pack(product.engine, weights, plan.pick, depth, np.int16)}
     return plan.part(spec, arrays, {}, plan.cut()[0] * block + _SIZE * PIECE)

@@ -10,10 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo
 from qrun.native.emit.fma_product import BLOCK, PITCH
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import NARROW
+from qrun.native.kernels.packing import pack_panels
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operation, aligned
 from qrun.native.machine.memory import aligned_up
 
@@ -110,7 +111,7 @@ class RightPanels:
     def strip(self, isa: Isa, rows: int, columns: int, vectors: int) -> tuple[int, int]:
         return strip_of(isa, rows, columns, vectors)
 
-    def arrays(self, width: int) -> dict[str, Array]:
+    def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
         """What kernels read, in panels of this width."""
         raise NotImplementedError
 
@@ -121,21 +122,14 @@ class FloatPanels(RightPanels):
     def __init__(self, matrices: Array, memo: Memo) -> None:
         self.matrices, self.memo = matrices, memo
 
-    def arrays(self, width: int) -> dict[str, Array]:
-        return {"b*": self.panels(width)}
+    def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
+        return {"b*": self.memo.once(("panels", width), lambda: self._panels(engine, width))}
 
-    @remembered
-    def panels(self, width: int) -> Array:
+    def _panels(self, engine: Engine, width: int) -> Array:
         """[number, blocks of k][panels][elements of the block][width], zeros beyond the last column."""
         number, depth, columns = self.matrices.shape
-        count = -(-columns // width)
-        made = aligned((number, depth * count * width), _FLOAT, 0)
-        for start in range(0, depth, BLOCK):
-            size = min(BLOCK, depth - start)
-            block = made[:, start * count * width :][:, : size * count * width].reshape(number, count, size, width)
-            for panel in range(count):
-                part = self.matrices[:, start : start + size, panel * width : (panel + 1) * width]
-                block[:, panel, :, : part.shape[-1]] = part
+        made = aligned((number, depth * -(-columns // width) * width), _FLOAT, 0)
+        pack_panels(engine, made, self.matrices, width, BLOCK)
         return made
 
 
@@ -285,7 +279,7 @@ def product_call(
     else:
         right = weights.lying(left.rows == rows)
         width = vectors * isa.lanes
-        held |= weights.arrays(width)
+        held |= weights.arrays(engine, width)
         held["batches*"] = stack.starts * np.array([1, 4 * width * -(-stack.columns // width) * left.depth, 1, 1])
     if left.offsets is not None and left.steps is not None:
         held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any
 
@@ -36,11 +37,12 @@ class Results:
     memo: Memo = field(default_factory=Memo)
 
     @classmethod
-    def of(cls, target: Target | None, low: Ints, high: Ints, engine: Engine) -> Results:
-        """low, high: bounds of each channel's sum."""
-        if target is None or target.arith == "ort" or not len(low):
+    def of(cls, target: Target | None, bounds: Callable[[], tuple[Ints, Ints]], engine: Engine) -> Results:
+        """bounds: returns the least and the greatest sum of each channel, if they are needed."""
+        if target is None or target.arith == "ort":
             return cls(target, None)
-        return cls(target, proven(target, *int32_bounds(low, high), engine.kernels, engine.isa))
+        low, high = bounds()
+        return cls(target, proven(target, *int32_bounds(low, high), engine.kernels, engine.isa) if len(low) else None)
 
     @property
     def out(self) -> str:
@@ -158,4 +160,4 @@ def requantization(
 
 
 def _alike(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
-    return Results.of(target, np.full(channels, low), np.full(channels, high), engine)
+    return Results.of(target, lambda: (np.full(channels, low), np.full(channels, high)), engine)

@@ -16,6 +16,7 @@ from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of, pack
 from qrun.native.kernels.results import PanelRun
 from qrun.native.kernels.tiling import Tables, choose, tables
 from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Array, Ints, aligned
 from qrun.native.proof.fold import Int8s
 
@@ -137,7 +138,7 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
     total = made.taps * made.steps * STEP
     key = "tiled", pick.shape, pick.tobytes(), spec.rows, spec.vectors, total
     arrays = {
-        "weights*": product.folded.memo.once(key, lambda: _packed(weights, pick, spec, total)),
+        "weights*": product.folded.memo.once(key, lambda: _packed(product.engine, weights, pick, spec, total)),
         "padding*": product.padding(max(made.piece, 1)),
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
@@ -145,11 +146,10 @@ def _part(product: Product, run: PanelRun, weights: Int8s, laid: Callable[[int],
     return TiledPart(section, laid, results.size)
 
 
-def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
+def _packed(engine: Engine, weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Array:
     """int8 [N, taps, k] as panels of groups of vectors:
     [total / 4][channels of the group][4], zero where nothing is."""
-    parts = [
-        pack(weights, pick[:, group.start * TILE : group.stop * TILE], total // weights.shape[1]).reshape(len(pick), -1)
-        for group in groups(spec)
-    ]
+    depth = total // weights.shape[1]
+    picks = [pick[:, group.start * TILE : group.stop * TILE] for group in groups(spec)]
+    parts = [pack(engine, weights, own, depth).reshape(len(pick), -1) for own in picks]
     return np.concatenate(parts, axis=1, out=aligned((len(pick), total // 4 * spec.vectors * TILE), np.int32))

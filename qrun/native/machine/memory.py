@@ -37,11 +37,11 @@ def keep_freed_memory() -> None:
 def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
     """An array on a 64-byte boundary, uninitialised unless `fill` is given."""
     shape, dtype = (shape,) if isinstance(shape, int) else shape, np.dtype(dtype)
-    raw = np.empty(prod(shape) * dtype.itemsize + 64, np.uint8)
+    raw = (np.zeros if fill == 0 else np.empty)(prod(shape) * dtype.itemsize + 64, np.uint8)
     array: Array = np.ndarray(shape, dtype, raw, -address(raw) % 64)
     if fill is None:
         forget(array)
-    else:
+    elif fill:
         array[...] = fill
     return array
 

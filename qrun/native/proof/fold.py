@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
+from qrun.native.proof.thresholds import INT32
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
@@ -20,6 +22,8 @@ Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
 
 _WIDE = 1 << 23
 """Fewer weights, of at most 255 each, have a sum that fits int32."""
+_SPAN = 255
+"""The greatest magnitude of a code less its zero point."""
 _NEAR = 1 << 17
 _NEAR_BOUNDS = 1 << 18
 """Weights that are worked on together: what is made of them stays in the second-level cache."""
@@ -30,24 +34,44 @@ class Folded:
     """sum of (x - x_zero) * (w - w_zero) + bias, for channels [N], as sum of kernel activations * centred + constant.
 
     centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
-    constant: int64 [N]: what bias and the activations' zero point add.
+    bias:     int64 [N]. ends: the least and the greatest x - x_zero.
     total:    int64 [N]: the sum of each channel's weights.
-    low, high: int64 [N]: bounds of the sum before it wraps.
     memo:     the same sums otherwise cut, and what kernels pack of these ones, for products of other shapes.
     """
 
     centred: Centred
-    constant: Ints
+    bias: Ints
+    ends: tuple[int, int]
+    x_zero: int
     total: Ints
-    low: Ints
-    high: Ints
     memo: Memo = field(default_factory=Memo)
 
     @remembered
     def part(self, first: int, end: int) -> Folded:
         """The sums of some channels."""
         own = slice(first, end)
-        return Folded(self.centred[own], self.constant[own], self.total[own], self.low[own], self.high[own])
+        return Folded(self.centred[own], self.bias[own], self.ends, self.x_zero, self.total[own])
+
+    @cached_property
+    def constant(self) -> Ints:
+        """int64 [N]: what bias and the activations' zero point add."""
+        return np.asarray(self.bias - self.x_zero * self.total)
+
+    @cached_property
+    def bounds(self) -> tuple[Ints, Ints]:
+        """int64 [N] each: the least and the greatest sum before it wraps."""
+        size, (least, most) = _magnitude(self.centred), self.ends
+        above, below = (self.total + size) // 2, (self.total - size) // 2
+        return self.bias + above * least + below * most, self.bias + above * most + below * least
+
+    @property
+    def may_wrap(self) -> bool:
+        """Whether some activations would take a sum out of int32. Weights are looked at only where there are many."""
+        _, *many = self.centred.shape
+        if _SPAN * _SPAN * math.prod(many) + int(np.abs(self.bias).max(initial=0)) <= INT32[1]:
+            return False
+        low, high = self.bounds
+        return bool((low < INT32[0]).any() or (high > INT32[1]).any())
 
     def starts(self, shift: int) -> Int32s:
         """int32 [N]: what sums start from, modulo 2**32, where a kernel reads activations higher by `shift`."""
@@ -79,11 +103,8 @@ class Folded:
 def fold(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool) -> Folded:
     """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`."""
     centred = _centred(w, w_zero)
-    total, size = _total(centred), _magnitude(centred)
-    above, below = (total + size) // 2, (total - size) // 2
-    least, most = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
-    low, high = bias + above * least + below * most, bias + above * most + below * least
-    return Folded(centred, bias - x_zero * total, total, low, high)
+    ends = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
+    return Folded(centred, bias, ends, x_zero, _total(centred))
 
 
 def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
@@ -112,24 +133,20 @@ def _rows(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Centr
     return _centred(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w)))
 
 
-def _total(centred: Centred) -> Ints:
-    return np.concatenate([_sums(part) for part in _parts(centred)])
+def _total(centred: np.ndarray[Any, Any]) -> Ints:
+    """int64 [N]: the sum of each channel's weights, of int [N, taps, k]."""
+    dtype = np.int32 if centred[:1].size < _WIDE else np.int64
+    return np.asarray(centred.sum(axis=2, dtype=dtype).sum(axis=1, dtype=np.int64))
 
 
 def _magnitude(centred: Centred) -> Ints:
-    return np.concatenate([_sums(np.abs(part).view(f"u{part.itemsize}")) for part in _parts(centred)])
-
-
-def _parts(centred: Centred) -> list[Centred]:
-    """The channels in parts that stay in the cache."""
-    step = max(1, _NEAR // max(centred[:1].size, 1))
-    return [centred[i : i + step] for i in range(0, max(len(centred), 1), step)]
-
-
-def _sums(w: np.ndarray[Any, Any]) -> Ints:
-    """int64 [N]: the sum of each channel's weights, of int [N, taps, k]."""
-    dtype = np.int32 if w[:1].size < _WIDE else np.int64
-    return np.asarray(w.sum(axis=(1, 2), dtype=dtype), np.int64)
+    """The same of their magnitudes, of which as many are made at once as stay in the cache: of channels, or of each
+    channel's weights, whichever lie farther apart."""
+    axis = 0 if centred.strides[0] >= centred.strides[2] else 2
+    step = max(1, _NEAR * centred.shape[axis] // max(centred.size, 1))
+    parts = np.split(centred, range(step, centred.shape[axis], step), axis)
+    sums = [_total(np.abs(part).view(f"u{part.itemsize}")) for part in parts]
+    return np.concatenate(sums) if axis == 0 else np.sum(sums, axis=0, dtype=np.int64)
 
 
 def wrapped(values: Ints) -> Int32s:

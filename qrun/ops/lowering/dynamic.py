@@ -104,8 +104,11 @@ class DynamicProduct:
 
     @property
     def wraps(self) -> bool:
-        """Whether some sum may leave int32."""
-        return _may_wrap(*self.bounds())
+        """Whether some sum may leave int32; few products of 8 bits cannot."""
+        most = 255 * 255 * self.k
+        if self.addend is not None:
+            most += max(-int(self.addend.min()), int(self.addend.max()))
+        return most >= LIMIT and _may_wrap(*self.bounds())
 
     def stages(
         self, target: Target | None = None, matrices: int = 1, output: int | str = 0
