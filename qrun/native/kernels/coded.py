@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.declare.memo import Memo, remembered
+from qrun.declare.memo import Memo
 from qrun.native.emit.coded import BEYOND, GROUP
 from qrun.native.emit.fma_product import BLOCK
 from qrun.native.emit.isa import Isa
@@ -19,7 +21,7 @@ from qrun.native.kernels.fma_product import (
     strip_of,
 )
 from qrun.native.kernels.packing import pack_panels
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, aligned, size
+from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, size
 
 _FLOAT = np.dtype(np.float32)
 
@@ -65,40 +67,20 @@ class CodedPanels(RightPanels):
         return high, vectors * max(1, min(panels, max(isa.real_rows) // (high * vectors)))
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
-        """The weights as the kernel reads them."""
-        packed = self.memo.once(("packed", width), lambda: self._packed(engine, width))
-        made = {"b*": packed, "scales*": self.scales(width)}
-        return made if self.weights.zeros is None else {**made, "zeros*": self.zeros(width)}
-
-    def _packed(self, engine: Engine, width: int) -> Array:
-        """Codes as emit/coded.py has them: words [blocks of BLOCK k][panels][groups][columns of a panel]."""
-        weights = self.weights
-        group = GROUP[weights.bits]
+        """The weights as emit/coded.py has them: codes in words, and what each block of K has."""
+        weights, group = self.weights, GROUP[self.weights.bits]
         words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
-        groups, padded = -(-weights.depth // group), -(-len(words) // width) * width
-        made = aligned((groups * padded + BEYOND,), words.dtype, 0)
-        pack_panels(engine, made[None, : groups * padded], words.T[None, :groups], width, BLOCK // group)
-        return made
-
-    @remembered
-    def scales(self, width: int) -> Array:
-        return self._by_block(self.weights.scales, width)
-
-    @remembered
-    def zeros(self, width: int) -> Array:
-        assert self.weights.zeros is not None
-        return self._by_block(self.weights.zeros, width)
-
-    def _by_block(self, values: Array, width: int) -> Array:
-        """Values [N, blocks], in the order of scales in emit/coded.py."""
-        columns, blocks = values.shape
-        run = max(1, BLOCK // self.weights.block)
-        lines = np.pad(values.T, [(0, 0), (0, -columns % width)]).reshape(blocks, -(-columns // width), width)
-        made = aligned(lines.shape, lines.dtype, 0)
-        for first in range(0, blocks, run):
-            own = lines[first : first + run].swapaxes(0, 1)
-            made[first : first + run].reshape(own.shape)[...] = own
-        return made
+        blocks = max(1, BLOCK // weights.block)
+        parts = {
+            "b*": (words[:, : -(-weights.depth // group)], BLOCK // group, BEYOND),
+            "scales*": (weights.scales, blocks, 0),
+            "zeros*": (weights.zeros, blocks, 0),
+        }
+        return {
+            name: self.memo.once((name, width), partial(pack_panels, engine, values.T[None], width, *cut))
+            for name, (values, *cut) in parts.items()
+            if values is not None
+        }
 
 
 class CodedMatmul(FloatProduct):

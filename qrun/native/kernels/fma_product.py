@@ -15,7 +15,7 @@ from qrun.native.emit.fma_product import BLOCK, PITCH
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import NARROW
 from qrun.native.kernels.packing import pack_panels
-from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operation, aligned
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operation
 from qrun.native.machine.memory import aligned_up
 
 _FLOAT = np.dtype(np.float32)
@@ -123,14 +123,7 @@ class FloatPanels(RightPanels):
         self.matrices, self.memo = matrices, memo
 
     def arrays(self, engine: Engine, width: int) -> dict[str, Array]:
-        return {"b*": self.memo.once(("panels", width), lambda: self._panels(engine, width))}
-
-    def _panels(self, engine: Engine, width: int) -> Array:
-        """[number, blocks of k][panels][elements of the block][width], zeros beyond the last column."""
-        number, depth, columns = self.matrices.shape
-        made = aligned((number, depth * -(-columns // width) * width), _FLOAT, 0)
-        pack_panels(engine, made, self.matrices, width, BLOCK)
-        return made
+        return {"b*": self.memo.once(("panels", width), lambda: pack_panels(engine, self.matrices, width, BLOCK, 0))}
 
 
 Limits = tuple[float, float, float]

@@ -1,15 +1,122 @@
-"""Constants in the order in which kernels read them."""
+"""Constants in the order in which kernels read them, made at the speed of memory."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from qrun.declare.frozen import frozen
 from qrun.native.kernels.strided import Loop, copies
-from qrun.native.machine.engine import Array, Engine
+from qrun.native.machine.engine import Array, Engine, aligned
+from qrun.native.machine.memory import address
 
 LARGE = 1 << 20
-"""Bytes from which on native kernels copy constants, on all threads; compiling them takes longer than a small copy."""
+"""Bytes from which on native kernels copy constants, on all threads, and other processes pack them again rather than
+read them from a file. Compiling the kernels takes longer than a small copy."""
+
+
+@frozen
+class Packing:
+    """How an array was packed: `PACKINGS[kind](engine, source, *arguments)`. The arguments are plain values."""
+
+    kind: str
+    source: Array
+    arguments: tuple[Any, ...]
+
+
+PACKINGS: dict[str, Callable[..., Array]] = {}
+_packings: dict[int, Packing] = {}
+_packed: WeakValueDictionary[Any, Array] = WeakValueDictionary()
+
+
+def packing_of(array: Array) -> Packing | None:
+    """How this very array was packed, if it is a large one that one of `PACKINGS` returned."""
+    return _packings.get(id(array))
+
+
+def _packing(make: Callable[..., Array]) -> Callable[..., Array]:
+    """A function of `PACKINGS`, which packs a large array once as long as what it returned is in use."""
+    kind = make.__name__
+
+    def packed(engine: Engine, source: Array, *arguments: Any) -> Array:
+        key = kind, address(source), source.shape, source.strides, source.dtype, arguments
+        found = _packed.get(key)
+        if found is None:
+            found = make(engine, source, *arguments)
+            if found.nbytes >= LARGE:
+                _packed[key], _packings[id(found)] = found, Packing(kind, source, arguments)
+                finalize(found, _packings.pop, id(found), None)
+        return found
+
+    packed.__doc__ = make.__doc__
+    PACKINGS[kind] = packed
+    return packed
+
+
+@_packing
+def pack_words(
+    engine: Engine, weights: Array, pick: tuple[tuple[int, int], ...], width: int, depth: int, dtype: str
+) -> Array:
+    """Of [N, taps, k] some channels as words of four bytes: int32 [panels, taps * depth bytes / 4, width], zero where
+    there is no channel or k.
+
+    pick: for each panel its first channel, and how many it has. dtype: of the packed weights.
+    """
+    taps, k = weights.shape[1:]
+    apart = {second[0] - first[0] for first, second in zip(pick, pick[1:], strict=False)}
+    whole, last = sum(count == width for _, count in pick), pick[-1][1]
+    if weights.nbytes >= LARGE and weights.dtype == dtype and len(apart) <= 1:
+        packed = aligned((len(pick), taps * depth // 4, width), np.int32, 0)
+        places = packed.view(dtype).reshape(len(pick), taps, depth // 4, width, 4)
+        if whole:
+            steps = max(apart, default=0) * weights.strides[0], *weights.strides
+            _words_into(engine, places[:whole], as_strided(weights[pick[0][0] :], (whole, width, taps, k), steps))
+        if whole < len(pick) and last:
+            _words_into(engine, places[-1:, :, :, :last], weights[pick[-1][0] :][None, :last])
+        return packed
+    rows = np.zeros((width, taps, depth), dtype)
+    packed = aligned((len(pick), rows[0].nbytes // 4, width), np.int32)
+    for panel, (first, count) in enumerate(pick):
+        if count < len(rows):
+            rows[count:] = 0
+        rows[:count, :, :k] = weights[first : first + count]
+        packed[panel] = rows.reshape(len(rows), -1).view(np.int32).T
+    return packed
+
+
+def _words_into(engine: Engine, places: Array, weights: Array) -> None:
+    """int8 [panels, lanes, taps, k] to the bytes of words [panels, taps, steps, lanes, 4]."""
+    panels, width, taps, k = weights.shape
+    steps, rest = divmod(k, 4)
+    whole = weights[..., : 4 * steps].reshape(panels, width, taps, steps, 4)
+    copy_into(engine, places[:, :, :steps], whole.transpose(0, 2, 3, 1, 4))
+    if rest:
+        copy_into(engine, places[:, :, steps, :, :rest], weights[..., 4 * steps :].transpose(0, 2, 1, 3))
+
+
+@_packing
+def pack_panels(engine: Engine, matrices: Array, width: int, block: int, beyond: int) -> Array:
+    """Matrices [number, K, N] as [number, K * panels * width + beyond]: for each block of K one panel of `width`
+    columns after the other, each row after row; zeros behind the last column, and where `beyond` elements follow."""
+    number, depth, columns = matrices.shape
+    count, whole, blocks = -(-columns // width), columns // width, depth // block
+    packed = aligned((number, depth * count * width + beyond), matrices.dtype, 0)
+    for first, turns, size in ((0, blocks, block), (blocks * block, 1, depth % block)):
+        if not turns * size:
+            continue
+        own = matrices[:, first : first + turns * size]
+        target = packed[:, first * count * width :][:, : turns * size * count * width]
+        target = target.reshape(number, turns, count, size, width)
+        full = own[..., : whole * width].reshape(number, turns, size, whole, width)
+        copy_into(engine, target[:, :, :whole], full.transpose(0, 1, 3, 2, 4))
+        if whole < count:
+            rest = own[..., whole * width :].reshape(number, turns, size, columns % width)
+            copy_into(engine, target[:, :, whole, :, : columns % width], rest)
+    return packed
 
 
 def copy_into(engine: Engine, target: Array, source: Array) -> None:
@@ -19,24 +126,6 @@ def copy_into(engine: Engine, target: Array, source: Array) -> None:
         return
     loops = [Loop(*axis) for axis in zip(target.shape, zip(source.strides, target.strides, strict=True), strict=True)]
     engine.execute(tuple(copies(engine, loops, (0, 0), target.itemsize)), [_span(source), _span(target)])
-
-
-def pack_panels(engine: Engine, packed: Array, matrices: Array, width: int, block: int) -> None:
-    """Matrices [number, K, N] to packed [number, K * panels * width], which holds zeros: for each block of K one panel
-    of `width` columns after the other, each row after row."""
-    number, depth, columns = matrices.shape
-    panels, whole, blocks = -(-columns // width), columns // width, depth // block
-    for first, count, size in ((0, blocks, block), (blocks * block, 1, depth % block)):
-        if not count * size:
-            continue
-        own = matrices[:, first : first + count * size]
-        target = packed[:, first * panels * width :][:, : count * size * panels * width]
-        target = target.reshape(number, count, panels, size, width)
-        full = own[..., : whole * width].reshape(number, count, size, whole, width)
-        copy_into(engine, target[:, :, :whole], full.transpose(0, 1, 3, 2, 4))
-        if whole < panels:
-            rest = own[..., whole * width :].reshape(number, count, size, columns % width)
-            copy_into(engine, target[:, :, whole, :, : columns % width], rest)
 
 
 def _span(array: Array) -> Array:

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from qrun.declare.frozen import frozen, replace
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
 from qrun.native.kernels.layout import Layout, Window, chunk_blocks, unroll_for
-from qrun.native.kernels.packing import LARGE, copy_into
+from qrun.native.kernels.packing import pack_words
 from qrun.native.kernels.results import PanelRun, Results
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
@@ -274,42 +273,10 @@ def _lanes(first: int, panels: tuple[int, int], channels: int, groups: int) -> I
 
 
 def pack(engine: Engine, weights: Array, pick: Ints, depth: int, dtype: Any = np.int8) -> Array:
-    """Of [N, taps, k] the channels `pick` [panels, lanes], neighbours in each panel and -1 for none, as words of four
-    bytes: int32 [panels, taps * depth bytes / 4, lanes], zero where there is no channel or k.
-    dtype: of the packed weights."""
-    taps, k = weights.shape[1:]
-    panels, width = pick.shape
-    firsts, counts = pick[:, 0], np.count_nonzero(pick >= 0, axis=1)
-    apart = np.unique(np.diff(firsts))
-    if weights.nbytes >= LARGE and weights.dtype == dtype and len(apart) <= 1:
-        packed = aligned((panels, taps * depth // 4, width), np.int32, 0)
-        words = packed.view(dtype).reshape(panels, taps, depth // 4, width, 4)
-        whole, steps = int(np.count_nonzero(counts == width)), weights.strides
-        if whole:
-            first = weights[firsts[0] :]
-            own = as_strided(first, (whole, width, taps, k), (int(apart.sum()) * steps[0], *steps))
-            _pack_panels(engine, words[:whole], own)
-        if whole < panels and counts[-1]:
-            _pack_panels(engine, words[-1:, :, :, : counts[-1]], weights[firsts[-1] :][None, : counts[-1]])
-        return packed
-    rows = np.zeros((width, taps, depth), dtype)
-    packed = aligned((panels, rows[0].nbytes // 4, width), np.int32)
-    for panel, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
-        if count < len(rows):
-            rows[count:] = 0
-        rows[:count, :, :k] = weights[first : first + count]
-        packed[panel] = rows.reshape(len(rows), -1).view(np.int32).T
-    return packed
-
-
-def _pack_panels(engine: Engine, words: Array, weights: Array) -> None:
-    """int8 [panels, lanes, taps, k] to the bytes of words [panels, taps, steps, lanes, 4]."""
-    panels, width, taps, k = weights.shape
-    steps, rest = divmod(k, 4)
-    whole = weights[..., : 4 * steps].reshape(panels, width, taps, steps, 4)
-    copy_into(engine, words[:, :, :steps], whole.transpose(0, 2, 3, 1, 4))
-    if rest:
-        copy_into(engine, words[:, :, steps, :, :rest], weights[..., 4 * steps :].transpose(0, 2, 1, 3))
+    """Channels of [N, taps, k] as `pack_words` packs them. pick: [panels, lanes], -1 for none."""
+    counts = np.count_nonzero(pick >= 0, axis=1)
+    places = tuple(zip(pick[:, 0].tolist(), counts.tolist(), strict=True))
+    return pack_words(engine, weights, places, pick.shape[1], depth, np.dtype(dtype).name)
 
 
 def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:

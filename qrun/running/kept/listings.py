@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array, Model
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.packing import PACKINGS, packing_of
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import address
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.items import PythonStep
 from qrun.native.plan.listing import Listing, Portable, View
@@ -18,10 +22,16 @@ from qrun.running.kept.packed import Bundle, type_named, type_of
 
 
 def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
-    """The program as plain values, with its machine code; of arrays that are constants of the model, their names."""
+    """The program as plain values, with its machine code; of arrays that are constants of the model, their names, and
+    of large ones that were packed of constants, how."""
     listing, names = made.listing, {id(array): name for name, array in model.constants.items()}
+    starts = sorted((address(array), name) for name, array in model.constants.items() if array.size)
 
-    def array(value: Array) -> int | str:
+    def array(value: Array) -> int | str | tuple[Any, ...]:
+        packing = packing_of(value)
+        place = packing and _place(packing.source, starts, model)
+        if packing and place:
+            return packing.kind, place, packing.arguments
         return names.get(id(value)) or bundle.array(value)
 
     specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
@@ -60,7 +70,13 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     kinds = [KernelSpec(*spec) for spec in specs]
     engine.kernels.adopt(kinds, codes)
     held, structs, counts, parts = (arrays[number] for number in tables)
-    array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
+
+    def array(found: int | str | tuple[Any, ...]) -> Array:
+        if isinstance(found, tuple):
+            kind, place, arguments = found
+            return PACKINGS[kind](engine, _placed(place, model), *arguments)
+        return model.constants[found] if isinstance(found, str) else arrays[found]
+
     items, wanted, doubtful, arena, scratch, helpers, joined, guards = rest
     listing = Listing(
         engine,
@@ -86,6 +102,24 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         guards,
     )
     return Portable(listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held)
+
+
+def _place(source: Array, starts: Sequence[tuple[int, str]], model: Model) -> tuple[Any, ...] | None:
+    """Where an array without negative strides lies in a constant of the model; None if it lies in none. starts: the
+    addresses of the constants."""
+    start = address(source)
+    found, name = starts[max(bisect_right(starts, start, key=itemgetter(0)) - 1, 0)] if starts else (0, "")
+    end = start + sum((n - 1) * step for n, step in zip(source.shape, source.strides, strict=True)) + source.itemsize
+    inside = found <= start and end <= found + model.constants[name].nbytes if name else False
+    if not inside or not model.constants[name].flags.c_contiguous:
+        return None
+    return name, start - found, source.shape, source.strides, type_named(source.dtype)
+
+
+def _placed(place: tuple[Any, ...], model: Model) -> Array:
+    name, start, shape, strides, dtype = place
+    memory = model.constants[name].reshape(-1).view(np.uint8)
+    return np.ndarray(shape, type_of(dtype), memory.data, start, strides)
 
 
 def _spec(spec: KernelSpec) -> tuple[Any, ...]:
