@@ -135,15 +135,26 @@ def _worst(w: Weight) -> tuple[int, str, str] | None:
         return None
     codes = _by_pairs(w)
     first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
-    sums = np.add(first, second, dtype=np.int16)
-    high, low = int(sums.max(initial=0)), int(sums.min(initial=0))
-    if high <= _SAFE and -low <= _SAFE:
+    step, bad, found = max(1, _NEAR * first.shape[1] // max(first.size, 1)), 0, []
+    for start in range(0, first.shape[1], step):
+        sums = np.add(first[:, start : start + step], second[:, start : start + step], dtype=np.int16)
+        ends = int(sums.max(initial=0)), int(sums.min(initial=0))
+        if max(ends[0], -ends[1]) <= _SAFE:
+            continue
+        bad += int(np.count_nonzero(np.abs(sums) > _SAFE))
+        for end, at in zip(ends, (sums.argmax(), sums.argmin()), strict=True):
+            row, pair, *rest = (int(n) for n in np.unravel_index(int(at), sums.shape))
+            found.append((-abs(end), -end, (row, start + pair, *rest)))
+    if not found:
         return None
-    place = np.unravel_index(int(sums.argmax() if high >= -low else sums.argmin()), sums.shape)
+    place = min(found)[2]
     a, b = int(first[place]), int(second[place])
-    bad = int(np.count_nonzero(np.abs(sums) > _SAFE))
-    channel = int(place[0]) if w.is_conv else int(place[-1])
-    return a + b, f"255 * {a} + 255 * {b} = {255 * (a + b)}", f"in output channel {channel}; {bad} of {sums.size} pairs"
+    channel = place[0] if w.is_conv else place[-1]
+    return (
+        a + b,
+        f"255 * {a} + 255 * {b} = {255 * (a + b)}",
+        f"in output channel {channel}; {bad} of {first.size} pairs",
+    )
 
 
 def saturating(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
@@ -166,6 +177,8 @@ def _is_depthwise(w: Weight) -> bool:
     return w.is_conv and w.codes.shape[1] == 1 and number(w.node, "group", 1) == len(w.codes) > 1
 
 
+_NEAR = 1 << 17
+"""Pairs that are added together: their sums stay in the second-level cache."""
 _SAFE = 128
 """255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
 
