@@ -132,7 +132,7 @@ def _lower_integer(site: LoweringContext) -> NativeKernel:
     if site.fixed[2]:
         return conv_kernel(site, planned_conv(site, x, w, (xz, wz), win))
     conv = planned_conv(site, x, w, (None, wz), win, kinds=KINDS, stores=False)
-    prepare, sums = dynamic_sums(conv, w, wz, Given.input(site, 2).operand, memo=site.memo)
+    prepare, sums = dynamic_sums(conv, Given.input(site, 2).operand, memo=site.memo)
     wraps = site.memo.once("reach", lambda: reach(w, wz)) >= LIMIT
     stages = Stage(prepare, (2,), "prepared"), Stage(sums, (0, "prepared"))
     return staged_kernel(site, stages, (sums,), Settled(not wraps))

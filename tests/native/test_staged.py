@@ -229,7 +229,7 @@ def test_convolutions_whose_zero_point_comes_with_the_run(isa: str, which: int, 
         w_zero = codes(rng, (kernel[0],) if number == 3 else (1,), ("u8", "s8")[number // 2])
         zero = np.zeros((), x.dtype)
         conv = Conv(native, shape, w, x_zero_point=zero, w_zero_point=w_zero, kinds=KINDS, stores=False, **options)
-        prepare, sums = dynamic_sums(conv, w, w_zero, Operand((), x.dtype))
+        prepare, sums = dynamic_sums(conv, Operand((), x.dtype))
         centred = w.astype(np.int64) - w_zero.reshape(-1, *(1,) * (w.ndim - 1))
         for code in codes(rng, (2,), ("u8", "s8")[number % 2]):
             prepared = run_placed(native, prepare, [np.array(code)], (0, 0), at_end)

@@ -17,7 +17,7 @@ from qrun.native.kernels.layout import Layout, Window
 from qrun.native.kernels.packing import LARGE, copy_into
 from qrun.native.kernels.product import Product, RelocatableCall, merged_groups
 from qrun.native.kernels.results import Results
-from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
+from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
 
@@ -93,6 +93,12 @@ class Conv(Operation):
             self.may_wrap = folded.may_wrap
             self._sums = folded, target
             self.pieces = self._cut(folded, target)
+
+    @property
+    def totals(self) -> Ints:
+        """int64 [M]: the sum of each channel's weights less their zero point; of a product that is not empty."""
+        assert self._sums is not None
+        return self._sums[0].total
 
     def resized(self, other: Operation) -> Conv | None:
         """None also if there is nothing to compute, or padding is stored."""

@@ -18,7 +18,7 @@ from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import Array, address, aligned_copy, aligned_up
 from qrun.native.machine.operation import Operand, Operation, Order
-from qrun.native.proof.fold import magnitudes, totals, wrapped
+from qrun.native.proof.fold import magnitudes, wrapped
 
 KINDS = frozenset({"tiled", "widened"})
 """The kernels of products that do not depend on the zero point of the activations."""
@@ -46,14 +46,10 @@ class _Place:
 class SumsPlan:
     """A Conv or Gemm without a target, planned for a zero point of 0, its kernel calls, and where each of them finds
     what depends on the run.
-
-    totals: int64 [N], the sum of each channel's weights less their zero point.
     """
 
-    def __init__(
-        self, product: Conv | Gemm, totals: Array, zero: Operand, memo: Memo, tail: Tail | None = None
-    ) -> None:
-        self.product, self.totals, self.zero, self.tail, self._memo = product, totals, zero, tail or Tail(), memo
+    def __init__(self, product: Conv | Gemm, zero: Operand, memo: Memo, tail: Tail | None = None) -> None:
+        self.product, self.zero, self.tail, self._memo = product, zero, tail or Tail(), memo
         self.form = "i32" if tail is None else TAIL + tail.steps
         self.conv = product.conv if isinstance(product, Gemm) else product
         if self.conv.lines or self.conv.x_zero:
@@ -86,7 +82,7 @@ class SumsPlan:
 
     def with_tail(self, tail: Tail) -> SumsPlan:
         """The same sums with float32 operations behind them."""
-        return SumsPlan(self.product, self.totals, self.zero, self._memo, tail)
+        return SumsPlan(self.product, self.zero, self._memo, tail)
 
     def _held(self, part: Any, name: str) -> Array:
         """The array that a word of the call's struct points to."""
@@ -118,7 +114,10 @@ class SumsPlan:
         pick, vectors = _lanes(section), section.spec.vectors
         channels = np.maximum(pick, 0)
         arrays = {"first*": self._held(part, "bias*")}
-        for name, values in (("sums*", np.where(pick < 0, 0, wrapped(self.totals[channels]))), ("places*", channels)):
+        for name, values in (
+            ("sums*", np.where(pick < 0, 0, wrapped(self.conv.totals[channels]))),
+            ("places*", channels),
+        ):
             arrays[name] = aligned_copy(values, np.int32)
         kinds = "".join("s" if operand.shape == () or set(operand.shape) == {1} else "v" for operand in tail.operands)
         spec = KernelSpec(
@@ -201,20 +200,13 @@ class DynamicSums(Operation):
 
 
 def dynamic_sums(
-    product: Conv | Gemm,
-    weights: Array,
-    w_zero: Array | None,
-    zero: Operand,
-    y_shape: Sequence[int] | None = None,
-    memo: Memo | None = None,
+    product: Conv | Gemm, zero: Operand, y_shape: Sequence[int] | None = None, memo: Memo | None = None
 ) -> tuple[Prepare, DynamicSums]:
-    """The two steps of a product planned for a zero point of 0:
-    weights [N, ...], their zero point of one element or [N].
+    """The two steps of a product planned for a zero point of 0.
 
     memo: what was made of the same weights for other shapes. Raises Declined if it has no kernels: an empty product.
     """
-    memo = memo or Memo()
-    plan = SumsPlan(product, memo.once("totals", lambda: totals(weights, w_zero)), zero, memo)
+    plan = SumsPlan(product, zero, memo or Memo())
     if not plan.parts:
         raise Declined("an empty product")
     return Prepare(plan), DynamicSums(plan, y_shape)

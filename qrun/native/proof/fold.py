@@ -118,19 +118,11 @@ def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
     return wide.astype(np.int8) if fits else wide
 
 
-def totals(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Ints:
-    """int64 [N]: the sum of w - w_zero for each channel; w int8 or uint8 [N, ...], w_zero of one element or [N]."""
-    return _total(_rows(w, w_zero))
-
-
 def magnitudes(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Ints:
-    """int64 [N]: the sum of the magnitudes of w - w_zero, which are as `totals` takes them."""
-    return _magnitude(_rows(w, w_zero))
-
-
-def _rows(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Centred:
+    """int64 [N]: the sum of the magnitudes of w - w_zero for each channel; w int8 or uint8 [N, ...], w_zero of one
+    element or [N]."""
     zeros = np.zeros(1, w.dtype) if w_zero is None else w_zero.reshape(-1)
-    return _centred(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w)))
+    return _magnitude(_centred(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w))))
 
 
 def _total(centred: np.ndarray[Any, Any]) -> Ints:

@@ -164,8 +164,7 @@ class DynamicProduct:
             memo=site.memo,
         )
         if isinstance(zero, Given):
-            right = self.right.T
-            prepare, made = sums.dynamic_sums(gemm, right, w_zero, zero.operand, self.shape, site.memo)
+            prepare, made = sums.dynamic_sums(gemm, zero.operand, self.shape, site.memo)
             return [Stage(prepare, (zero.value,), "prepared"), Stage(made, (left, "prepared"), output)], made
         if gemm.result.shape == self.shape:
             return [Stage(gemm, (left,), output)], gemm
