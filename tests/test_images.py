@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -122,6 +123,68 @@ def test_external_data_is_part_of_a_model(model: Path, tmp_path: Path) -> None:
     weights.write_bytes(data)
     qrun.Session(model, cache=cache)
     assert len(images(cache)) == 2 * len(before)
+
+
+def test_files_of_external_data_are_told_by_their_state(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once they are older than a tick of the clock; until then by their bytes."""
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="weights", size_threshold=64)
+    weights = tmp_path / "weights"
+
+    def digest() -> str:
+        content = qrun.load(model).content
+        assert content is not None
+        return content.digest
+
+    fresh = digest()
+    weights.write_bytes(weights.read_bytes())
+    assert digest() == fresh, "the same bytes in a new file"
+    monkeypatch.setattr("qrun.ir.external._TICK", -(1 << 62))
+    old = digest()
+    assert old != fresh
+    assert digest() == old
+    data, times = bytearray(weights.read_bytes()), weights.stat()
+    data[100] ^= 1
+    weights.write_bytes(data)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert digest() != old, "other bytes at the same time of modification"
+
+
+LARGE = {
+    "float": ("MatMul(x, w)", {"w": (np.float32, (512, 1025))}),
+    "float, turned": ("Gemm<transB = 1>(x, w)", {"w": (np.float32, (1025, 512))}),
+    "int8": ("MatMulInteger(q, w, zero)", {"w": (np.int8, (512, 2051))}),
+    "uint8": ("MatMulInteger(q, w, zero, z)", {"w": (np.uint8, (512, 2051)), "z": (np.uint8, ())}),
+    "4 bits": (
+        "com.microsoft.MatMulNBits<K = 512, N = 8196, bits = 4, block_size = 32>(x, w, s)",
+        {"w": (np.uint8, (8196, 16, 16)), "s": (np.float32, (8196 * 16,))},
+    ),
+    "convolution": ("Conv(images, w)", {"w": (np.float32, (640, 512, 1, 1))}),
+}
+
+
+@pytest.mark.parametrize("form", LARGE)
+def test_large_weights_are_packed_again(form: str, tmp_path: Path) -> None:
+    """By sessions that find a program: it is small, and gives the same bits."""
+    path, cache, rng = tmp_path / "model.onnx", tmp_path / "cache", np.random.default_rng(3)
+    call, stored = LARGE[form]
+    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> main (float[4, 512] x) => (y)'
+    before = "q, scale, zero = DynamicQuantizeLinear(x) shape = Constant<value_ints = [4, 512, 1, 1]>() images = Reshape(x, shape)"
+    proto = onnx.parser.parse_model(f"{header} {{ {before} y = {call} }}")
+    for name, (dtype, shape) in stored.items():
+        values = rng.integers(-99, 99, shape).astype(dtype) if np.dtype(dtype).kind in "iu" else rng.normal(size=shape)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(values, dtype), name))
+    onnx.save(proto, path)
+    feeds = {"x": rng.normal(size=(4, 512)).astype(np.float32)}
+    want = plain(qrun.Session(path, cache=False).run(feeds)["y"])
+    for run in range(3):
+        session = qrun.Session(path, cache=cache, threads=2)
+        assert plain(session.run(feeds)["y"]) == want
+        assert served(session) == (run > 0)
+        gc.collect()
+    sizes = sum(image.stat().st_size for image in images(cache))
+    assert (sizes < path.stat().st_size // 4) == (form != "uint8")
 
 
 def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:

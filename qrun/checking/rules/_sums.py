@@ -131,8 +131,6 @@ def _unsigned_operands(model: Model) -> frozenset[tuple[str, int]]:
 
 def _worst(w: Weight) -> tuple[int, str, str] | None:
     """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
-    if int(w.codes.min()) >= -64 and int(w.codes.max()) <= 64:
-        return None
     codes = _by_pairs(w)
     first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
     step, bad, found = max(1, _NEAR * first.shape[1] // max(first.size, 1)), 0, []

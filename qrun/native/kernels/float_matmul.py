@@ -55,7 +55,7 @@ class FloatMatmul(FloatProduct):
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
         for name, array in (("b*", weights), ("addend*", constant)):
             if array is not None:
-                arrays[name], shapes[name] = np.ascontiguousarray(array), None
+                arrays[name], shapes[name] = array if name == "b*" else np.ascontiguousarray(array), None
         self.names = [name for name, shape in shapes.items() if shape is not None]
         self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
         row = addend if constant is None else constant.shape

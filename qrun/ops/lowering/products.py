@@ -52,8 +52,7 @@ def matmul_kernel(
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant, before = [0], None, None, dict[int, Stage]()
     if site.fixed[1]:
-        weights = site.memo.once("right", lambda: np.ascontiguousarray(right))
-        site.afford(right.nbytes if not right.flags.c_contiguous else 0)
+        weights = right
     else:
         operands.append(1)
     if c is not None and site.fixed[2]:

@@ -1,8 +1,9 @@
 """What depends on a model's file alone, kept on disk beside the compiled kernels, so that it is made once.
 
-An image is found by all bytes of the model and its external data, by qrun's sources and the versions of what they stand
-on, and by what was asked for. What it holds is as good as made now: it was checked when it was made, and its file is
-believed only as those of kernels are (native/machine/cache.py). What cannot be kept is made each time.
+An image is found by all bytes of the model, by those of its external data or the state of these files
+(`ir/external.py`), by qrun's sources and the versions of what they stand on, and by what was asked for. It says how
+large weights are packed, and does not hold them. What it holds is as good as made now: it was checked when it was made,
+and its file is believed only as those of kernels are (native/machine/cache.py). What cannot be kept is made each time.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from qrun.running.programs import KEPT, forms, surplus
 T = TypeVar("T")
 _MARK = ".planned"
 MOST = 8
-"""The most programs that runs which do not observe keep for later processes, for each session: each is a file as large
-as the model's weights, and takes longer to write than many runs.
-A model that meets more shapes, such as a decoder with a growing cache, meets other shapes in later processes."""
+"""The most programs that runs which do not observe keep for later processes, for each session: writing one takes longer
+than many runs. A model that meets more shapes, such as a decoder with a growing cache, meets other shapes in later
+processes."""
 OFTEN = 8
-"""Runs with inputs of the same shapes after which such a file is written: together they take longer."""
+"""Runs with inputs of the same shapes after which such a file is written: they take longer than that."""
 
 
 class Images:
