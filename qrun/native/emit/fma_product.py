@@ -8,7 +8,7 @@ multiply-adds in registers; they are added to those of the blocks before, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import fma_once
@@ -20,13 +20,16 @@ BLOCK = 256
 PITCH = 4 * BLOCK + 64
 """Bytes from one gathered row to the next."""
 NAMES = names("""
-    a* b* addend* y* numbers* batches* offsets* steps* padding* a_row b_row b_column addend_row y_row
-    rows columns depth row_block panels panel_block right_at sums_at slot tiles
+    a* b* addend* y* numbers* batches* offsets* steps* padding* factor* term* residual* a_row b_row b_column addend_row
+    residual_row y_row rows columns depth row_block panels panel_block right_at sums_at slot tiles
 """)
 """One 8-byte word each.
 
-batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own
-a_row, b_row, addend_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
+batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own; [number][5] with that of
+             a residual
+a_row, b_row, addend_row, residual_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
+factor, term what results are multiplied by, and what is added, for each column: these start where an addend does
+residual     what is added to each result
 offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels, gathered); [rows][taps], -1 for
              `padding`, a zero (taps), with a_row bytes from row to row
 steps        int32 [depth]: bytes from a row's start to element k (pixels, gathered); [depth][2]: bytes into a row of
@@ -37,28 +40,38 @@ right_at     where the thread's memory has a packed panel; sums_at: sums that wa
 numbers      float32: alpha, beta, the least and the greatest result, the zero that is added to it
 """
 ALPHA, BETA, LOW, HIGH, ADDED = range(0, 20, 4)
+TAIL: Mapping[str, Callable[[Value, Value], Value]] = {
+    "factor": lambda y, x: y * x,
+    "term": lambda y, x: y + x,
+    "residual": lambda y, x: y + x,
+}
+"""float32 steps behind a sum, each of which is rounded; they are named as the words that point to what they read."""
 
 
 class FloatSumsEmitter(KernelEmitter):
     """What kernels of float32 sums share: addends, and what becomes of a sum.
 
-    form: of a sum, ``+limits`` behind it if Clip or Relu follows. starts: where the product's a, b, addend and y start.
+    form: of a sum, behind it what becomes of it in this order (TAIL), then ``+limits`` if Clip or Relu follows.
+    starts: where the product's a, b, addend and y start, and its residual.
     """
 
     own_memory = True
-    starts: tuple[Value, Value, Value, Value]
+    starts: Sequence[Value]
+    channels: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.form, _, self.limits = spec.form.partition("+")
+        self.form, *tail = spec.form.split("+")
+        self.tail, self.limits = [step for step in tail if step in TAIL], "limits" in tail
         self.lanes, self.kind = isa.lanes, f"<{isa.lanes} x float>"
 
     def take_batch(self, batch: Value) -> None:
         """Find where the product of this number reads and writes."""
-        a, entry = self.a, self.a.batches + batch * 32
-        operands = a.a, a.b, a.addend, a.y
-        x, b, addend, y = (start + (entry + 8 * n).load("i64", 8) for n, start in enumerate(operands))
-        self.starts = x, b, addend, y
+        a = self.a
+        operands = [a.a, a.b, a.addend, a.y, *([a.residual] if "residual" in self.tail else [])]
+        entry = a.batches + batch * (8 * len(operands))
+        places = [(entry + 8 * n).load("i64", 8) for n in range(len(operands))]
+        self.starts, self.channels = [start + n for start, n in zip(operands, places, strict=True)], places[2]
 
     def loaded(self, source: Value, mask: Value | None) -> Value:
         return source.load(self.kind, 4) if mask is None else source.masked_load(self.kind, mask, 4)
@@ -66,14 +79,18 @@ class FloatSumsEmitter(KernelEmitter):
     def number(self, place: int) -> Value:
         return (self.a.numbers + place).load("float", 4).splat(self.lanes)
 
-    def finish(self, value: Value, addend: Value | None, target: Value, mask: Value | None) -> None:
-        """Store what becomes of a vector of sums: plus an addend, in the result's type, limited. NaN has one pattern.
-        addend: where it lies, if the form has one."""
+    def finish(
+        self, value: Value, addend: Value | None, target: Value, mask: Value | None, tail: Sequence[Value] = ()
+    ) -> None:
+        """Store what becomes of a vector of sums: plus an addend, in the result's type, then the tail, limited. NaN of
+        a sum has one pattern. addend: where it lies, if the form has one; tail: the same for each of its steps."""
         if addend is not None:
             value = value + self.loaded(addend, mask)
         value = value.test("uno", value).select(value.like(math.nan), value)
         if self.w.narrowing:
             value = self.w.narrowing(value)
+        for step, place in zip(self.tail, tail, strict=True):
+            value = TAIL[step](value, self.loaded(place, mask))
         if self.limits:
             value = clipped(value, self.number(LOW), self.number(HIGH)) + self.number(ADDED)
         if mask is None:
@@ -85,8 +102,7 @@ class FloatSumsEmitter(KernelEmitter):
 @emitter("fma_product")
 class FmaProductEmitter(FloatSumsEmitter):
     """form: ``sum``, ``bias`` (plus an addend behind the sum), ``first`` (the sum begins with the addend), ``scaled``
-    (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend);
-    ``+limits`` if Clip or Relu follows.
+    (it begins with beta times the addend, and blocks count alpha times), ``alpha`` (as scaled, without an addend).
 
     operands: where the left rows are (``rows``; ``pixels``; ``taps`` and ``gathered``, whose blocks of k each tile
     copies first), how b lies (``panels``; ``near``, read as it lies; ``packed``, copied first; ``turned``, column after
@@ -370,7 +386,16 @@ class FmaProductEmitter(FloatSumsEmitter):
                 target = self.starts[3] + (self.first + row + i) * self.a.y_row + self.column * 4
                 for j, mask in enumerate(masks):
                     addend = self._addend(row + i, j) if self.form == "bias" else None
-                    self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask)
+                    tail = [self._beside(step, row + i, j) for step in self.tail]
+                    self.finish(sums[i * self.spec.vectors + j], addend, target + 4 * self.lanes * j, mask, tail)
+
+    def _beside(self, step: str, row: Value, vector: int) -> Value:
+        """Where a step of the tail reads."""
+        if step == "residual":
+            start = self.starts[4] + (self.first + row) * self.a.residual_row
+        else:
+            start = (self.a.factor if step == "factor" else self.a.term) + self.channels
+        return start + self.column * 4 + 4 * self.lanes * vector
 
 
 def add_products(lefts: Sequence[Value], rights: Iterator[Value], sums: list[Value], lanes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -130,21 +131,40 @@ class FloatConv(FloatProduct):
         steps = [int(n[-1]) if n else 1 for n in (strides, dilations)]
         self.line = (1, 1, 1) if reads else (int(w.shape[-1]), steps[0], steps[1])
 
+    def then(self, function: str, operand: Operand) -> FloatConv | None:
+        shape, tail = self.result.shape, self.terms.tail
+        whole = function == "add" and operand.shape == shape
+        step = "residual" if whole else {"mul": "factor", "add": "term"}.get(function, "")
+        by_channel = (1,) * (len(shape) - len(operand.shape)) + operand.shape == (1, shape[1], *[1] * (len(shape) - 2))
+        if not (step and (whole or by_channel)) or step in tail or self.own_channels or self.terms.limited:
+            return None
+        if operand.dtype != _FLOAT or any(operand.border) or self.terms.out != "f32":
+            return None
+        operands = (*self.operands[:-1], operand, self.result)
+        return self.again(terms=replace(self.terms, tail=(*tail, step)), operands=operands)
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, outputs = self.operands[0], self.result.shape[1]
-        pixel, row = strides[0] or 4 * x.shape[1], strides[1] or 4 * outputs
+        pixel, row, beside = strides[0] or 4 * x.shape[1], strides[-1] or 4 * outputs, 4 * outputs
         places, pixels = self.image.places, size(x.stored("channels")[:-1])
         results = size(self.result.shape) // outputs
         images = 1 if places.plain and not self.own_channels else self.shape[0]
-        by_image = pixels // images * pixel, 0, 0, results // images * row
-        extents = (pixels - 1) * pixel + 4 * x.shape[1], (results - 1) * row + 4 * outputs
+        extents = [(pixels - 1) * pixel + 4 * x.shape[1], *[4 * outputs] * len(self.terms.tail)]
+        if "residual" in self.terms.tail:
+            place = 1 + self.terms.tail.index("residual")
+            beside = strides[place] or beside
+            extents[place] += (results - 1) * beside
+        extents.append((results - 1) * row + 4 * outputs)
+        rows = [row, beside] if "residual" in self.terms.tail else [row]
+        by_image = pixels // images * pixel, 0, 0, *(results // images * step for step in rows)
         if self.own_channels:
             return (self._by_channels(stack_starts((images,), by_image), pixel, row, extents),)
-        by_group = 4 * self.depth, 1, 4 * self.each, 4 * self.each
+        by_group = 4 * self.depth, 1, *[4 * self.each] * (len(by_image) - 2)
         starts = stack_starts((images, self.group), by_image, by_group)
         left = self.image.rows(self.shape[0], strides[0], self.each)
-        stack = FloatStack(starts, left, self.each, 4 * self.each, 0, row)
-        return (product_call(self, stack, ("a*", "y*"), extents, weights=self.weights),)
+        stack = FloatStack(starts, left, self.each, 4 * self.each, 0, row, residual_row=beside)
+        names = ("a*", *(f"{step}*" for step in self.terms.tail), "y*")
+        return (product_call(self, stack, names, extents, weights=self.weights),)
 
     def _by_channels(self, starts: Ints, pixel: int, row: int, extents: Sequence[int]) -> KernelCall:
         places, outputs, (k, _) = self.image.places, self.result.shape[1], self.arrays["b*"].shape

@@ -65,9 +65,9 @@ class LeftRows:
 
 @frozen
 class FloatStack:
-    """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own;
-    b_row, addend_row, y_row: bytes from one row to the next. b_column: bytes from one column of b to the next, if a
-    column's elements are neighbours; 0 if a row's are."""
+    """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own,
+    and a fifth number for a residual; b_row, addend_row, y_row, residual_row: bytes from one row to the next. b_column:
+    bytes from one column of b to the next, if a column's elements are neighbours; 0 if a row's are."""
 
     starts: Ints
     left: LeftRows
@@ -76,6 +76,7 @@ class FloatStack:
     addend_row: int
     y_row: int
     b_column: int = 0
+    residual_row: int = 0
 
     @property
     def k(self) -> int:
@@ -133,20 +134,25 @@ _UNLIMITED: Limits = (-np.inf, np.inf, -0.0)
 
 @frozen
 class FloatTerms:
-    """What becomes of sums. kind: the form of FmaProductEmitter, without ``+limits``. out: the type to which they are
-    rounded, as KernelSpec.out names it."""
+    """What becomes of sums. kind: the form of FmaProductEmitter, without what follows a sum. out: the type to which
+    they are rounded, as KernelSpec.out names it. tail: steps of emit/fma_product.py::TAIL."""
 
     kind: str
     alpha: float = 1.0
     beta: float = 1.0
     limits: Limits = _UNLIMITED
     out: str = "f32"
+    tail: tuple[str, ...] = ()
 
     @property
     def form(self) -> str:
         """The kernels' form. Limits are compared as text, since a limit of 0 differs from one of -0."""
         kind = "first" if self.kind == "scaled" and self.alpha == self.beta == 1 else self.kind
-        return kind if str(self.limits) == str(_UNLIMITED) else f"{kind}+limits"
+        return "+".join([kind, *self.tail, *(["limits"] if self.limited else [])])
+
+    @property
+    def limited(self) -> bool:
+        return str(self.limits) != str(_UNLIMITED)
 
     @property
     def numbers(self) -> Array:
@@ -273,7 +279,8 @@ def product_call(
         right = weights.lying(left.rows == rows)
         width = vectors * isa.lanes
         held |= weights.arrays(engine, width)
-        held["batches*"] = stack.starts * np.array([1, 4 * width * -(-stack.columns // width) * left.depth, 1, 1])
+        starts = held["batches*"] = stack.starts.copy()
+        starts[:, 1] *= 4 * width * -(-stack.columns // width) * left.depth
     if left.offsets is not None and left.steps is not None:
         held |= {"offsets*": left.offsets, "steps*": left.steps, "padding*": np.zeros(1, _FLOAT)}
     shape, strip = (left.rows, stack.columns, stack.k), (rows, wide * isa.lanes)
@@ -293,6 +300,7 @@ def product_call(
         "b_row": stack.b_row,
         "b_column": stack.b_column,
         "addend_row": stack.addend_row,
+        "residual_row": stack.residual_row,
         "y_row": stack.y_row,
         "rows": left.rows,
         "columns": stack.columns,

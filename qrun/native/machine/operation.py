@@ -215,6 +215,11 @@ class Operation(ABC):
         added; None if there is none. Clip adds -0.0, which changes nothing; Relu adds 0.0, which makes 0.0 of -0.0."""
         return None
 
+    def then(self, function: str, operand: Operand) -> Operation | None:
+        """The operation whose float32 results are multiplied by another operand that broadcasts to them (``mul``), or
+        have it added (``add``): it becomes the last operand. None if there is none."""
+        return None
+
     def narrowed(self, dtype: np.dtype[Any]) -> Operation | None:
         """The operation on numbers of this narrower type that are kept as float32: each result is rounded to the type,
         once. None if there is none."""

@@ -47,7 +47,7 @@ def _opaque(item: Item) -> PythonStep:
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
     memo = Memo()
-    items = limited(tailed(widened(items, wanted), wanted), wanted)
+    items = limited(scaled(tailed(widened(items, wanted), wanted), wanted), wanted)
     items = _shuffled(engine, moved(items, wanted, memo), wanted)
     return attended(engine, chained(items, wanted, memo), wanted, memo)
 
@@ -109,6 +109,33 @@ def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
         if operation is not None:
             last = replace(tasks[-1], operation=operation, output=item.output)
             made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
+    return made
+
+
+def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+    """As many items; Mul and Add of what a product of floats makes, with what is there before the product, become steps
+    that do nothing: the product does it."""
+    made, links = list(items), Links(items, wanted)
+    makers = dict(links.makers)
+    for number, item in enumerate(items):
+        if not isinstance(item, Task) or not isinstance(item.operation, Elementwise) or len(item.inputs) != 2:
+            continue
+        elementwise = item.operation
+        if any(step.narrow for step in elementwise.steps) or elementwise.constants:
+            continue
+        for place, key in enumerate(item.inputs):
+            maker, other = makers.get(key, -1), item.inputs[1 - place]
+            if maker < 0 or links.uses[key] != 1 or makers.get(other, -1) >= maker or other == key:
+                continue
+            tasks = made[maker].tasks
+            if elementwise.operands[place].shape != elementwise.result.shape:
+                continue
+            operation = tasks[-1].operation.then(elementwise.function, elementwise.operands[1 - place])
+            if operation is not None:
+                last = Task(operation, (*tasks[-1].inputs, other), item.output)
+                made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
+                makers[item.output] = maker
+                break
     return made
 
 
