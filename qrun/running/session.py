@@ -25,7 +25,6 @@ from qrun.running.execution import RunLimits, RunResult
 from qrun.running.kept.models import load_kept
 from qrun.running.plan import BACKENDS
 from qrun.running.runs import Runs
-from qrun.running.samefeeds import SameFeeds
 from qrun.running.times import InsideEvent
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ class Session:
         # Not a method, which would lead back to the session: a dropped one ends at once.
         self._runs_of = partial(_runs_of, self._engine, self.arith, self.fuse, self._limits)
         self._runs = self._runs_of(self.model)
-        self._same = SameFeeds(self._runs, self._runs_of, self._engine is not None and arith != "ort")
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -129,7 +127,7 @@ class Session:
         """
         import gc
 
-        self._runs = self._same = self._runs_of = cast(Any, _Closed())
+        self._runs = self._runs_of = cast(Any, _Closed())
         self._replacing.clear()
         self._engine = None
         self._end()
@@ -184,7 +182,7 @@ class Session:
                  returned.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
-        repeated = self._same.repeated(feeds) if outputs is None else None
+        repeated = self._runs.repeated(feeds) if outputs is None else None
         if repeated is not None:
             return repeated
         return {name: unwrapped(value) for name, value in self._run(feeds, outputs, False, False).outputs.items()}
@@ -203,10 +201,7 @@ class Session:
         return self._run(feeds, outputs, observe, True)
 
     def _run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool) -> RunResult:
-        runs = self._of(feeds, outputs)
-        if runs is self._runs and outputs is None and not observe:
-            return self._same.run(feeds, timed)
-        return runs.run(feeds, outputs, observe, timed)
+        return self._of(feeds, outputs).run(feeds, outputs, observe, timed)
 
     def observed(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, and keep the program of such runs for later processes. There is none without native
