@@ -11,7 +11,6 @@ import numpy as np
 
 from qrun.ir import Array, Model
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.packing import PACKINGS, packing_of
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import address
 from qrun.native.machine.operation import Operand
@@ -24,6 +23,8 @@ from qrun.running.kept.packed import Bundle, type_named, type_of
 def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
     """The program as plain values, with its machine code; of arrays that are constants of the model, their names, and
     of large ones that were packed of constants, how."""
+    from qrun.native.kernels.packing import packing_of
+
     listing, names = made.listing, {id(array): name for name, array in model.constants.items()}
     starts = sorted((address(array), name) for name, array in model.constants.items() if array.size)
 
@@ -73,6 +74,8 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
 
     def array(found: int | str | tuple[Any, ...]) -> Array:
         if isinstance(found, tuple):
+            from qrun.native.kernels.packing import PACKINGS
+
             kind, place, arguments = found
             return PACKINGS[kind](engine, _placed(place, model), *arguments)
         return model.constants[found] if isinstance(found, str) else arrays[found]
