@@ -25,7 +25,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 LEFT_OUT = "..."
 TIMED = re.compile(r"Whole model|Slowest nodes|By operator|[\d.]+ \w+ a run")

@@ -87,11 +87,12 @@ def test_the_readme_is_short_and_shows_the_main_job() -> None:
 def test_every_page_stands_in_the_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     listed = re.findall(
-        r"^(?:.*<)?([a-z]+)>?$",
+        r"^(?:.*<)?([a-z/]+)>?$",
         "\n".join(text.partition("\n\n")[2] for text in re.findall(r"{toctree}\n(.*?)```", index, re.S)),
         re.M,
     )
-    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index")
+    pages = (page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(listed) == sorted(page for page in pages if page != "index")
 
 
 @pytest.mark.parametrize("page", screens.PAGES, ids=[page.name for page in screens.PAGES])

@@ -22,13 +22,13 @@ from qrun.report.catalog import catalog
 from qrun.report.ops import supported
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("docs/numerics.md", "docs/exactness.md")
+PAGES = ("docs/numerics.md", "docs/internals/exactness.md")
 """Pages of numbered sections."""
-TOURS = {"docs/architecture.md": 15, "docs/engine.md": 60}
+TOURS = {"docs/internals/architecture.md": 15, "docs/internals/engine.md": 60}
 """Pages that lead through the code, and how many places in it they name at least."""
 LABELS = {
     "docs/numerics.md": ("- **Clause**: ", "- **Others**: ", "- **Case**: "),
-    "docs/exactness.md": ("**Statement.** ", "**Carried by** ", "**Attacked by** "),
+    "docs/internals/exactness.md": ("**Statement.** ", "**Carried by** ", "**Attacked by** "),
 }
 """What every numbered section has, in this order."""
 NUMBERED = re.compile(r"### ([A-Z]\d+) (.+)\n")
@@ -112,7 +112,7 @@ def test_the_readme_leads_to_the_pages() -> None:
 def test_kernels_of_the_engines_page_have_ir() -> None:
     """The example that prints one runs."""
     (code,) = (
-        code for code in re.findall(r"```python\n(.*?)```", text("docs/engine.md"), re.S) if "kernel_text" in code
+        code for code in re.findall(r"```python\n(.*?)```", text("docs/internals/engine.md"), re.S) if "kernel_text" in code
     )
     told = io.StringIO()
     with redirect_stdout(told):
@@ -138,7 +138,7 @@ def test_decisions_that_are_referred_to_exist(page: str) -> None:
     """Those of this page; what stands in quotes, or leads to another page, is something else."""
     known = {number for number, _ in NUMBERED.findall(text(page))}
     referred = set(re.findall(r"(?<![\w`/*\[])([A-Z]\d{1,2})(?![\w`*])", text(page)))
-    assert len(referred) > 10 or page == "docs/exactness.md"
+    assert len(referred) > 10 or page == "docs/internals/exactness.md"
     assert referred <= known
 
 
