@@ -102,7 +102,7 @@ class External:
         place and its bytes."""
         for location, file in sorted(self.files.items()):
             if file.settled:
-                yield repr((location, file.seen)).encode()
+                yield repr((location, file.seen, file.changed)).encode()
                 continue
             for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
                 yield repr((location, place)).encode()
@@ -141,12 +141,13 @@ class _Short(Exception):
 
 
 class _File:
-    """A file of external data. size: when it was first opened; it must not change while a model is read."""
+    """A file of external data. seen: its device, inode, size and time of modification, which must not change while a
+    model is read; changed: the time at which anything of it changed (ns)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seen: tuple[int, ...] = ()
-        self.size = 0
+        self.size = self.changed = 0
         self.blocks: dict[tuple[int, int], Bytes] = {}
         self._taken = 0
 
@@ -166,16 +167,16 @@ class _File:
 
     @property
     def settled(self) -> bool:
-        """Whether any later change of the file gives it another time of change, and so another `seen`: those within one
-        tick of the file system's clock need not. Only POSIX keeps that time from being set."""
-        return os.name == "posix" and time.time_ns() - max(self.seen[-2:]) > _TICK
+        """Whether any later change of the file shows in `seen` and `changed`: one within a tick of the file system's
+        clock need not. Only POSIX keeps the time of change from being set."""
+        return os.name == "posix" and time.time_ns() - max(self.seen[-1], self.changed) > _TICK
 
     def _check(self, stream: FileIO) -> None:
         status = os.fstat(stream.fileno())
-        now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self.seen and now != self.seen:
             raise _Refused("a file that changed while it was read")
-        self.seen, self.size = now, status.st_size
+        self.seen, self.size, self.changed = now, status.st_size, status.st_ctime_ns
 
     def _fill(self, stream: FileIO, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
         budget.claim((length,), 1, f"tensor {tensor}")
