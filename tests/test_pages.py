@@ -112,7 +112,9 @@ def test_the_readme_leads_to_the_pages() -> None:
 def test_kernels_of_the_engines_page_have_ir() -> None:
     """The example that prints one runs."""
     (code,) = (
-        code for code in re.findall(r"```python\n(.*?)```", text("docs/internals/engine.md"), re.S) if "kernel_text" in code
+        code
+        for code in re.findall(r"```python\n(.*?)```", text("docs/internals/engine.md"), re.S)
+        if "kernel_text" in code
     )
     told = io.StringIO()
     with redirect_stdout(told):
