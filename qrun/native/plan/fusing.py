@@ -118,23 +118,18 @@ def scaled(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     made, links = list(items), Links(items, wanted)
     makers = dict(links.makers)
     for number, item in enumerate(items):
-        if not isinstance(item, Task) or not isinstance(item.operation, Elementwise) or len(item.inputs) != 2:
-            continue
-        elementwise = item.operation
-        if any(step.narrow for step in elementwise.steps) or elementwise.constants:
+        operation = item.operation if isinstance(item, Task) and len(item.inputs) == 2 else None
+        if not isinstance(operation, Elementwise) or operation.constants or operation.steps[0].narrow:
             continue
         for place, key in enumerate(item.inputs):
             maker, other = makers.get(key, -1), item.inputs[1 - place]
-            if maker < 0 or links.uses[key] != 1 or makers.get(other, -1) >= maker or other == key:
-                continue
-            tasks = made[maker].tasks
-            if elementwise.operands[place].shape != elementwise.result.shape:
-                continue
-            operation = tasks[-1].operation.then(elementwise.function, elementwise.operands[1 - place])
-            if operation is not None:
-                last = Task(operation, (*tasks[-1].inputs, other), item.output)
+            alone = links.uses[key] == 1 and operation.operands[place].shape == operation.result.shape
+            tasks = made[maker].tasks if maker >= 0 and alone and makers.get(other, -1) < maker else ()
+            joined = tasks[-1].operation.then(operation.function, operation.operands[1 - place]) if tasks else None
+            if joined is not None:
+                last = Task(joined, (*tasks[-1].inputs, other), item.outputs[0])
                 made[maker], made[number] = item_of([*tasks[:-1], last]), IDLE
-                makers[item.output] = maker
+                makers[last.output] = maker
                 break
     return made
 
