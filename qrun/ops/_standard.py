@@ -15,10 +15,27 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context, bad_attribute, refuse
 
 _SINGLE = frozenset({np.dtype(np.float32)})
+
+
+def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
+    """The number that an input holds, which may be of any shape."""
+    given = args[place] if place < len(args) else None
+    return otherwise if given is None else int(given.max(initial=0))
+
+
+def _frames(args: Sequence[Any]) -> Sequence[int]:
+    signal, window = args[0], args[2] if len(args) > 2 else None
+    samples = signal.shape[1] if signal.ndim > 1 else 0
+    length = _number(args, 3, samples if window is None else window.size)
+    return len(signal), max(samples - length, 0) // max(_number(args, 1), 1) + 1, length, 2
+
+
 _SIZES: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], Sequence[int]]] = {
     **dict.fromkeys(("RandomNormal", "RandomUniform"), lambda _, attributes: attributes["shape"]),
-    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), lambda args, _: [args[0].max(initial=0)]),
-    "MelWeightMatrix": lambda args, _: [args[1].max(initial=0) // 2 + 1, args[0].max(initial=0)],
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), lambda args, _: [_number(args, 0)]),
+    "MelWeightMatrix": lambda args, _: [_number(args, 1) // 2 + 1, _number(args, 0)],
+    "DFT": lambda args, _: [_number(args, 1), 2],
+    "STFT": lambda args, _: _frames(args),
 }
 """Shapes of results whose size the inputs' sizes do not bound, of inputs and attributes."""
 

@@ -152,5 +152,17 @@ def test_mel_weights() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(qrun.QrunError, match="Invalid number of FFT data points"):
         qrun_node("DFT", [np.ones((2, 6, 1), F), np.array(0)], opset=20)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs"),
+    [
+        ("HannWindow", [np.array(1 << 40)]),
+        ("MelWeightMatrix", [np.array(1 << 30), np.array(1 << 30), np.array(9), F(0), F(4)]),
+        ("DFT", [np.ones((2, 6, 1), F), np.array(1 << 40)]),
+        ("STFT", [np.ones((1, 1 << 20, 1), F), np.array(1), None, np.array(1 << 19)]),
+    ],
+)
+def test_results_that_are_too_large_are_not_begun(op_type: str, inputs: list[Any]) -> None:
     with pytest.raises(qrun.MemoryLimitError):
-        qrun_node("HannWindow", [np.array(1 << 40)], outputs=[F])
+        qrun_node(op_type, inputs, opset=20, outputs=[F])
