@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
 from qrun.ir.schema import ML
 from qrun.ir.types import type_name
 from qrun.ops._op import Array, Context, op, refuse
 from qrun.ops._shape import claim
 
-_KINDS = "string int64 float int32 int16 double"
+_TEXT, _WHOLE, _SINGLE = np.dtype(object), np.dtype(np.int64), np.dtype(np.float32)
+Floats = tuple[float, ...]
+Ints = tuple[int, ...]
+Texts = tuple[str, ...]
 
 
 @op("LabelEncoder", since=1, domain=ML, types={"T": ("string int64", "X")})
 def label_encoder_1(
     X: Array,
     *,
-    classes_strings: tuple[str, ...] | None = None,
+    classes_strings: Texts = (),
     default_int64: int = -1,
     default_string: str = "_Unused",
     ctx: Context,
@@ -29,16 +31,15 @@ def label_encoder_1(
 
     Source: ONNX-ML operators, LabelEncoder-1.
     """
-    words = classes_strings or ()
-    return _translated(X, words, range(len(words)), (default_int64, default_string), ctx)
+    return _beside(X, range(len(classes_strings)), classes_strings, default_int64, default_string, ctx)
 
 
 @op("CategoryMapper", since=1, domain=ML, types={"T1": ("string int64", "X")})
 def category_mapper(
     X: Array,
     *,
-    cats_int64s: tuple[int, ...] | None = None,
-    cats_strings: tuple[str, ...] | None = None,
+    cats_int64s: Ints = (),
+    cats_strings: Texts = (),
     default_int64: int = -1,
     default_string: str = "_Unused",
     ctx: Context,
@@ -47,24 +48,20 @@ def category_mapper(
 
     The default where there is none; of several the last one counts. Raises OperatorError for lists of other lengths.
     """
-    numbers, words = cats_int64s or (), cats_strings or ()
-    if len(numbers) != len(words):
-        got = f"{len(numbers)} and {len(words)}"
+    if len(cats_int64s) != len(cats_strings):
+        got = f"{len(cats_int64s)} and {len(cats_strings)}"
         raise refuse("cats_int64s and cats_strings differ in length", "cats_int64s", "one length", got, code="QR204")
-    return _translated(X, words, numbers, (default_int64, default_string), ctx)
+    return _beside(X, cats_int64s, cats_strings, default_int64, default_string, ctx)
 
 
-def _translated(
-    x: Array, words: Sequence[str], numbers: Sequence[int], defaults: tuple[int, str], ctx: Context
-) -> Array:
+def _beside(x: Array, numbers: Sequence[int], texts: Texts, number: int, text: str, ctx: Context) -> Array:
     """The number beside each text, or the text beside each number; a default where there is none."""
-    text = x.dtype == np.dtype(object)
-    keys, values = (words, numbers) if text else (numbers, words)
-    codes = ctx.memo.once(("codes", text), lambda: _Codes.of(keys, values, defaults[not text]))
-    return codes.of_elements(x, np.dtype(np.int64 if text else object), ctx)
+    if x.dtype == _TEXT:
+        return _found(x, texts, numbers, number, _WHOLE, ctx)
+    return _found(x, numbers, texts, text, _TEXT, ctx)
 
 
-@op("LabelEncoder", since=2, domain=ML, types={"T": (_KINDS, "X")})
+@op("LabelEncoder", since=2, domain=ML, types={"T": ("string int64 float int32 int16 double", "X")})
 def label_encoder(
     X: Array,
     *,
@@ -72,13 +69,13 @@ def label_encoder(
     default_int64: int = -1,
     default_string: str = "_Unused",
     default_tensor: Array | None = None,
-    keys_floats: tuple[float, ...] | None = None,
-    keys_int64s: tuple[int, ...] | None = None,
-    keys_strings: tuple[str, ...] | None = None,
+    keys_floats: Floats | None = None,
+    keys_int64s: Ints | None = None,
+    keys_strings: Texts | None = None,
     keys_tensor: Array | None = None,
-    values_floats: tuple[float, ...] | None = None,
-    values_int64s: tuple[int, ...] | None = None,
-    values_strings: tuple[str, ...] | None = None,
+    values_floats: Floats | None = None,
+    values_int64s: Ints | None = None,
+    values_strings: Texts | None = None,
     values_tensor: Array | None = None,
     ctx: Context,
 ) -> Array:
@@ -88,61 +85,42 @@ def label_encoder(
     Raises OperatorError for no keys or values, both forms of them, and lists of different length.
     Source: ONNX-ML operators, LabelEncoder-4.
     """
-
-    def codes() -> tuple[_Codes, np.dtype[Any], np.dtype[Any]]:
-        keys = _chosen("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
-        values = _chosen("values", values_tensor, values_strings, values_int64s, values_floats)
-        if len(keys) != len(values):
-            expected = f"{len(keys)}, as keys"
-            raise refuse("keys and values differ in number", "keys_tensor", expected, str(len(values)), code="QR204")
-        default: Any = default_string if values.dtype == np.dtype(object) else default_int64
-        if values.dtype.kind == "f":
-            default = default_float
-        if default_tensor is not None:
-            default = default_tensor.reshape(-1)[0]
-        return _Codes.of(keys.tolist(), values.tolist(), default), keys.dtype, values.dtype
-
-    made, kind, dtype = ctx.memo.once("codes", codes)
+    keys, kind = _chosen("keys", keys_tensor, keys_strings, keys_int64s, keys_floats)
+    values, dtype = _chosen("values", values_tensor, values_strings, values_int64s, values_floats)
+    if len(keys) != len(values):
+        expected = f"{len(keys)}, as keys"
+        raise refuse("keys and values differ in number", "keys_tensor", expected, str(len(values)), code="QR204")
     if kind != X.dtype:
         raise refuse("keys have another type than X", "X", type_name(kind), type_name(X.dtype), code="QR203")
-    return made.of_elements(X, dtype, ctx)
+    default: Any = default_string if dtype == _TEXT else default_float if dtype.kind == "f" else default_int64
+    if default_tensor is not None:
+        default = default_tensor.reshape(-1)[0]
+    return _found(X, keys, values, default, dtype, ctx)
 
 
-def _chosen(name: str, tensor: Array | None, *lists: Any) -> Array:
-    given = [
-        (v, kind)
-        for v, kind in zip((tensor, *lists), (None, object, np.int64, np.float32), strict=True)
-        if v is not None
-    ]
+def _chosen(name: str, tensor: Array | None, *lists: Sequence[Any] | None) -> tuple[Sequence[Any], np.dtype[Any]]:
+    """The one list that is given, of texts, integers or floats, or a tensor's elements, and their type."""
+    given = [(v, t) for v, t in zip(lists, (_TEXT, _WHOLE, _SINGLE), strict=True) if v is not None]
+    given += [] if tensor is None else [(tensor.reshape(-1).tolist(), tensor.dtype)]
     if len(given) != 1:
         expected = f"one of {name}_strings, {name}_int64s, {name}_floats, {name}_tensor"
-        raise refuse(
-            f"there are {len(given)} lists of {name}", f"{name}_tensor", expected, str(len(given)), code="QR204"
-        )
-    value, kind = given[0]
-    if kind is None:
-        return np.asarray(value).reshape(-1)
-    made = np.empty(len(value), kind)
-    made[:] = list(value)
+        got = str(len(given))
+        raise refuse(f"there are {got} lists of {name}", f"{name}_tensor", expected, got, code="QR204")
+    return given[0]
+
+
+def _found(
+    x: Array, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: np.dtype[Any], ctx: Context
+) -> Array:
+    """The value beside each element among the keys, of several the last, else the default."""
+    table, missing = ctx.memo.once(("table", x.dtype), lambda: _table(keys, values, default))
+    made = np.empty(claim(ctx, x.shape, dtype, "X"), dtype)
+    known = x.reshape(-1).tolist()
+    made.reshape(-1)[:] = [table.get(key, default) if key == key else missing for key in known]
     return made
 
 
-@frozen
-class _Codes:
-    """What stands for keys: by key; for NaN; for all others."""
-
-    table: Mapping[Any, Any]
-    missing: Any
-    default: Any
-
-    @classmethod
-    def of(cls, keys: Sequence[Any], values: Sequence[Any], default: Any) -> _Codes:
-        pairs = list(zip(keys, values, strict=True))
-        return cls(dict(pairs), next((v for k, v in reversed(pairs) if k != k), default), default)
-
-    def of_elements(self, x: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
-        """What stands for each element, of this type."""
-        made = np.empty(claim(ctx, x.shape, dtype, "X"), dtype).reshape(-1)
-        for place, key in enumerate(x.reshape(-1).tolist()):
-            made[place] = self.table.get(key, self.default) if key == key else self.missing
-        return made.reshape(x.shape)
+def _table(keys: Sequence[Any], values: Sequence[Any], default: Any) -> tuple[dict[Any, Any], Any]:
+    """Values by key, and that of NaN."""
+    pairs = list(zip(keys, values, strict=True))
+    return dict(pairs), next((value for key, value in reversed(pairs) if key != key), default)
