@@ -100,7 +100,8 @@ def label_encoder(
 
 def _chosen(name: str, tensor: Array | None, *lists: Sequence[Any] | None) -> tuple[Sequence[Any], np.dtype[Any]]:
     """The one list that is given, of texts, integers or floats, or a tensor's elements, and their type."""
-    given = [(v, t) for v, t in zip(lists, (_TEXT, _WHOLE, _SINGLE), strict=True) if v is not None]
+    kinds: tuple[np.dtype[Any], ...] = (_TEXT, _WHOLE, _SINGLE)
+    given = [(v, kind) for v, kind in zip(lists, kinds, strict=True) if v is not None]
     given += [] if tensor is None else [(tensor.reshape(-1).tolist(), tensor.dtype)]
     if len(given) != 1:
         expected = f"one of {name}_strings, {name}_int64s, {name}_floats, {name}_tensor"
