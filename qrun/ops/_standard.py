@@ -25,9 +25,9 @@ def _number(args: Sequence[Any], place: int, otherwise: int = 0) -> int:
 
 def _frames(args: Sequence[Any]) -> Sequence[int]:
     signal, window = args[0], args[2] if len(args) > 2 else None
-    samples = signal.shape[1] if signal.ndim > 1 else 0
+    batch, samples = signal.shape[:2] if signal.ndim > 1 else (1, 0)
     length = _number(args, 3, samples if window is None else window.size)
-    return len(signal), max(samples - length, 0) // max(_number(args, 1), 1) + 1, length, 2
+    return batch, max(samples - length, 0) // max(_number(args, 1), 1) + 1, length, 2
 
 
 _SIZES: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], Sequence[int]]] = {

@@ -12,7 +12,8 @@ from helpers.cli import call
 from helpers.support import node_model, run_qrun
 
 import qrun
-from qrun.ops import RUNNER
+from qrun.ir.schema import STANDARD, schema, stated_attributes
+from qrun.ops import REGISTRY, RUNNER, operators
 
 F, I64 = np.float32, np.int64
 TRAINING = "ai.onnx.preview.training"
@@ -81,3 +82,47 @@ def test_a_graph_is_not_handed_over() -> None:
     bare = text.replace(text[text.index("<score_mod") : text.index(">(q")] + ">", "")
     made = qrun.Session(onnx.parser.parse_model(bare)).run({"q": np.ones((1, 1, 2, 2), F)})["y"]
     assert made.tolist() == [[[[1, 1], [1, 1]]]]
+
+
+def odd_node(rng: np.random.Generator, domain: str, op_type: str) -> tuple[list[Any], dict[str, Any]]:
+    """Inputs of types that the operator takes, and attributes of its kinds, which fit each other by chance only."""
+    known = schema(domain, op_type, STANDARD[domain][-1])
+    assert known is not None
+    shapes: list[tuple[int, ...]] = [(), (0,), (1,), (3,), (2, 3), (1, 2, 5), (1, 2, 4, 4)]
+    inputs: list[Any] = []
+    for formal in known.inputs:
+        if formal.option == "Optional" and rng.random() < 0.4:
+            inputs.append(None)
+            continue
+        dtype = rng.choice(sorted(formal.types or (), key=str))
+        shape = shapes[rng.integers(len(shapes))]
+        values = np.full(shape, "é", object) if dtype.kind == "O" else rng.normal(size=shape) * rng.choice([0, 1, 1e4])
+        inputs.append(values.astype(dtype))
+    choices: dict[Any, list[Any]] = {
+        int: [-1, 0, 1, 2, 10**6], float: [0.0, 1.5, float("nan"), -1e30], str: ["x", "NONE", "mean", "SUM"],
+        tuple[int, ...]: [[-1], [1, 2], [0, 1, 1, 2]], tuple[float, ...]: [[1.0], [1.0, 2.0]],
+        tuple[str, ...]: [["a", "LEAF"]], np.ndarray: [onnx.numpy_helper.from_array(np.ones(2, F))],
+    }  # fmt: skip
+    stated = stated_attributes(domain, op_type, STANDARD[domain][-1]).items()
+    wanted = {name: kind for name, (kind, default) in stated if default is ... or rng.random() < 0.5}
+    fitting = {name: choices[kind] for name, kind in wanted.items() if kind in choices}
+    return inputs, {name: values[rng.integers(len(values))] for name, values in fitting.items()}
+
+
+def test_whatever_it_is_given_it_ends_in_a_result_or_an_error() -> None:
+    ran = 0
+    with np.errstate(all="ignore"):
+        for domain, op_type in sorted(set(operators()) - set(REGISTRY)):
+            for seed in range(12):
+                inputs, attributes = odd_node(np.random.default_rng(seed), domain, op_type)
+                known = schema(domain, op_type, STANDARD[domain][-1])
+                outputs = [F] * min(known.max_outputs, 2) if known else []
+                model, feeds = node_model(op_type, inputs, attributes, domain=domain, outputs=outputs, opset=28)
+                for imported in model.opset_import:
+                    imported.version = STANDARD[imported.domain][-1]
+                try:
+                    run_qrun(model, feeds)
+                    ran += 1
+                except qrun.QrunError:
+                    pass
+    assert ran > 10
