@@ -1,5 +1,4 @@
-"""Networks beside those of images and texts: taggers with a recurrent layer, one product with 4-bit weights,
-an ensemble of trees."""
+"""Networks beside those of images and texts: taggers with a recurrent layer, one product with 4-bit weights."""
 
 from __future__ import annotations
 
@@ -13,11 +12,10 @@ STEPS, INPUTS, UNITS, CLASSES = 64, 64, 128, 16
 """Of a tagger."""
 SIDE, BLOCK = 4096, 32
 """Rows and columns of 4-bit weights, and how many share a scale."""
-TREES, DEPTH, FEATURES = 100, 8, 20
 NAMES = (
     "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1", "4bit-level0-32",
     "4bit-level4-32", "4bit-level0-128",
-    "4bit-short-1", "4bit-short-4", "4bit-qdq-1", "trees-1", "trees-1000",
+    "4bit-short-1", "4bit-short-4", "4bit-qdq-1",
 )  # fmt: skip
 """What it is, and how many sequences, rows or samples a run has; 4bit: the accuracy_level; short: scales that were
 float16; qdq: these with DequantizeLinear and MatMul."""
@@ -32,18 +30,18 @@ def formats(name: str) -> tuple[str, ...]:
 def shape(name: str) -> tuple[int, ...]:
     """Of the input."""
     rows = int(re.findall(r"\d+$", name)[0])
-    return {"tagger": (STEPS, rows, INPUTS), "4bit": (rows, SIDE), "trees": (rows, FEATURES)}[name.split("-")[0]]
+    return {"tagger": (STEPS, rows, INPUTS), "4bit": (rows, SIDE)}[name.split("-")[0]]
 
 
 def network(name: str, opset: int, rng: np.random.Generator) -> onnx.ModelProto:
     """The network of this name, with random weights."""
     kind, form, *_ = name.split("-")
-    made = {"tagger": _tagger, "4bit": _coded, "trees": _trees}[kind](form, rng)
+    made = {"tagger": _tagger, "4bit": _coded}[kind](form, rng)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape(name))
-    sizes = {"tagger": (*shape(name)[:-1], CLASSES), "4bit": shape(name), "trees": (*shape(name)[:-1], 1)}
+    sizes = {"tagger": (*shape(name)[:-1], CLASSES), "4bit": shape(name)}
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes[kind])
     graph = helper.make_graph(made[0], name, [x], [y], made[1])
-    domains = [("", max(opset, 21) if form == "qdq" else opset), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
+    domains = [("", max(opset, 21) if form == "qdq" else opset), ("com.microsoft", 1)]
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid(*domain) for domain in domains], producer_name="qrun"
     )
@@ -93,24 +91,3 @@ def _dequantized(codes: np.ndarray, scales: np.ndarray) -> Parts:
         helper.make_node("MatMul", ["x", "wide"], ["y"], name="product"),
     ]
     return nodes, [weights, numpy_helper.from_array(np.ascontiguousarray(scales.T), "scales")]
-
-
-def _trees(_: str, rng: np.random.Generator) -> Parts:
-    """Complete trees, whose nodes ask whether a feature is at most a number."""
-    size, inner = 2 ** (DEPTH + 1) - 1, 2**DEPTH - 1
-    ids = np.tile(np.arange(size), TREES)
-    trees, leaf = np.repeat(np.arange(TREES), size), ids >= inner
-    values = np.where(leaf, 0, rng.standard_normal(len(ids))).astype(np.float32)
-    weights = rng.standard_normal(int(leaf.sum())).astype(np.float32)
-    attributes = {
-        "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_values": values,
-        "nodes_featureids": np.where(leaf, 0, rng.integers(0, FEATURES, len(ids))),
-        "nodes_truenodeids": np.where(leaf, 0, 2 * ids + 1), "nodes_falsenodeids": np.where(leaf, 0, 2 * ids + 2),
-        "target_treeids": trees[leaf], "target_nodeids": ids[leaf], "target_ids": np.zeros(len(weights), np.int64),
-        "target_weights": weights,
-    }  # fmt: skip
-    lists = {name: array.tolist() for name, array in attributes.items()}
-    modes = ["LEAF" if end else "BRANCH_LEQ" for end in leaf.tolist()]
-    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], name="trees", domain="ai.onnx.ml", n_targets=1,
-                            nodes_modes=modes, **lists)  # fmt: skip
-    return [node], []

@@ -66,7 +66,7 @@ MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1",
           "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes",
           "tagger-lstm-1", "tagger-lstm-8", "tagger-gru-1", "tagger-gru-8", "4bit-level0-1", "4bit-level4-1",
           "4bit-level0-32", "4bit-level4-32", "4bit-level0-128", "4bit-short-1", "4bit-short-4", "4bit-qdq-1",
-          "trees-1", "trees-1000", "decoder-float", "decoder-4bit")  # fmt: skip
+          "decoder-float", "decoder-4bit")  # fmt: skip
 FORMATS = ("qop", "qdq", "dynamic", "float", "half")
 PROFILED = 300
 """Rounds of --profiling."""

@@ -5,8 +5,8 @@
 The graphs come from the onnx wheel (backend/test/data/light: the shapes of the trained networks, without their
 weights), MobileNetV2 from this file, and transformers' encoders from _transformer.py: `transformer` is two layers of
 the size of BERT's, `encoder-BxL` six layers of 384 channels, as sentence encoders have, for B texts of L tokens.
-`small-nodes` is 500 nodes on small tensors, from _small_nodes.py; taggers, a product with 4-bit weights and an ensemble
-of trees are those of _sequence_networks.py, steps of decoders those of _decoder_networks.py. Weights are random with a
+`small-nodes` is 500 nodes on small tensors, from _small_nodes.py; taggers and a product with 4-bit weights are those
+of _sequence_networks.py, steps of decoders those of _decoder_networks.py. Weights are random with a
 fixed seed and scaled so that activations keep their size through all layers. NAME-float.onnx is the network, NAME-x.npy
 an input (NAME-x.npz: several); onnxruntime's static quantizer makes NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx,
 and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger); NAME-half.onnx is in float16 between its ends.

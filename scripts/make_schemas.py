@@ -1,4 +1,4 @@
-"""Write qrun/ir/schemas.txt, what onnx.defs says about the operators of ai.onnx and ai.onnx.ml:
+"""Write qrun/ir/schemas.txt, what onnx.defs says about its operators:
 python scripts/make_schemas.py
 
 A line for each set of element types, `@number names...`, then one for each version of each operator:
@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx.defs
 
-from qrun.ir.schema import ML
+from qrun.ir.schema import STANDARD
 from qrun.ir.types import BY_ONNX_NAME
 
 TARGET = Path(__file__).parents[1] / "qrun" / "ir" / "schemas.txt"
@@ -21,7 +21,7 @@ OPTIONS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 
 def main() -> None:
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain in ("", ML)]
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain in STANDARD]
     sets: dict[str, int] = {}
     lines = [line(s, sets) for s in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version))]
     heads = [f"onnx {onnx.__version__}", *(f"@{number} {names}".rstrip() for names, number in sets.items())]
@@ -49,7 +49,7 @@ def line(schema: Any, sets: dict[str, int]) -> str:
 
 
 def known(schema: Any) -> str:
-    return f"{ML}::{schema.name}" if schema.domain else str(schema.name)
+    return f"{schema.domain}::{schema.name}" if schema.domain else str(schema.name)
 
 
 def formal(p: Any) -> str:

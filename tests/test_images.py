@@ -568,7 +568,7 @@ def test_a_model_that_cannot_run_is_refused_each_time(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(
         onnx.parser.parse_model(
-            '<ir_version: 8, opset_import: ["" : 20]> main (uint8[4] x) => (uint8[h,w,3] y) { y = ImageDecoder(x) }'
+            '<ir_version: 8, opset_import: ["" : 20]> main (uint8[4] x) => (uint8[h,w,3] y) { y = Frobnicate(x) }'
         ),
         path,
     )

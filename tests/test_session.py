@@ -76,7 +76,7 @@ def test_a_symbol_has_one_value() -> None:
 def test_an_unsupported_operator_names_all_of_them() -> None:
     nodes = [
         helper.make_node(op, ["x"], [f"y{i}"], domain=MS if op == "AttnLSTM" else "")
-        for i, op in enumerate(["ImageDecoder", "AttnLSTM", "ImageDecoder"])
+        for i, op in enumerate(["Frobnicate", "AttnLSTM", "Frobnicate"])
     ]
     model = make_model(nodes, {"x": [2]}, {f"y{i}": typed(TensorProto.INT64) for i in range(3)})
     with pytest.raises(qrun.UnsupportedError) as caught:
@@ -84,7 +84,7 @@ def test_an_unsupported_operator_names_all_of_them() -> None:
     text = str(caught.value)
     assert caught.value.exit_code == 4
     assert "cannot run 2 operators" in text
-    assert "ImageDecoder            2 nodes, first ImageDecoder_0" in text
+    assert "Frobnicate              2 nodes, first Frobnicate_0" in text
     assert "com.microsoft::AttnLSTM 1 node, first AttnLSTM_1" in text
 
 

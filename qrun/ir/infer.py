@@ -152,6 +152,13 @@ def node_proto(node: Node) -> onnx.NodeProto:
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 
 
+def lone(node: Node) -> bytes:
+    """A file with nothing but the node, whose types it does not state."""
+    inputs, outputs = ([onnx.ValueInfoProto(name=n) for n in names if n] for names in (node.inputs, node.outputs))
+    graph = helper.make_graph([node_proto(node)], "node", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, node.version)]).SerializeToString()
+
+
 def _without_made_up(value: TensorType) -> TensorType:
     """The type, in which sizes for which ONNX made up a name (``unk__...``) are unknown."""
     if not any(_is_made_up(size) for size in value.shape or ()):

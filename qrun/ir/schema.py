@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.ir.model import Model
 from qrun.ir.types import BY_ONNX_NAME
 
 OPSETS = range(1, 29)
@@ -17,9 +18,9 @@ OPSETS = range(1, 29)
 later."""
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
-ML_OPSETS = range(1, 6)
-"""Versions of ai.onnx.ml that there are."""
-DOMAINS = ("", MS, ML)
+STANDARD = {"": OPSETS, ML: range(1, 6), "ai.onnx.preview.training": range(1, 2), "ai.onnx.preview": range(1, 2)}
+"""The domains of onnx.defs, and their versions."""
+DOMAINS = (*STANDARD, MS)
 QONNX = "qonnx.custom_op.general"
 FORMER = {"onnx.brevitas": QONNX, "finn.custom_op.general": QONNX}
 """Former names of a domain, which files still have."""
@@ -68,15 +69,12 @@ class Schema:
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema that `opset` selects, or None if the operator is not in onnx.defs at this opset.
 
-    onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx and ai.onnx.ml are kept in schemas.txt.
+    onnx.defs takes 15 ms and 7 MB for its first answer, so what it says is kept in schemas.txt.
     """
     if domain in (OWN, *ASSUMED) or not 1 <= opset < 2**31:
         return None
-    if domain == "" and opset in OPSETS:
-        return stored_schema(op_type, opset)
-    if domain == ML and opset in ML_OPSETS:
-        return stored_schema(f"{ML}::{op_type}", opset)
-    return defined_schema(domain, op_type, opset)
+    stored = opset in STANDARD.get(domain, ())
+    return stored_schema(domain, op_type, opset) if stored else defined_schema(domain, op_type, opset)
 
 
 def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
@@ -106,12 +104,9 @@ def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     )
 
 
-def stored_schema(op_type: str, opset: int) -> Schema | None:
-    """As `schema`, for ai.onnx and an opset of OPSETS, from schemas.txt; scripts/make_schemas.py tells its format.
-
-    ``ai.onnx.ml::Scaler``: one of ai.onnx.ml, and an opset of ML_OPSETS.
-    """
-    found = [fields for fields in _stored()[1].get(op_type, ()) if int(fields[0]) <= opset]
+def stored_schema(domain: str, op_type: str, opset: int) -> Schema | None:
+    """As `schema`, for an opset of STANDARD, from schemas.txt; scripts/make_schemas.py tells its format."""
+    found = [fields for fields in _stored()[1].get((domain, op_type), ()) if int(fields[0]) <= opset]
     if not found or len(found[-1]) == 1:
         return None
     since, inputs, outputs, counts, attributes, variables = found[-1]
@@ -136,25 +131,58 @@ def stored_schema(op_type: str, opset: int) -> Schema | None:
 
 
 def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
-    """The since_versions that opsets select, oldest first;
-    none for an operator that is in neither ai.onnx nor ai.onnx.ml."""
-    if domain not in ("", ML):
-        return ()
-    opsets, name = (ML_OPSETS, f"{ML}::{op_type}") if domain else (OPSETS, op_type)
-    since = [int(fields[0]) for fields in _stored()[1].get(name, ())]
-    selected = [stored_schema(name, opset) for opset in (opsets[0], *since) if opset in opsets]
+    """The since_versions that opsets select, oldest first; none for an operator that is not in onnx.defs."""
+    opsets = STANDARD.get(domain, ())
+    since = [int(fields[0]) for fields in _stored()[1].get((domain, op_type), ())]
+    selected = [stored_schema(domain, op_type, opset) for opset in (*opsets[:1], *since) if opset in opsets]
     return tuple(sorted({found.version for found in selected if found is not None}))
 
 
+def standard_operators() -> tuple[tuple[str, str], ...]:
+    """Domain and name of the operators that onnx.defs has in some version."""
+    return tuple(key for key in _stored()[1] if schema_versions(*key))
+
+
+def stated_attributes(domain: str, op_type: str, opset: int) -> Mapping[str, tuple[Any, Any]]:
+    """By name, what onnx.defs says of an operator's attributes: the Python type, and the default (None: there is none),
+    `...` for one that must be given."""
+    import onnx.defs
+
+    raw: Any = onnx.defs.get_schema(op_type, opset, domain)
+    return {name: (_PYTHON[a.type.name], ... if a.required else _default(a)) for name, a in raw.attributes.items()}
+
+
+_PYTHON: Mapping[str, Any] = {
+    "INT": int,
+    "FLOAT": float,
+    "STRING": str,
+    "TENSOR": np.ndarray,
+    "GRAPH": Model,
+    "INTS": tuple[int, ...],
+    "FLOATS": tuple[float, ...],
+    "STRINGS": tuple[str, ...],
+}
+
+
+def _default(attribute: Any) -> Any:
+    import onnx.helper
+
+    if not attribute.default_value.name or attribute.type.name == "TENSOR":
+        return None
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    return value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+
+
 @cache
-def _stored() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
+def _stored() -> tuple[Mapping[str, str], Mapping[tuple[str, str], Sequence[Sequence[str]]]]:
     """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""
     sets: dict[str, str] = {}
-    operators: dict[str, list[list[str]]] = {}
+    operators: dict[tuple[str, str], list[list[str]]] = {}
     for line in Path(__file__).with_name("schemas.txt").read_text("ascii").splitlines()[1:]:
         name, *fields = line.split("\t")
         if fields:
-            operators.setdefault(name, []).append(fields)
+            domain, _, op_type = name.rpartition("::")
+            operators.setdefault((domain, op_type), []).append(fields)
         else:
             number, _, names = line[1:].partition(" ")
             sets[number] = names
@@ -164,15 +192,6 @@ def _stored() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]
 @cache
 def _stored_types(number: str) -> frozenset[np.dtype[Any]] | None:
     return frozenset(BY_ONNX_NAME[name] for name in _stored()[0][number].split()) or None
-
-
-@cache
-def standard_operators() -> frozenset[str]:
-    """The names of the operators that ai.onnx has at the newest opset that qrun reads."""
-    import onnx.defs
-
-    names = {raw.name for raw in onnx.defs.get_all_schemas() if raw.domain == ""}
-    return frozenset(name for name in names if schema("", name, OPSETS[-1]) is not None)
 
 
 def version(domain: str, op_type: str, opset: int) -> int:

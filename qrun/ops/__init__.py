@@ -5,8 +5,9 @@ A declaration is the schema, the reference kernel, the cost and perhaps the lowe
 May be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
 
+from qrun.ir.schema import standard_operators
 from qrun.ops._context import Arith, Body, Observation
-from qrun.ops._op import REGISTRY, Context, OpDef, find, op
+from qrun.ops._op import REGISTRY, RUNNER, Context, OpDef, find, op, runs
 from qrun.ops._promises import MASK, Granularity, Whole
 from qrun.ops._quantized import (
     Bias,
@@ -26,8 +27,8 @@ from qrun.ops._quantized import (
     written,
 )
 
-__all__ = ["MASK", "REGISTRY", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find", "near_operators"]
-__all__ += ["op"]
+__all__ = ["MASK", "REGISTRY", "RUNNER", "Arith", "Body", "Context", "Observation", "OpDef", "Whole", "find"]
+__all__ += ["near_operators", "op", "operators"]
 __all__ += [
     "Bias",
     "Facts",
@@ -48,9 +49,14 @@ __all__ += [
 ]
 
 
+def operators() -> list[tuple[str, str]]:
+    """Domain and name of all that runs, ai.onnx first."""
+    return sorted({*REGISTRY, *(key for key in standard_operators() if runs(*key))})
+
+
 def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
-    """Up to three registered operators with names like this one, whatever its case and domain."""
+    """Up to three operators with names like this one, whatever its case and domain."""
     from difflib import get_close_matches
 
-    names = {known.lower(): known for _, known in REGISTRY}
+    names = {known.lower(): known for _, known in operators()}
     return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]

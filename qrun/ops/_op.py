@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from qrun.declare.frozen import declared
 from qrun.declare.registry import Registry
 from qrun.ir import Array, Node
-from qrun.ir.schema import MS, OWN, Formal, Schema, home, schema
+from qrun.ir.schema import MS, OWN, STANDARD, Formal, Schema, home, schema
 from qrun.ir.types import DTYPES
 from qrun.ops._context import (
     Context,
@@ -58,6 +58,11 @@ Lowering = Callable[["LoweringContext"], "NativeKernel"]
 _ACCEPTED = 256
 """Kinds of nodes of one operator, told apart by their attributes, that are remembered."""
 
+RUNNER = "onnx.reference"
+"""What runs operators of ONNX that nothing declares."""
+_SEEDS = 1 << 24
+"""Seeds of nodes without one are smaller: float32, which attributes are, has them all."""
+
 
 class OpDef:
     """A declared operator. Calling it runs the reference kernel: numpy arrays in, one array or a tuple out.
@@ -71,6 +76,8 @@ class OpDef:
     computes: of a quantized operator: the operator that it computes with real numbers.
     draws: whether it draws random numbers; a node without a seed then gets one from its label.
     wholes: by name, the inputs that say how much of others counts; see Whole.
+    runner: ``reference``, or RUNNER where that runs the operator, as qrun has no kernel of its own.
+    stated: makes the signature, where that is what onnx.defs states.
     like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
@@ -105,6 +112,8 @@ class OpDef:
         self.draws = draws
         self.wholes = wholes or {}
         self.lowering: Lowering | None = None
+        self.runner = "reference"
+        self.stated: Callable[[], inspect.Signature] | None = None
         self.__doc__ = reference.__doc__
 
     def native(self, lowering: Lowering) -> Lowering:
@@ -141,7 +150,7 @@ class OpDef:
 
     @cached_property
     def _written(self) -> inspect.Signature:
-        return signature_of(self.reference)
+        return self.stated() if self.stated else signature_of(self.reference)
 
     @cached_property
     def _records(self) -> Mapping[str, type[Attributes]]:
@@ -238,7 +247,7 @@ class OpDef:
         check_places(node, self.inputs, known)
         given = attributes_given(node, self.attributes, self.graphs, known)
         if self.draws and "seed" not in given:
-            given["seed"] = float(crc32(node.label.encode()))
+            given["seed"] = float(crc32(node.label.encode()) % _SEEDS)
         parameters = self.signature.parameters
         return {name if name in parameters else f"{name}_": value for name, value in given.items()}
 
@@ -299,13 +308,32 @@ contrib_op = partial(op, since=1, domain=MS)
 
 @lru_cache(4096)
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
-    """The declaration that covers this operator version, or None."""
+    """The declaration that covers this operator version, or one made for onnx.reference to run it, or None."""
     best = None
     name = home(domain, op_type), op_type
-    for definition in (INTERNAL if domain == OWN else REGISTRY).get(name, ()):
+    declared = (INTERNAL if domain == OWN else REGISTRY).get(name)
+    if declared is None and runs(domain, op_type) and (known := schema(domain, op_type, version)) is not None:
+        return _of_standard(domain, op_type, known)
+    for definition in declared or ():
         if definition.since <= version:
             best = definition
     return best
+
+
+def runs(domain: str, op_type: str) -> bool:
+    """Whether onnx.reference has code for the operator, if onnx.defs has it."""
+    return domain in STANDARD and op_type != "Gradient"
+
+
+@cache
+def _of_standard(domain: str, op_type: str, known: Schema) -> OpDef:
+    """An operator of ONNX that nothing declares."""
+    from qrun.ops._standard import standard_kernel, standard_signature
+
+    kernel = standard_kernel(domain, op_type, known)
+    made = OpDef(domain, op_type, known.version, kernel, {}, no_cost, draws="seed" in known.attributes)
+    made.runner, made.stated = RUNNER, partial(standard_signature, domain, op_type, known)
+    return made
 
 
 __all__ = ["Array", "Context", "OpDef", "Real", "contrib_op", "find", "op"]

@@ -6,18 +6,11 @@ from qrun.ir import Node
 from qrun.ir.foreign import foreign_domain
 from qrun.ir.schema import ASSUMED, DOMAINS
 
-_INSTEAD = {
-    "ImageDecoder": "decode images before the run with a library such as Pillow, and feed them to a model that begins behind "
-    "ImageDecoder: onnx.utils.extract_model(MODEL, NEW, ['{}'], OUTPUTS)",
-}
-
 
 def instead(node: Node) -> str:
     """What to do where a model has this node, or "" where nothing is known."""
     foreign = foreign_domain(node.domain)
-    if foreign is not None:
-        return foreign.instead
-    return _INSTEAD.get(node.op, "").format(node.outputs[0] if node.outputs else "")
+    return "" if foreign is None else foreign.instead
 
 
 def why_without(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Hardmax, Shrink, SwiGLU and Det."""
+"""Hardmax, Shrink and SwiGLU."""
 
 from __future__ import annotations
 
@@ -67,16 +67,3 @@ def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
     if A.shape != B.shape:
         raise misfit("B does not fit A", "B", "as A, " + str(list(A.shape)), B)
     return np.asarray(node("Mul", [node("Swish", [A], ctx, alpha=alpha), B], ctx))
-
-
-@op("Det", since=11)
-def det(X: Array, *, ctx: Context) -> Array:
-    """Determinants of the matrices X [...,M,M], of no rows 1: in float64 and rounded once.
-
-    Raises OperatorError for matrices that are not square.
-    """
-    if X.ndim < 2 or X.shape[-1] != X.shape[-2]:
-        raise misfit("X has no square matrices", "X", "[...,M,M]", X)
-    ctx.claim(X.shape, 24)
-    with np.errstate(all="ignore"):
-        return narrow(np.linalg.det(widen(X)), X.dtype)

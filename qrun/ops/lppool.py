@@ -1,4 +1,4 @@
-"""LpPool and GlobalLpPool; MaxUnpool, the inverse of MaxPool; and MaxRoiPool."""
+"""LpPool, GlobalLpPool and MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 
-from qrun.ir.types import shape_text
 from qrun.ops._float import narrow, single, widen
-from qrun.ops._op import Array, Context, check_range, misfit, op, refuse, require
+from qrun.ops._op import Array, Context, misfit, op, refuse, require
 from qrun.ops._reduce import extreme, sum_over
-from qrun.ops._shape import claim, ints
 from qrun.ops._window import PoolGeometry, check_rank, padded, patches
 
 
@@ -65,48 +63,6 @@ def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
         added = sum_over((size / unit) ** p, axes, False)
         root = added if p == 1 else np.sqrt(added) if p == 2 else added ** (1.0 / p)
         return narrow(root * unit.reshape(root.shape), x.dtype)
-
-
-@op("MaxUnpool", since=9)
-def max_unpool(
-    X: Array,
-    I: Array,  # noqa: E741
-    output_shape: Array | None = None,
-    *,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-    ctx: Context,
-) -> Array:
-    """Zeros with X at the places I of the whole flat result, as MaxPool gives them: X and I [N,C,spatial...], int64.
-
-    Each spatial axis is (n - 1) * stride + kernel - pads, and places count in that; output_shape (all axes) adds zeros
-    at the ends. Of places named twice the last element stays. Exact.
-    Raises OperatorError for shapes that do not fit and places beyond the result.
-    """
-    rank = X.ndim - 2
-    if rank < 1 or I.shape != X.shape:
-        raise misfit("I does not fit X", "I", f"as X, {shape_text(X.shape)}, with spatial axes", I)
-    step, both = strides or (1,) * rank, pads or (0,) * (2 * rank)
-    if len(kernel_shape) != rank or len(step) != rank or len(both) != 2 * rank or min((*kernel_shape, *step)) < 1:
-        raise refuse(
-            "the geometry does not fit", "kernel_shape", f"{rank} positive numbers", str(kernel_shape), code="QR216"
-        )
-    inferred = [
-        (n - 1) * s + k - a - b
-        for n, s, k, a, b in zip(X.shape[2:], step, kernel_shape, both[:rank], both[rank:], strict=True)
-    ]
-    shape = (*X.shape[:2], *inferred)
-    made_shape = shape if output_shape is None else ints(output_shape, "output_shape")
-    ends = zip(made_shape, shape, strict=False)
-    if len(made_shape) != X.ndim or made_shape[:2] != X.shape[:2] or any(n < m or m < 0 for n, m in ends):
-        expected = f"{shape_text(shape)} or more along the spatial axes"
-        raise misfit("output_shape does not fit", "output_shape", expected, shape_text(made_shape))
-    claim(ctx, made_shape, X.dtype, "output_shape")
-    check_range(I, math.prod(shape), "I", "place")
-    made = np.zeros(made_shape, X.dtype)
-    made[np.unravel_index(I.reshape(-1), shape)] = X.reshape(-1)
-    return made
 
 
 @op("MaxRoiPool", since=1)

@@ -1,4 +1,5 @@
-"""Maps of ai.onnx.ml: ZipMap, DictVectorizer and CastMap."""
+"""Maps of ai.onnx.ml: ZipMap and CastMap, which onnx.reference has not, and DictVectorizer, to whose result it gives
+another type where a key is missing."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qrun.ir.compound import Compound, maps
+from qrun.ir.schema import ML
 from qrun.ir.types import MAP, shape_text, type_name
-from qrun.ops._ml import ML
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse
 
 _TEXT: np.dtype[Any] = np.dtype(object)

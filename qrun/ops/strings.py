@@ -1,68 +1,16 @@
-"""Text: StringConcat, StringSplit, RegexFullMatch, StringNormalizer;
-and TfIdfVectorizer, which counts known n-grams."""
+"""Text: StringNormalizer, and TfIdfVectorizer, which counts known n-grams. onnx.reference strips accents in the first,
+and weights n-grams of others in the second."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qrun.ops._float import broadcast, narrow
+from qrun.ops._float import narrow
 from qrun.ops._op import Array, Context, misfit, one_of, op, refuse, require, require_count
-from qrun.ops._shape import checked
-
-
-@op("StringConcat", since=20)
-def string_concat(X: Array, Y: Array, *, ctx: Context) -> Array:
-    """The string of X, then that of Y, for each element; shapes broadcast as in numpy."""
-    shape = broadcast(ctx, [X, Y], ("X", "Y"))
-    made = np.empty(shape, object)
-    made[...] = X + Y if X.size and Y.size else ""
-    return made
-
-
-@op("StringSplit", since=20)
-def string_split(
-    X: Array, *, delimiter: str | None = None, maxsplit: int | None = None, ctx: Context
-) -> tuple[Array, Array]:
-    """The parts of each string along a new last axis, "" after the last of them, and how many there are,
-    int64 of X's shape.
-
-    delimiter: between parts; "" or left out: any run of blanks, none at the ends. maxsplit: at most so many cuts, from
-    the left. Raises OperatorError for a negative maxsplit.
-    """
-    require("maxsplit", maxsplit is None or maxsplit >= 0, "0 or more", maxsplit)
-    cuts = -1 if maxsplit is None else maxsplit
-    parts = [text.split(delimiter or None, cuts) for text in X.reshape(-1).tolist()]
-    counts = np.array([len(p) for p in parts], np.int64)
-    most = int(counts.max(initial=0))
-    ctx.claim((*X.shape, most + 1), 8)
-    shape = checked((*X.shape, most), 8, "X")
-    made = np.empty((len(parts), most), object)
-    made[...] = ""
-    for row, found in enumerate(parts):
-        made[row, : len(found)] = found
-    return made.reshape(shape), counts.reshape(X.shape)
-
-
-@op("RegexFullMatch", since=20)
-def regex_full_match(X: Array, *, pattern: str | None = None, ctx: Context) -> Array:
-    """Whether the whole string matches the pattern, bool of X's shape.
-
-    The pattern is read by Python, which knows what RE2 knows, and lookaround and references besides.
-    Raises OperatorError for a pattern that is none.
-    """
-    if pattern is None:
-        raise refuse("there is no pattern", "pattern", "a regular expression", "nothing", code="QR204")
-    try:
-        known = re.compile(pattern)
-    except re.error as error:
-        raise refuse("the pattern is none", "pattern", "a regular expression", str(error), code="QR204") from None
-    ctx.claim(X.shape, 1)
-    return np.array([known.fullmatch(text) is not None for text in X.reshape(-1).tolist()], bool).reshape(X.shape)
 
 
 @op("StringNormalizer", since=10)

@@ -220,10 +220,7 @@ def _operator(word: str) -> Page | None:
 
 
 def _unknown(word: str) -> CallError:
-    from qrun.report.ops import is_standard, standard_name
-
     near = nearest(word, names(), 3)
-    plain = standard_name(word.rpartition("::")[2])
     codes = sorted((*RULES, *CODES))
     facts = [
         ("topics", ", ".join(TOPICS)),
@@ -231,6 +228,5 @@ def _unknown(word: str) -> CallError:
         ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
         ("operators", "those of qrun ops"),
     ]
-    why = f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else ""
     fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
-    return CallError("QR005", f"there is nothing to explain about {word!r}", facts=facts, why=why, fixes=fixes)
+    return CallError("QR005", f"there is nothing to explain about {word!r}", facts=facts, fixes=fixes)

@@ -13,9 +13,9 @@ import numpy as np
 from qrun.checking.rules import RULES
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
-from qrun.ir.schema import ML, QONNX, schema_versions, standard_operators
+from qrun.ir.schema import ML, QONNX, STANDARD, schema_versions
 from qrun.ir.types import type_name
-from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
+from qrun.ops import REGISTRY, RUNNER, OpDef, facts, find, near_operators, operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 
@@ -27,9 +27,9 @@ NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
 
 @frozen
 class Supported:
-    """An operator of the registry.
+    """An operator that runs.
 
-    versions: the schema versions that its declarations cover, oldest first; definition: of the newest.
+    versions: the schema versions that run, oldest first; definition: of the newest.
     inputs:   (names that share a type, allowed types), those that hold data, at the newest version.
     """
 
@@ -52,9 +52,14 @@ class Supported:
         if self.op_type in told.partition("Source: ")[2]:
             return told
         pages = {"": "ONNX operators, {}-{}", ML: "ONNX-ML operators, {}-{}", QONNX: "QONNX custom operators, {}-{}"}
+        pages |= {domain: f"ONNX operators, {domain}.{{}}-{{}}" for domain in STANDARD if domain not in pages}
         page = pages.get(self.domain, f"onnxruntime ContribOperators, {self.domain}.{{}}")
         own = f"Source: {page.format(self.op_type, *self.versions[-1:])}"
         return told.replace("Source: ", f"{own}; ") if "Source: " in told else f"{told}\n{own}."
+
+    @property
+    def ran_by(self) -> str:
+        return RUNNER if self.definition.runner == RUNNER else "qrun"
 
     @property
     def types(self) -> str:
@@ -74,8 +79,8 @@ def _rules() -> dict[str, list[str]]:
 
 
 def supported() -> tuple[Supported, ...]:
-    """Everything that qrun runs, ai.onnx first, by name."""
-    return tuple(_supported(domain, op_type) for domain, op_type in sorted(REGISTRY))
+    """Everything that runs, ai.onnx first, by name."""
+    return tuple(_supported(domain, op_type) for domain, op_type in operators())
 
 
 def matching(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
@@ -84,8 +89,9 @@ def matching(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
 
 
 def _supported(domain: str, op_type: str) -> Supported:
-    definition = REGISTRY[domain, op_type][-1]
-    versions = _versions(domain, op_type)
+    declared, versions = REGISTRY.get((domain, op_type), ()), _versions(domain, op_type)
+    definition = declared[-1] if declared else find(domain, op_type, versions[-1])
+    assert definition is not None
     text = definition.__doc__ or ""
     limits = next((line.strip()[8:] for line in text.splitlines() if line.strip().startswith("Limits: ")), "")
     inputs = _inputs(definition, versions[-1]) if versions else ()
@@ -94,7 +100,7 @@ def _supported(domain: str, op_type: str) -> Supported:
 
 def _versions(domain: str, op_type: str) -> tuple[int, ...]:
     found = {v for v in schema_versions(domain, op_type) if find(domain, op_type, v)}
-    return tuple(sorted(found | {d.since for d in REGISTRY[domain, op_type] if d.contrib or not found}))
+    return tuple(sorted(found | {d.since for d in REGISTRY.get((domain, op_type), ()) if d.contrib or not found}))
 
 
 def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]:
@@ -142,13 +148,13 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
 def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str = "") -> None:
     """The table, without the rules where there is little room, then how many of how many.
     name: what begins so is first."""
-    wide, limited = screen.width is None or screen.width >= WIDE, any(s.limits for s in shown)
+    wide, others = screen.width is None or screen.width >= WIDE, any(s.ran_by == RUNNER for s in shown)
     columns = [
         Column("operator", wrap=True, cell=lambda s: s.op),
         Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
         Column("types", wrap=True, cell=lambda s: s.types or "-"),
+        Column("ran by", wrap=True, cell=lambda s: s.ran_by) if others else None,
         Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
-        Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
     ]
     if shown:
         screen.grid(Grid.of(columns, sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower()))))
@@ -167,22 +173,10 @@ def ranges(codes: Sequence[str]) -> str:
 
 
 def why_missing(name: str) -> str:
-    """One sentence on an operator that is not in the registry: known to ONNX or not, and near names."""
-    plain = standard_name(name.rpartition("::")[2])
-    near = near_operators(plain)
+    """One sentence on an operator that does not run, with near names."""
+    near = near_operators(name.rpartition("::")[2])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    if is_standard(plain):
-        return f"{plain} is an ai.onnx operator that qrun does not run{hint}"
     return f"no operator has {name!r} in its name{hint}"
-
-
-def standard_name(name: str) -> str:
-    """The operator of ai.onnx that has this name in any case, else the name as it is."""
-    return next((known for known in standard_operators() if known.lower() == name.lower()), name)
-
-
-def is_standard(name: str) -> bool:
-    return name in standard_operators()
 
 
 def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
@@ -197,6 +191,7 @@ def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
                     {"names": list(names), "types": sorted(map(type_name, types)) if types else None}
                     for names, types in s.inputs
                 ],
+                "ran_by": s.ran_by,
                 "rules": list(s.rules),
                 "limits": s.limits or None,
             }
@@ -234,6 +229,8 @@ def _print_operator(screen: Screen, s: Supported) -> None:
     attributes = [[a.name, a.text, _default(s, a.name, a.required)] for a in s.definition.attributes.values()]
     if attributes:
         screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
+    if s.ran_by == RUNNER:
+        screen.line(f"  ran by      {RUNNER}")
     if s.rules:
         screen.wrapped("  checked by  ", " " * 14, ranges(s.rules))
     if any("zero_point" in text for text in (s.text, *(p.name for p in s.definition.inputs))):

@@ -189,8 +189,11 @@ def _reason(model: Model, slowest: NodeEvent) -> str:
     """Why the slowest node has no native kernel; "" if it has one, or was to have none."""
     if not slowest.why:
         return ""
-    name = node_of(model, slowest).label
-    return f"node {slowest.index} {name} ran on numpy, which takes longer: {slowest.why}   docs/limits.md"
+    name, where = (
+        node_of(model, slowest).label,
+        "on numpy" if slowest.backend == "reference" else f"in {slowest.backend}",
+    )
+    return f"node {slowest.index} {name} ran {where}, which takes longer: {slowest.why}   docs/limits.md"
 
 
 Row = tuple[NodeEvent, float]

@@ -34,7 +34,8 @@ class NodeEvent:
 
     node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
               that of the one it is named after).
-    backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
+    backend:  ``reference``, ``native`` or ``onnx.reference``, which runs what qrun has no kernel for; why: the reason
+              why it is not ``native`` in a session that is.
     sections: the parts of a native kernel.
     step:     the indices of all nodes that ran as one step of a native program with this one,
               where the time is that of all.

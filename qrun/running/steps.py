@@ -150,7 +150,7 @@ def event_of(
         tuple([info for info in inputs if info is not None]),
         outputs,
         step.definition.cost(shapes, made, step.kwargs),
-        "native" if kernel else "reference",
+        "native" if kernel else step.definition.runner,
         observations,
         bound.why if bound else "",
         kernel.sections if kernel else (),

@@ -43,7 +43,7 @@ STRANGE = """
 main (float[2] x) => (float[2] y)
 {
     t = com.acme.Frobnicate(x)
-    y = ImageDecoder(t)
+    y = Decode(t)
 }
 """
 
@@ -172,7 +172,7 @@ def test_forms_beside_those_of_ai_onnx(text: str, form: str, quantized: tuple[tu
 
 def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = run(capsys, save(tmp_path, STRANGE))
-    assert "  runs here  no: 2 operators missing: ImageDecoder, com.acme::Frobnicate" in text
+    assert "  runs here  no: 2 operators missing: Decode, com.acme::Frobnicate" in text
     assert "no, unknown domain" in text
     assert "MMAC n/a (no cost is known for com.acme::Frobnicate)" in text, "what cannot run cannot be profiled"
 

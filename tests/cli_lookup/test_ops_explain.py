@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import onnx.defs
 import pytest
 from helpers.cli import ROOT
 
@@ -16,10 +18,15 @@ from qrun.cli import main
 from qrun.comparing.causes import CAUSES
 from qrun.conform.causes import CAUSES as OF_CONFORM
 from qrun.errors import NAMES, QrunError
-from qrun.ops import REGISTRY
+from qrun.ir.schema import ML, STANDARD
+from qrun.ops import REGISTRY, RUNNER, operators
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
 from qrun.report.ops import compact, ranges, supported
+
+TOTAL = len(operators())
+HOMES = {"": "ops", ML: "ops.aionnxml", "ai.onnx.preview.training": "ops.aionnx_preview_training"}
+"""Where onnx.reference has the operators of a domain."""
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[str, str]:
@@ -34,10 +41,21 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[
 def test_every_operator_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = run(capsys, "ops")
     lines = text.splitlines()
-    assert lines[-1] == f"{len(REGISTRY)} of {len(REGISTRY)} operators"
-    assert len(lines) == len(REGISTRY) + 2
+    assert lines[-1] == f"{TOTAL} of {TOTAL} operators"
+    assert len(lines) == TOTAL + 2
     names = {line.split()[0] for line in lines[1:-1]}
-    assert names == {f"{d}::{o}" if d else o for d, o in REGISTRY}
+    assert names == {f"{d}::{o}" if d else o for d, o in operators()}
+    assert {line.split()[0] for line in lines[1:-1] if f" {RUNNER} " in line} >= {"CausalConvWithState", "ImageDecoder"}
+
+
+def test_every_operator_of_onnx_runs() -> None:
+    """But one, which trains; what onnx.reference is to run, it has code for."""
+    of_onnx = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history() if not s.deprecated}
+    assert of_onnx - set(operators()) == {("ai.onnx.preview.training", "Gradient")}
+    assert set(operators()) <= of_onnx | set(REGISTRY)
+    for domain, op_type in set(operators()) - set(REGISTRY):
+        home = import_module(f"onnx.reference.{HOMES.get(domain, 'ops.aionnx_preview')}")
+        assert home.load_op(domain, op_type, STANDARD[domain][-1]), op_type
 
 
 def test_ops_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +64,7 @@ def test_ops_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[1].split("  ")[1].strip() == "QLinearConv"
     assert re.search(r" 10 +x u8/i8, w u8/i8, y u8/i8 +QR206-QR208, .*QR301-QR303, QR305-QR307", rows[1])
     assert rows[2].startswith("  com.microsoft::QLinearConv")
-    assert rows[-1] == f"2 of {len(REGISTRY)} operators"
+    assert rows[-1] == f"2 of {TOTAL} operators"
 
 
 def test_versions_and_types_of_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,11 +76,19 @@ def test_versions_and_types_of_the_newest(capsys: pytest.CaptureFixture[str]) ->
 
 def test_unknown_operators(capsys: pytest.CaptureFixture[str]) -> None:
     text, error = run(capsys, "ops", "QLinearCnov", code=1)
-    assert text == f"0 of {len(REGISTRY)} operators\n"
+    assert text == f"0 of {TOTAL} operators\n"
     assert "did you mean QLinearConv" in error
-    for name in ("ImageDecoder", "imagedecoder"):
-        assert "ImageDecoder is an ai.onnx operator that qrun does not run" in run(capsys, "ops", name, code=1)[1]
-        assert "ImageDecoder is an ai.onnx operator that qrun does not run" in run(capsys, "explain", name, code=2)[1]
+
+
+def test_operators_that_onnx_reference_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = run(capsys, "ops", "imagedecoder")[0].splitlines()[1:-1]
+    assert row.split()[:4] == ["ImageDecoder", "20", "encoded_stream", "u8"]
+    assert RUNNER in row
+    told = json.loads(run(capsys, "ops", "CausalConv", "--json")[0])["operators"]
+    assert {o["domain"]: o["ran_by"] for o in told} == {"ai.onnx": RUNNER, "com.microsoft": "qrun"}
+    text = run(capsys, "explain", "imagedecoder")[0]
+    assert f"ran by      {RUNNER}" in text
+    assert re.search(r"pixel_format +a string +RGB", text)
 
 
 def test_ops_cuts_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +176,7 @@ def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> 
     from qrun.report.explain import page
     from qrun.report.screen import Out
 
-    for domain, op_type in REGISTRY:
+    for domain, op_type in operators():
         page(f"{domain}::{op_type}" if domain else op_type).show(Out.open().result)
         assert capsys.readouterr().out.startswith(f"{domain}::{op_type}" if domain else op_type)
 

@@ -9,12 +9,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.float import Peer, assert_rounded, qrun_node
+from helpers.float import Peer, qrun_node
 
 import qrun
 
 F, H, D, BF = np.float32, np.float16, np.float64, ml_dtypes.bfloat16
 I64 = np.int64
+
+
+def near(got: np.ndarray, want: Any, note: str = "") -> None:
+    """onnx.reference computes in the type of the inputs."""
+    tolerance = {F: 1e-5, D: 1e-12}.get(got.dtype.type, 2e-2)
+    np.testing.assert_allclose(got.astype(D), want, tolerance, tolerance, err_msg=note)
 
 
 def transform(line: list[complex], length: int, sign: int) -> list[complex]:
@@ -63,7 +69,7 @@ def test_dft_against_its_sums(dtype: Any) -> None:
         attributes: dict[str, Any] = {"onesided": int(onesided), "inverse": inverse}
         size = None if length is None else np.array(length, I64)
         got = qrun_node("DFT", [x, size, np.array(axis, I64)], attributes, opset=20)
-        assert_rounded(got, want, f"seed {seed}")
+        near(got, want, f"seed {seed}")
         old = qrun_node("DFT", [x, size], {**attributes, "axis": axis}, opset=17)
         assert old.tobytes() == got.tobytes()
 
@@ -98,7 +104,7 @@ def test_stft_is_dft_of_frames(dtype: Any) -> None:
         for b, frame in np.ndindex(2, frames):
             line = parts(signal)[b, frame * step : frame * step + length] * weights
             made = transform(list(line), length, -1)[:bins]
-            assert_rounded(got[b, frame], [[y.real, y.imag] for y in made], f"seed {seed}")
+            near(got[b, frame], [[y.real, y.imag] for y in made], f"seed {seed}")
 
 
 WINDOWS = {
@@ -111,18 +117,17 @@ WINDOWS = {
 @pytest.mark.parametrize("op_type", WINDOWS)
 def test_windows(op_type: str) -> None:
     peer = Peer()
-    for size in (1, 2, 5, 16):
+    for size in (2, 5, 16):
         for periodic in (0, 1):
             for number, dtype in ((1, F), (10, H), (11, D), (16, BF)):
                 attributes = {"periodic": periodic, "output_datatype": number}
                 got = qrun_node(op_type, [np.array(size, I64)], attributes, outputs=[dtype])
                 last = max(size if periodic else size - 1, 1)
-                assert_rounded(got, [WINDOWS[op_type](2 * math.pi * n / last) for n in range(size)], str(size))
+                near(got, [WINDOWS[op_type](2 * math.pi * n / last) for n in range(size)], str(size))
             whole = qrun_node(op_type, [np.array(size, np.int32)], {"output_datatype": 6, "periodic": periodic},
                               outputs=[np.int32])  # fmt: skip
             assert set(whole.tolist()) <= {0, 1}
-            if size > 1:
-                peer.check(op_type, [np.array(size, I64)], {"periodic": periodic}, message=str(size), outputs=[F])
+            peer.check(op_type, [np.array(size, I64)], {"periodic": periodic}, message=str(size), outputs=[F])
     peer.finish(1.0)
 
 
@@ -144,26 +149,20 @@ def test_mel_weights() -> None:
     peer.finish(1.0)
 
 
-X = np.ones((2, 6, 1), F)
+def test_what_is_refused() -> None:
+    with pytest.raises(qrun.QrunError, match="Invalid number of FFT data points"):
+        qrun_node("DFT", [np.ones((2, 6, 1), F), np.array(0)], opset=20)
 
 
 @pytest.mark.parametrize(
-    ("text", "op_type", "inputs", "attributes"),
+    ("op_type", "inputs"),
     [
-        ("has no parts", "DFT", [np.ones((2, 3), F)], {}),
-        ("axis is that of the parts", "DFT", [X, None, np.array(2)], {}),
-        ("axis 3 does not exist", "DFT", [X, None, np.array(3)], {}),
-        ("complex signal is onesided", "DFT", [np.ones((2, 6, 2), F)], {"onesided": 1}),
-        ("the length is 0", "DFT", [X, np.array(0)], {}),
-        ("has no batch", "STFT", [X[0], np.array(1)], {}),
-        ("frames do not fit", "STFT", [X, np.array(0)], {}),
-        ("frames do not fit", "STFT", [X, np.array(1), None, np.array(7)], {}),
-        ("window has another length", "STFT", [X, np.array(1), np.ones(3, F), np.array(2)], {}),
-        ("the size is -1", "HannWindow", [np.array(-1)], {}),
-        ("the type is no number", "HannWindow", [np.array(3)], {"output_datatype": 9}),
-        ("bands do not fit", "MelWeightMatrix", [np.array(0), np.array(8), np.array(8), F(0), F(4)], {}),
+        ("HannWindow", [np.array(1 << 40)]),
+        ("MelWeightMatrix", [np.array(1 << 30), np.array(1 << 30), np.array(9), F(0), F(4)]),
+        ("DFT", [np.ones((2, 6, 1), F), np.array(1 << 40)]),
+        ("STFT", [np.ones((1, 1 << 20, 1), F), np.array(1), None, np.array(1 << 19)]),
     ],
 )
-def test_refusals(text: str, op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    with pytest.raises(qrun.QrunError, match=text):
-        qrun_node(op_type, inputs, attributes, opset=20, outputs=[F])
+def test_results_that_are_too_large_are_not_begun(op_type: str, inputs: list[Any]) -> None:
+    with pytest.raises(qrun.MemoryLimitError):
+        qrun_node(op_type, inputs, opset=20, outputs=[F])

@@ -59,15 +59,15 @@ def test_string_normalizer() -> None:
     ):
         assert qrun_node("StringNormalizer", [x], attributes).tolist() == want
         assert qrun_node("StringNormalizer", [x[None]], attributes).tolist() == [want]
+    accents = texts(["é a", "", "A"])
+    assert qrun_node("StringNormalizer", [accents], {"stopwords": ["a"]}).tolist() == ["é a", ""]
 
 
 @pytest.mark.parametrize(
     ("text", "op_type", "inputs", "attributes"),
     [
-        ("do not broadcast", "StringConcat", [texts(["a", "b"]), texts(["a", "b", "c"])], {}),
-        ("maxsplit is -1", "StringSplit", [texts(["a"])], {"maxsplit": -1}),
-        ("there is no pattern", "RegexFullMatch", [texts(["a"])], {}),
-        ("the pattern is none", "RegexFullMatch", [texts(["a"])], {"pattern": "("}),
+        ("could not be broadcast", "StringConcat", [texts(["a", "b"]), texts(["a", "b", "c"])], {}),
+        ("Invalid regex pattern", "RegexFullMatch", [texts(["a"])], {"pattern": "("}),
         ("X is no line", "StringNormalizer", [texts([["a"], ["b"]])], {}),
         ("case_change_action is TITLE", "StringNormalizer", [texts(["a"])], {"case_change_action": "TITLE"}),
     ],

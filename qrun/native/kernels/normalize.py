@@ -1,4 +1,4 @@
-"""Planned normalization of float32: rows by mean and deviation or by a norm,
+"""Planned normalization of float32: rows by mean and deviation,
 and channels of a pixel by constants or neighbours."""
 
 from __future__ import annotations
@@ -76,17 +76,6 @@ class InverseRms(_Means):
     """1 / sqrt(mean of the squares + epsilon), of shape y_shape."""
 
     kind, reduces = "inverse_rms", True
-
-
-class LpNorm(FloatRows):
-    """x / norm of its row: the sum of magnitudes (p = 1), or the root of that of squares (2);
-    a row whose norm is 0 stays."""
-
-    together = 4
-
-    def __init__(self, engine: Engine, shape: Sequence[int], p: int) -> None:
-        self.kind = f"l{p}_rows"
-        super().__init__(engine, shape, shape[-1])
 
 
 class _Pixels(Operation):
