@@ -139,8 +139,8 @@ def test_weights_beside_a_zero_point_of_the_run_are_looked_at_once(
     made.graph.input.append(helper.make_tensor_value_info("z", TensorProto.UINT8, []))
     native = qrun.Session(made, backend="native", cache=OBJECTS)
     reference = qrun.Session(made, backend="reference")
-    own = fold._sums
-    monkeypatch.setattr(fold, "_sums", lambda w: sums.append(w.size) or own(w))
+    own = fold._total
+    monkeypatch.setattr(fold, "_total", lambda w: sums.append(w.size) or own(w))
     for rows in (3, 9, 5, 3, 40):
         fed = {
             "x": rng.integers(0, 256, (rows, 40, 5, rows) if wide else (rows, 40)).astype(U8),

@@ -168,22 +168,6 @@ def test_full_lengths_are_native(sizes: tuple[int, int, int, int]) -> None:
     assert same_everywhere(model, feeds).events[0].backend == "native"
 
 
-def test_full_lengths_that_are_fed_run_after_run_become_native() -> None:
-    inputs, attributes = plain(2, SIZES[1])
-    model, feeds = model_of(inputs, attributes)
-    whole = qrun.Session(model, backend="reference").run(feeds)
-    model, feeds = model_of([*inputs[:4], np.full(3, 2, np.int32), *inputs[5:]], attributes)
-    (name,) = (name for name, array in feeds.items() if array.dtype == np.int32)
-    session, reference = qrun.Session(model, backend="native"), qrun.Session(model, backend="reference")
-    for _ in range(7):
-        for got, expected in zip(session.run(feeds).values(), whole.values(), strict=True):
-            assert_equal(got, expected)
-    assert session.execute(feeds, observe=False).events[0].backend == "native"
-    short = {**feeds, name: np.array([2, 1, 2], np.int32)}
-    for got, expected in zip(session.run(short).values(), reference.run(short).values(), strict=True):
-        assert_equal(got, expected)
-
-
 def test_states_that_are_no_numbers_are_refused_as_the_reference_does() -> None:
     inputs, attributes = plain(0, (3, 2, 3, 17))
     for number in (np.nan, -np.inf, np.inf):
