@@ -25,6 +25,7 @@ import qrun
 from qrun import passes
 from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
+from qrun.ir.external import _File
 from qrun.native.machine import blob
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.kept.images import Images
@@ -140,7 +141,16 @@ def test_files_of_external_data_are_told_by_their_state(
     fresh = digest()
     weights.write_bytes(weights.read_bytes())
     assert digest() == fresh, "the same bytes in a new file"
-    monkeypatch.setattr("qrun.ir.external._TICK", -(1 << 62))
+    fill = _File._fill
+
+    def slow(*given: Any) -> Any:
+        found = fill(*given)
+        monkeypatch.setattr("qrun.ir.external._TICK", -(1 << 62))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_File, "_fill", slow)
+        assert digest() == fresh, "a file that was new when reading began, which took long"
     old = digest()
     assert old != fresh
     assert digest() == old

@@ -98,8 +98,7 @@ class External:
         return self._zeros[:length]
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """What was read: of each file its name, and its state if a later change shows in that, else for each block its
-        place and its bytes."""
+        """Each file's name with its state, if a later change shows in that; else with each block's place and bytes."""
         for location, file in sorted(self.files.items()):
             if file.settled:
                 yield repr((location, file.seen, file.changed)).encode()
@@ -142,12 +141,17 @@ class _Short(Exception):
 
 class _File:
     """A file of external data. seen: its device, inode, size and time of modification, which must not change while a
-    model is read; changed: the time at which anything of it changed (ns)."""
+    model is read.
+
+    Before anything was read: changed: the time of the last change of the file (ns); settled: whether any later change
+    gets another time, as it does once the clock of the file system has ticked. Only POSIX keeps users from setting it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seen: tuple[int, ...] = ()
         self.size = self.changed = 0
+        self.settled = False
         self.blocks: dict[tuple[int, int], Bytes] = {}
         self._taken = 0
 
@@ -165,18 +169,15 @@ class _File:
             self._taken += length
             return self._fill(stream, start, length, tensor, budget)
 
-    @property
-    def settled(self) -> bool:
-        """Whether any later change of the file shows in `seen` and `changed`: one within a tick of the file system's
-        clock need not. Only POSIX keeps the time of change from being set."""
-        return os.name == "posix" and time.time_ns() - max(self.seen[-1], self.changed) > _TICK
-
     def _check(self, stream: FileIO) -> None:
         status = os.fstat(stream.fileno())
         now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self.seen and now != self.seen:
             raise _Refused("a file that changed while it was read")
-        self.seen, self.size, self.changed = now, status.st_size, status.st_ctime_ns
+        if not self.seen:
+            self.changed = status.st_ctime_ns
+            self.settled = os.name == "posix" and time.time_ns() - max(status.st_mtime_ns, self.changed) > _TICK
+        self.seen, self.size = now, status.st_size
 
     def _fill(self, stream: FileIO, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
         budget.claim((length,), 1, f"tensor {tensor}")
