@@ -28,8 +28,8 @@ NAMES = names("""
 batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own; [number][5] with that of
              a residual
 a_row, b_row, addend_row, residual_row, y_row  bytes from row to row; b_column: from column to column of b (turned)
-factor, term what results are multiplied by, and what is added, for each column: these start where an addend does
-residual     what is added to each result
+factor, term float32 [columns] that multiply results, and are added to them; they start where an addend does
+residual     float32 [rows][columns] that are added to results
 offsets      int32 [rows]: bytes from where a product's a starts to a row (pixels, gathered); [rows][taps], -1 for
              `padding`, a zero (taps), with a_row bytes from row to row
 steps        int32 [depth]: bytes from a row's start to element k (pixels, gathered); [depth][2]: bytes into a row of
@@ -45,7 +45,7 @@ TAIL: Mapping[str, Callable[[Value, Value], Value]] = {
     "term": lambda y, x: y + x,
     "residual": lambda y, x: y + x,
 }
-"""float32 steps behind a sum, each of which is rounded; they are named as the words that point to what they read."""
+"""float32 steps behind a sum, each rounded. A step has the name of the word that points to its operand."""
 
 
 class FloatSumsEmitter(KernelEmitter):

@@ -96,7 +96,7 @@ class Conv(Operation):
 
     @property
     def totals(self) -> Ints:
-        """int64 [M]: the sum of each channel's weights less their zero point; of a product that is not empty."""
+        """int64 [M]: the sum of each channel's weights less their zero point. The product must not be empty."""
         assert self._sums is not None
         return self._sums[0].total
 
