@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
 CODES = {"uint8": np.uint8, "int8": np.int8, "uint16": np.uint16, "int16": np.int16}
@@ -30,13 +30,14 @@ class Value:
 class Graph:
     """A graph that grows by one random operator after the other."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, real: type[np.floating[Any]] = np.float32) -> None:
+        self.real = real
         self.rng = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.stored: list[onnx.TensorProto] = []
         self.outputs: list[str] = []
         kinds = ["uint8", "int8", "uint8", "int8", "uint16", "int16"]
-        self.opset = int(self.rng.choice(OPSETS))
+        self.opset = int(self.rng.choice(OPSETS if real is np.float32 else OPSETS[2:]))
         self.kind = kinds[int(self.rng.integers(6 if self.opset >= 21 else 4))]
         self.dedicated, self.broken = self.chance(0.2), 0.25 if self.chance(0.5) else 0.0
         self.values = [Value((1, 4, 8, 8), real="x"), Value((2, 8), real="z")]
@@ -46,7 +47,12 @@ class Graph:
         return bool(self.rng.random() < p)
 
     def store(self, array: Array) -> str:
-        self.stored.append(numpy_helper.from_array(np.asarray(array), f"c{len(self.stored)}"))
+        """The name of a constant; real numbers are of the graph's type."""
+        array = np.asarray(array)
+        return self.store_as_is(array.astype(self.real) if array.dtype == np.float32 else array)
+
+    def store_as_is(self, array: Array) -> str:
+        self.stored.append(numpy_helper.from_array(array, f"c{len(self.stored)}"))
         return self.stored[-1].name
 
     def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
@@ -226,7 +232,7 @@ def chain(g: Graph) -> None:
 def resize(g: Graph) -> None:
     x = g.pick(4)
     more = {"mode": "nearest" if g.chance(0.7) else "linear", "coordinate_transformation_mode": "asymmetric"}
-    made = g.add("Resize", g.read(x), "", g.store(np.array([1, 1, 1, 1], np.float32)), **more)
+    made = g.add("Resize", g.read(x), "", g.store_as_is(np.array([1, 1, 1, 1], np.float32)), **more)
     g.result(made, x.shape, x if x.codes and g.chance(0.7) else None)
 
 
@@ -246,9 +252,10 @@ STEPS: tuple[Callable[[Graph], None], ...] = (
 )
 
 
-def random_quantized(seed: int) -> onnx.ModelProto:
-    """A QDQ model of 6 to 18 operators; what nobody reads is an output."""
-    g = Graph(seed)
+def random_quantized(seed: int, real: type[np.floating[Any]] = np.float32) -> onnx.ModelProto:
+    """A QDQ model of 6 to 18 operators; what nobody reads is an output. real: the type of scales and real numbers."""
+    g = Graph(seed, real)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(real))
     for _ in range(int(g.rng.integers(6, 19))):
         STEPS[int(g.rng.integers(len(STEPS)))](g)
     read = {name for node in g.nodes for name in node.input}
@@ -256,8 +263,8 @@ def random_quantized(seed: int) -> onnx.ModelProto:
     outputs = [g.read(v) for v in ends]
     made = {name for node in g.nodes for name in node.output}
     outputs = list(dict.fromkeys(name for name in (*outputs, *g.outputs) if name in made))
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (1, 4, 8, 8)), ("z", (2, 8)))]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    infos = [helper.make_tensor_value_info(n, kind, s) for n, s in (("x", (1, 4, 8, 8)), ("z", (2, 8)))]
+    results = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
     graph = helper.make_graph(g.nodes, f"random_{seed}", infos, results, g.stored)
     made_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", g.opset)], ir_version=10)
     return onnx.shape_inference.infer_shapes(made_model, strict_mode=True)

@@ -88,6 +88,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
                 got=reason,
                 why=_why_float(scope.model, node, reason),
                 cause=f"QR601 {node.op} {reason}",
+                fix="quantize the float32 model, so that scales are float32" if reason.endswith("float16") else "",
             )
 
 

@@ -148,9 +148,9 @@ def _not_loaded(model: Model) -> Iterator[Finding]:
                 f"{found.runtime} does not load the model on {found.on}: {first.node.op_type} at opset "
                 f"{model.opsets.get('')}: {cause.rule.cause}",
                 **first.scope.at(first.node, f"{first.node.inputs[0]} (input 0)"),
-                expected="QuantizeLinear behind the result, or uint8",
-                got=f"an int8 input, and a result that is not quantized; {count}",
-                why=f"{cause.rule.why}: output_dtype INT8 does not match y_zero_point type UINT8.",
+                expected="a model that it loads",
+                got=f"{cause.rule.cause}; {count}",
+                why=f"{cause.rule.why}: {cause.rule.error}.",
                 fix=cause.rule.fix,
             )
 

@@ -2,11 +2,11 @@
 
 A target is a JSON file of this package. Each of its rules names operators and what a node of theirs must fulfil;
 `otherwise` says what the target does with a node that does not: it computes it in `float`, or does not load the model
-(`refused`). Nodes that fulfil all run in integers. `@NAME` stands for the operators under `sets`. `cause` says why such
-a node is in float, `why` is the target's reason, `fix` what to change; with `chosen`, the model's author left the node
-in float. `since` and `until` are the first and the last of the versions under `measured` that have the rule; null: the
-first, or the last, of all has it. `proof` says how a rule is known: from the target's source, from an oracle (what the
-target was seen to do), or from both.
+(`refused`, with the words `error`). Nodes that fulfil all run in integers. `@NAME` stands for the operators under
+`sets`. `cause` says why such a node is in float, `why` is the target's reason, `fix` what to change; with `chosen`, the
+model's author left the node in float. `since` and `until` are the first and the last of the versions under `measured`
+that have the rule; null: the first, or the last, of all has it. `proof` says how a rule is known: from the target's
+source, from an oracle (what the target was seen to do), or from both.
 
 A condition is one of
 
@@ -19,12 +19,13 @@ A condition is one of
     {"log2": {P: k, ..}, "min": a, "max": b, "tol": t}        the sum of k log2(scale of P) is from a to b
 
 A port is the number of an input; x, w or b (inputs 0, 1, 2); inputs (all that stand for real numbers); data (all of
-these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, rank. An input
-also has const. An output also has readers (how many), graph_output, next (the only reader, if it has one reader too).
-A quantized tensor also has declared (its type in the file; `type` is the one that the target gives it), scale, zero,
-zero_given, per (tensor, channel or block), axis, axis_back (from the end: 1 is the last). A quantized output also has
-spread (the target adds its QuantizeLinear, with the parameters of a dequantized input). A test is a value, a list of
-values, or some of min, max, not. `prepare` says what the target makes of the graph first (`Preparation`).
+these that are not stored); y (output 0); outputs. Every tensor has the facts given, quantized, type, real (the type
+outside the codes), rank. An input also has const. An output also has readers (how many), graph_output, next (the only
+reader, if it has one reader too). A quantized tensor also has declared (its type in the file; `type` is the one that
+the target gives it), scale, zero, zero_given, per (tensor, channel or block), axis, axis_back (from the end: 1 is the
+last). A quantized output also has spread (the target adds its QuantizeLinear, with the parameters of a dequantized
+input). A test is a value, a list of values, or some of min, max, not. `prepare` says what the target makes of the graph
+first (`Preparation`).
 
 May be imported by the rules and everything above them. Knows operators as the files name them, and no runtime.
 """
@@ -53,7 +54,8 @@ class TargetRule:
     """One rule of a target.
 
     cause:  why the node is in float, as a clause. why: the target's reason. fix: what to change.
-    chosen: the model's author left the node in float, so nothing is wrong.
+    chosen: the model's author left the node in float, so nothing is wrong. error: what the target says where it does
+    not load the model.
     """
 
     id: str
@@ -65,6 +67,7 @@ class TargetRule:
     fix: str
     why: str = ""
     chosen: bool = False
+    error: str = ""
 
     def concerns(self, op_type: str) -> bool:
         return op_type in self.operators if self.operators else op_type not in self.excepted
@@ -222,4 +225,5 @@ def _rule(data: Mapping[str, Any], sets: Mapping[str, Sequence[str]]) -> TargetR
         data["fix"],
         data.get("why", ""),
         data.get("chosen", False),
+        data.get("error", ""),
     )

@@ -38,7 +38,8 @@ def _input(view: TargetView, name: str, retyped: bool) -> Facts:
     if ("read", name) in view.found:
         return view.found["read", name]
     maker = view.maker.get(name)
-    facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "const": view.constant(name)}
+    real = view.type(name)
+    facts: Facts = {"given": True, "quantized": False, "type": real, "real": real, "const": view.constant(name)}
     facts |= _size(view, name)
     if maker is not None and maker.op_type == DEQUANTIZE:
         facts |= {"quantized": True} | _parameters(view, maker)
@@ -52,7 +53,8 @@ def _output(view: TargetView, name: str, retyped: bool) -> Facts:
         return view.found["made", name]
     readers = view.read(name)
     quantizers = [op for op in readers if op.op_type == QUANTIZE]
-    facts: Facts = {"given": True, "quantized": False, "type": view.type(name), "readers": len(readers)}
+    real = view.type(name)
+    facts: Facts = {"given": True, "quantized": False, "type": real, "real": real, "readers": len(readers)}
     facts |= {"graph_output": name in view.results, "next": _next(view, name)}
     facts |= _size(view, name)
     if quantizers:

@@ -143,7 +143,7 @@ class TargetView:
 class Preparation:
     """How a target changes a graph first. It removes Identity, and Shape of shapes that are known before a run.
 
-    dropped: operators before a QuantizeLinear that repeats what they do (Relu, Clip), which it removes.
+    dropped: operators before a QuantizeLinear of float32 that repeats what they do (Relu, Clip), which it removes.
     moving:  operators that only move values. Where only their input or only their result is quantized, it gives the
              other one the same parameters.
     joined:  it turns MatMul and Add of a stored vector into Gemm.
@@ -235,13 +235,14 @@ def _join(view: TargetView) -> None:
 
 
 def _repeated(view: TargetView, op: Op) -> bool:
-    """Whether the only reader clips its codes to at least the operator's limits."""
+    """Whether the only reader clips float32 values to at least the operator's limits."""
     readers = view.read(op.outputs[0])
     if (
         len(readers) != 1
         or readers[0].op_type != QUANTIZE
         or op.outputs[0] in view.results
         or not view.scalar(readers[0])
+        or view.type(readers[0].inputs[0]) != "float"
     ):
         return False
     bounds = code_bounds(view, readers[0])
