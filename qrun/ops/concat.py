@@ -62,7 +62,7 @@ def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple
     parts = []
     start = 0
     for n in lengths:
-        parts.append(input[(slice(None),) * place + (slice(start, start + n),)])
+        parts.append(input[(builtins.slice(None),) * place + (builtins.slice(start, start + n),)])
         start += n
     return tuple(parts)
 
