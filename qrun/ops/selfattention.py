@@ -13,8 +13,7 @@ from qrun.ops._body import node
 from qrun.ops._context import same_type, scalar
 from qrun.ops._matmul import float_matmul
 from qrun.ops._op import Array, Context, Shape, bad_shape, both_or_none, contrib_op, refuse, with_shape
-from qrun.ops._promises import Whole
-from qrun.ops._signature import FLOATS
+from qrun.ops._signature import FLOATS, Whole
 
 _FILTER = -10000.0
 """What is added to the scores of keys that a mask hides, unless an attribute says else."""
@@ -176,13 +175,8 @@ def _self_attention(
     present = np.empty(0, q.dtype)
     if ctx.wants(1):
         if present_keys.shape != present_values.shape:
-            raise refuse(
-                "present has no shape",
-                "qkv_hidden_sizes",
-                "values as wide as keys, or present left out",
-                str(tuple(widths)),
-                code="QR204",
-            )
+            expected = "values as wide as keys, or present left out"
+            raise refuse("present has no shape", "qkv_hidden_sizes", expected, str(tuple(widths)), code="QR204")
         ctx.claim((2, *present_keys.shape), q.itemsize)
         present = np.stack([present_keys, present_values])
     return merged_heads(found.y, ctx), present
