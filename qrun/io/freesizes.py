@@ -39,9 +39,14 @@ def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
     return found
 
 
+def named_batch(name: str) -> bool:
+    """Whether the name of an axis says that it is the batch."""
+    return bool(_BATCH.search(name))
+
+
 def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequence[int]) -> Kind:
     rank, name = len(sizes), str(sizes[place])
-    if _BATCH.search(name):
+    if named_batch(name):
         return "batch"
     if place in image:
         return "image"
