@@ -126,7 +126,7 @@ def _other_sizes(assumed: Sequence[str], fits: bool) -> str:
     """What to type where a node refuses random inputs. fits: the sizes that qrun chose seemed to fit."""
     from shlex import quote
 
-    options = " ".join(f"--shape {quote(f'{name}=SIZE')}" for name in assumed[:3])
+    options = " ".join(f"--shape {quote(f'{name}=SIZE')}" for name in assumed[: 3 if fits else None])
     return f"{'other sizes, or -i with real inputs' if fits else 'the sizes that the model needs'}: {options}"
 
 

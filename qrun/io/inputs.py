@@ -47,7 +47,7 @@ class Feeds:
     notes:   conversions and assumptions that the user should know.
     sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
     symbols: sizes of dimensions that were given or assumed. assumed: the sizes that qrun chose, as the model leaves
-    them open. fits: False where the model refuses all sizes that were tried for them.
+    them open, without those that surely fit. fits: False where the model refuses all sizes that were tried for them.
     written: inputs whose values stand on the command line.
     """
 
@@ -293,6 +293,7 @@ def read_inputs(
     feeds.arrays = checked
     missing = [v for v in model.inputs if v.name not in checked]
     if missing:
+        from qrun.io.randoms import named_batch
         from qrun.io.randoms import random_feeds
 
         made = random_feeds(model, missing, checked, sizes, seed, budget, refuses)
@@ -301,7 +302,8 @@ def read_inputs(
         feeds.sources |= made.sources
         feeds.notes.append(made.note)
         feeds.symbols |= made.sizes
-        feeds.assumed = tuple(name for name, size in made.sizes.items() if size != 1) or tuple(made.sizes)
+        ones = {name for name, size in made.sizes.items() if size == 1 and (made.fits or named_batch(name))}
+        feeds.assumed = tuple(name for name in made.sizes if name not in ones) or tuple(made.sizes)
         feeds.fits = made.fits
     return feeds
 

@@ -41,6 +41,11 @@ _BATCH = re.compile(r"batch|^(n|b|bs)$", re.I)
 _SEQUENCE = re.compile(r"seq|time|len|frame|step|token|^(t|l|s)$", re.I)
 
 
+def named_batch(name: str) -> bool:
+    """Whether the name of an axis says that it is the batch."""
+    return bool(_BATCH.search(name))
+
+
 def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
     """What each of the free axes is likely to be, by name."""
     found: dict[str, Kind] = {}
@@ -55,7 +60,7 @@ def kinds(axes: Iterable[Axes], free: frozenset[str]) -> dict[str, Kind]:
 
 def _kind(value: TensorType, sizes: Sequence[int | str], place: int, image: Sequence[int]) -> Kind:
     rank, name = len(sizes), str(sizes[place])
-    if _BATCH.search(name):
+    if named_batch(name):
         return "batch"
     if place in image:
         return "image"

@@ -143,6 +143,9 @@ def _check_projection(
     if weights.ndim != 2 or weights.shape[0] != x.shape[2]:
         raise bad_shape(names[1], f"[{x.shape[2]},widths of Q, K and V]", weights)
     width = weights.shape[1]
+    if sizes is None and width % 3:
+        expected = f"[{x.shape[2]},3 * width], as wide for Q as for K and V; num_heads = {heads} divides the width"
+        raise bad_shape(names[1], expected, weights)
     positive("num_heads", heads, width // 3 if sizes is None else None)
     if sizes is None:
         sizes = (width // 3,) * 3

@@ -186,6 +186,22 @@ def test_where_no_size_fits_none_is_proposed(folder: Path) -> None:
     assert call("m.onnx", "--shape", "d=100").code == 0
 
 
+def test_sizes_that_no_trial_changes_are_named_too(folder: Path) -> None:
+    """hidden is taken for the batch of w, and stays 1; 16 columns of w are no three widths of one size."""
+    attention = [node("Attention", "x w b", "y", domain="com.microsoft", num_heads=12)]
+    inputs = {"x": ["batch", "length", "hidden"], "w": ["hidden", "columns"], "b": ["columns"]}
+    save(
+        model(attention, {name: (TensorProto.FLOAT, axes) for name, axes in inputs.items()}, "y", {}), folder / "m.onnx"
+    )
+    ended = call("m.onnx")
+    assert ended.code == 5
+    assert "weights has shape [1,16]" in ended.err
+    assert "num_heads = 12 divides the width" in ended.err
+    sizes = "--shape length=SIZE --shape hidden=SIZE --shape columns=SIZE"
+    assert f"fix: the sizes that the model needs: {sizes}\n" in ended.err
+    assert call("m.onnx", "--shape", "hidden=24", "--shape", "columns=72").code == 0
+
+
 def test_trials_end(folder: Path) -> None:
     """A loop of very many turns that reads what is free; the run itself has the limit that is asked for."""
     body = helper.make_graph(
