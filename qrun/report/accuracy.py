@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
+from qrun.comparing.accuracy import Accuracy, OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking.rank import Cost
 from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds

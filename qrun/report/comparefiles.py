@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.archives import Archives, ArrayPair, ElementPair
-from qrun.comparing.records.change import TensorChange
-from qrun.comparing.records.compare import RecordComparison
+from qrun.comparing.records.compare import RecordComparison, TensorChange
 from qrun.comparing.records.record import Recorded
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
@@ -16,7 +15,7 @@ from qrun.declare.frozen import keys
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
-from qrun.report.comparefirst import limits
+from qrun.report.compare import limits
 from qrun.report.comparesaved import answer, check_sheet, profile_sheet, run_sheet
 from qrun.report.grid import Column
 from qrun.report.header import chance, input_fields

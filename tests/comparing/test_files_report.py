@@ -13,10 +13,8 @@ import pytest
 
 from qrun.comparing.archives import Archives, compare_npz
 from qrun.comparing.differences import EXACT, Tolerance
-from qrun.comparing.records.change import judged
-from qrun.comparing.records.compare import RecordComparison
-from qrun.comparing.records.entry import RecordEntry, filled
-from qrun.comparing.records.record import Recorded
+from qrun.comparing.records.compare import RecordComparison, judged
+from qrun.comparing.records.record import Recorded, RecordEntry, filled
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import Change, Lone, NodeChange, SavedProfiles
 from qrun.comparing.settings import Setting

@@ -18,8 +18,7 @@ import qrun
 from qrun.comparing.choices import tolerance
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import NOISE, Tolerance
-from qrun.comparing.noise import noises
-from qrun.comparing.runtimes import compare_runtimes
+from qrun.comparing.runtimes import compare_runtimes, noises
 from qrun.comparing.sides import QrunSide
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model

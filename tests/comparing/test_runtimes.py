@@ -26,8 +26,7 @@ from qrun.comparing.ties import before_rounding
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.peers import Nodes, Peer
-from qrun.report.compare import comparison_fields, verdict
-from qrun.report.comparefirst import first_facts
+from qrun.report.compare import comparison_fields, first_facts, verdict
 from qrun.report.json import document
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32

@@ -11,9 +11,8 @@ import numpy as np
 from qrun.comparing.causes._bounds import ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
 from qrun.comparing.causes._formulas import bounded
-from qrun.comparing.differences import same
+from qrun.comparing.differences import NARROW, same
 from qrun.comparing.matching.operators import moves
-from qrun.comparing.tensors import NARROW
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, type_name
 from qrun.ops._float import narrow
