@@ -1,70 +1,98 @@
-"""Two results saved with ``--json``: two profiles, two runs or two checks."""
+"""Two files of results, value by value: two .npz, or two profiles, runs or checks that were saved with ``--json``."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from math import isfinite, prod
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from qrun.comparing.differences import EXACT, Difference, Tolerance, difference, plain, sqnr
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, differing, lone, settings
-from qrun.declare.frozen import frozen, keys
+from qrun.declare.frozen import frozen, keys, replace
 from qrun.documents.answers import RunOutput
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode
 from qrun.errors import CallError
+from qrun.io.arrays import Npz, no_such_file
+from qrun.io.storable import restored
+from qrun.ir import Array
+from qrun.ir.types import NUMBERS, describe
+from qrun.memory import Budget, default_limit
 
 KINDS = ("profile", "run", "check")
 HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+SCRATCH = 40
+"""Bytes that comparing takes for each element: distances, limits and masks."""
 
 
 @frozen
-class OutputPair:
-    """An output of both runs.
+class ElementPair:
+    """An element in both files."""
 
-    a, b:   type and shape.
-    equal:  the same bytes, by SHA-256.
-    differing, largest, first: how many elements differ, the largest difference and the first element (index and both
-            values), where both files hold the values; else None.
-    low, high, mean: of both runs.
+    index: tuple[int, ...]
+    a: Any
+    b: Any
+
+
+@frozen
+class ArrayPair:
+    """An array in both files: a key of .npz files, or an output of runs.
+
+    a, b:         type and shape, such as ``uint8 [1,10]``.
+    equal:        within the tolerance; of outputs, the same bytes by SHA-256.
+    difference:   how b differs from a; None for outputs whose values are not both in the files.
+    first, worst: the first element outside the tolerance, and the one with the largest difference.
+    sqnr:         in dB, a being the signal; None where no element was compared, or none is a number.
+    low, high, mean: of outputs, in both runs.
     """
 
-    KEYS = keys("name a b equal total differing largest first min=low max=high mean")
+    KEYS = keys(
+        "name a b equal total=difference.total differing=difference.differing largest=difference.largest "
+        "difference first worst sqnr min=low max=high mean"
+    )
 
     name: str
     a: str
     b: str
     equal: bool
-    total: int
-    differing: int | None = None
-    largest: float | None = None
-    first: tuple[tuple[int, ...], Any, Any] | None = None
+    difference: Difference | None
+    first: ElementPair | None = None
+    worst: ElementPair | None = None
+    sqnr: float | None = None
     low: tuple[float | None, float | None] = (None, None)
     high: tuple[float | None, float | None] = (None, None)
     mean: tuple[float | None, float | None] = (None, None)
 
 
 @frozen
-class SavedRuns:
-    """Two saved runs: their outputs in the order of `a`, those of one only, and in what the runs differed."""
+class SavedArrays:
+    """Two .npz files or two saved runs: the pairs in the order of `a`, and the names that only one of them has.
 
+    kind: ``npz`` or ``runs``. tolerance: None for runs, whose outputs are compared bit for bit. settings: in what the
+    runs differed.
+    """
+
+    KEYS = keys("a b settings tolerance pairs only_a only_b")
+
+    kind: str
     a: Path
     b: Path
-    settings: tuple[Setting, ...]
-    outputs: tuple[OutputPair, ...]
+    pairs: tuple[ArrayPair, ...]
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    tolerance: Tolerance | None = None
+    settings: tuple[Setting, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """The same outputs, bit for bit, whatever made them."""
-        return not self.only_a and not self.only_b and all(pair.equal for pair in self.outputs)
+        """The same names, and under each the same type, shape and, within the tolerance, elements."""
+        return not self.only_a and not self.only_b and all(pair.equal for pair in self.pairs)
 
 
 @frozen
@@ -109,7 +137,65 @@ class SavedChecks:
         return not (self.new or self.gone or self.vectors or self.only_a or self.only_b)
 
 
-def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
+def compare_npz(
+    a: Path,
+    b: Path,
+    tolerance: Tolerance,
+    *,
+    types: Mapping[str, np.dtype[Any]] | None = None,
+    max_memory: int | None = None,
+) -> SavedArrays:
+    """Compare two .npz files; one pair of arrays is in memory at a time. `a` is what `b` should be.
+
+    types: element types by key, for those that .npz does not have: an array in the stored form of such a type
+           (`qrun.io.storable.storable`: bit patterns, int4 as int8) is taken back to it first. Without, bit patterns
+           are compared as the unsigned integers that they are stored as.
+    max_memory: bytes to hold at once; None: 80 % of what is free.
+    Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
+    """
+    known = types or {}
+    with _opened(a) as first, _opened(b) as second:
+        left, right = Npz(str(a), first), Npz(str(b), second)
+        pairs = []
+        for key in left.members:
+            if key in right.members:
+                budget = Budget(default_limit if max_memory is None else max_memory)
+                one, other = (_read(side, key, known.get(key), budget) for side in (left, right))
+                budget.claim((one.size,), SCRATCH, key)
+                pairs.append(_pair(key, one, other, tolerance))
+        return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return open(path, "rb")
+    except (OSError, ValueError) as error:
+        raise no_such_file(path, error) from None
+
+
+def _read(side: Npz, key: str, dtype: np.dtype[Any] | None, budget: Budget) -> Array:
+    array = side.read(key, budget)
+    budget.hold(array)
+    if dtype is not None:
+        array, _ = restored(array, dtype)
+    if array.dtype.kind == "V" and array.dtype not in NUMBERS:
+        bits = array.dtype.itemsize
+        array = array.view(f"u{bits}" if bits in (1, 2, 4, 8) else f"({bits},)u1")
+    return array
+
+
+def _pair(name: str, a: Array, b: Array, tolerance: Tolerance) -> ArrayPair:
+    found = difference(b, a, tolerance)
+    if found.form is not None:
+        return ArrayPair(name, describe(a), describe(b), False, found)
+    first, worst = (
+        ElementPair(at, plain(a[at]), plain(b[at])) if found.differing else None for at in (found.first, found.worst)
+    )
+    noise = None if a.dtype.kind in "USOcb" else sqnr(b, a)
+    return ArrayPair(name, describe(a), describe(b), found.equal, found, first, worst, noise)
+
+
+def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks:
     """Compare two files that qrun wrote with ``--json``; `a` is the earlier one.
 
     Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure,
@@ -127,50 +213,58 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
     return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)
 
 
-def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedRuns:
+def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedArrays:
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
-    pairs = tuple(_outputs(left[name], right[name]) for name in left if name in right)
-    return SavedRuns(a, b, settings(first, second), pairs, *lone(left, right))
+    pairs = tuple(_outputs(*left[name], *right[name]) for name in left if name in right)
+    return SavedArrays("runs", a, b, pairs, *lone(left, right), settings=settings(first, second))
 
 
-def _by_name(items: Item) -> dict[str, tuple[RunOutput, Item]]:
-    found: dict[str, tuple[RunOutput, Item]] = {}
+def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
+    found: dict[str, tuple[RunOutput, Array | None]] = {}
     for item in items:
         output = decode(RunOutput, item)
         if output.name in found:
             raise damaged(item.source, f"{item.place}: a new name", f"{output.name!r} again")
-        found[output.name] = output, item
+        found[output.name] = output, None if output.values is None else _values(output, item)
     return found
 
 
-def _outputs(first: tuple[RunOutput, Item], second: tuple[RunOutput, Item]) -> OutputPair:
-    (a, item), (b, other) = first, second
-    equal, total = a.form == b.form and a.sha256 == b.sha256, prod(a.shape)
-    low, high, mean = (a.min, b.min), (a.max, b.max), (a.mean, b.mean)
-    pair = OutputPair(
-        a.name, str(a.form), str(b.form), equal, total, 0 if equal else None, low=low, high=high, mean=mean
-    )
-    if a.form != b.form or a.values is None or b.values is None:
-        return pair
-    left, right = _flat(a, item), _flat(b, other)
-    places = [at for at, (x, y) in enumerate(zip(left, right, strict=True)) if x != y and not (x != x and y != y)]
-    steps = [abs(left[at] - right[at]) for at in places if not isinstance(left[at], str)]
-    largest = max((float(step) for step in steps if isfinite(step)), default=0.0)
-    if not places:
-        return replace(pair, differing=0, largest=largest)
-    index = tuple(int(i) for i in np.unravel_index(places[0], a.shape))
-    return replace(pair, differing=len(places), largest=largest, first=(index, left[places[0]], right[places[0]]))
+def _outputs(a: RunOutput, left: Array | None, b: RunOutput, right: Array | None) -> ArrayPair:
+    equal, form = a.form == b.form and a.sha256 == b.sha256, (str(a.form), str(b.form))
+    told: dict[str, Any] = {
+        "a": form[0],
+        "b": form[1],
+        "equal": equal,
+        "low": (a.min, b.min),
+        "high": (a.max, b.max),
+        "mean": (a.mean, b.mean),
+    }
+    if a.form != b.form:
+        return ArrayPair(name=a.name, difference=Difference(prod(a.shape), form=form), **told)
+    if equal or left is None or right is None:
+        return ArrayPair(name=a.name, difference=Difference(prod(a.shape)) if equal else None, **told)
+    return replace(_pair(a.name, left, right, EXACT), **told)
 
 
-def _flat(output: RunOutput, item: Item) -> list[Any]:
-    """The elements of the nested lists ``values``: numbers, or for element types that are none, texts."""
-    texts = output.type in ("string", "complex64", "complex128")
+def _values(output: RunOutput, item: Item) -> Array:
+    """The nested lists ``values`` as an array: of numbers, or for element types that are none, of texts."""
     pending = [item["values"]]
-    for _ in range(max(len(output.shape), 1)):
+    for _ in output.shape:
         pending = [inner for outer in pending for inner in outer]
     if len(pending) != prod(output.shape):
         raise damaged(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
-    return [json.dumps(i.value) if texts else int(i.value) if isinstance(i.value, bool) else i.number for i in pending]
+    texts = output.type in ("string", "complex64", "complex128")
+    found = [
+        json.dumps(each.value) if texts else int(each.value) if isinstance(each.value, bool) else each.number
+        for each in pending
+    ]
+    dtype: type = object if texts else {"u": np.uint64, "i": np.int64, "b": np.int64}.get(output.type[:1], np.float64)
+    if output.type == "bfloat16" or any(isinstance(each, float) for each in found):
+        dtype = np.float64
+    try:
+        return np.array(found, dtype).reshape(output.shape)
+    except (OverflowError, ValueError):
+        raise damaged(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:

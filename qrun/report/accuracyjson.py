@@ -17,7 +17,7 @@ from qrun.errors import some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
 from qrun.report.compare import limits
-from qrun.report.comparemodels import in_the_files
+from qrun.report.comparefiles import in_the_files
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
 from qrun.report.text import decibel, plural

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qrun.comparing.archives import Archives, compare_npz
 from qrun.comparing.differences import EXACT, Tolerance
+from qrun.comparing.saved import SavedArrays, compare_npz
 from qrun.errors import CallError, MemoryLimitError
 from qrun.io.arrays import write_npy
 from qrun.io.outputs import save, write_npz
@@ -23,7 +23,9 @@ def written(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def compared(folder: Path, a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance = EXACT, **more: Any) -> Archives:
+def compared(
+    folder: Path, a: dict[str, Any], b: dict[str, Any], tolerance: Tolerance = EXACT, **more: Any
+) -> SavedArrays:
     return compare_npz(written(folder / "a.npz", **a), written(folder / "b.npz", **b), tolerance, **more)
 
 

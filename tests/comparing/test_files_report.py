@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qrun.comparing.archives import Archives, compare_npz
-from qrun.comparing.differences import EXACT, Tolerance
+from qrun.comparing.differences import EXACT, Difference, Tolerance
 from qrun.comparing.records.compare import RecordComparison, judged
 from qrun.comparing.records.record import Recorded, RecordEntry, filled
-from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
+from qrun.comparing.saved import ArrayPair, ElementPair, Found, SavedArrays, SavedChecks, compare_npz
 from qrun.comparing.savedprofiles import Change, Lone, NodeChange, SavedProfiles
 from qrun.comparing.settings import Setting
 from qrun.ir import Node
@@ -45,7 +44,7 @@ def shown(
     return stream.getvalue()
 
 
-def archives(folder: Path) -> Archives:
+def archives(folder: Path) -> SavedArrays:
     rng = np.random.default_rng(0)
     arrays = {
         f"/model/layers.{n}/some/long/path/of/names/{n}": rng.integers(0, 255, (4, 4)).astype(np.uint8)
@@ -83,11 +82,14 @@ def profiles() -> SavedProfiles:
     return SavedProfiles(A, B, SETTINGS, slower, nodes, (Lone(1, ODD, "Pad", 0.1),), (Lone(2, "n", "Pad", 0.1),))
 
 
-def runs() -> SavedRuns:
-    pairs = (OutputPair("same", "float32 [2]", "float32 [2]", True, 2, 0),
-             OutputPair(ODD, "float32 [2]", "float32 [2]", False, 2, 1, float("inf"), ((1,), float("nan"), 1.0), (0.0, 1.0)),
-             OutputPair("far", "uint8 [9]", "int8 [9]", False, 9))  # fmt: skip
-    return SavedRuns(A, B, SETTINGS, pairs, (ODD,), ())
+def runs() -> SavedArrays:
+    first = ElementPair((1,), float("nan"), 1.0)
+    odd = Difference(2, 1, float("inf"), (1,), (1,))
+    pairs = (ArrayPair("same", "float32 [2]", "float32 [2]", True, Difference(2)),
+             ArrayPair(ODD, "float32 [2]", "float32 [2]", False, odd, first, first, low=(0.0, 1.0)),
+             ArrayPair("values left out", "float32 [2]", "float32 [2]", False, None),
+             ArrayPair("far", "uint8 [9]", "int8 [9]", False, Difference(9, form=("uint8 [9]", "int8 [9]"))))  # fmt: skip
+    return SavedArrays("runs", A, B, pairs, (ODD,), (), None, SETTINGS)
 
 
 def checks() -> SavedChecks:
@@ -153,7 +155,7 @@ def test_archives(tmp_path: Path) -> None:
     assert "Only in the first" in text
     every = shown(found, top=None)
     assert "more arrays" not in every
-    assert "25.0%" in every
+    assert "4 of 16" in every
     assert shown(compare_npz(tmp_path / "a.npz", tmp_path / "a.npz", EXACT)).startswith("equal: 15 arrays.\n")
 
 

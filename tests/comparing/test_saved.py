@@ -16,11 +16,12 @@ from helpers.cli import call, conv_model
 from helpers.models import make_model, typed
 from onnx import TensorProto, helper
 
-from qrun.comparing.saved import SavedChecks, SavedRuns, compare_saved
+from qrun.comparing.differences import Difference
+from qrun.comparing.saved import ElementPair, SavedArrays, SavedChecks, compare_saved
 from qrun.comparing.savedprofiles import LEAST, SavedProfiles, change
 from qrun.documents.record import encode
 from qrun.errors import CallError
-from qrun.report.comparesaved import profile_sheet
+from qrun.report.comparefiles import files_sheet
 
 Document = dict[str, Any]
 
@@ -124,7 +125,7 @@ def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
     found = compared(tmp_path, slow, fast)
     assert {c.verdict for c in (found.whole, *(n.change for n in found.nodes))} == {"other work"}
     assert found.whole.relative is None
-    sheet = profile_sheet(found, None)
+    sheet = files_sheet(found, None)
     assert sheet.about[0].startswith(f"before: {found.a}, after: {found.b}; ")
     assert sheet.verdict == (
         "differ: not the same model on the same inputs, so their times cannot be compared: "
@@ -161,10 +162,10 @@ def test_each_kind_equals_itself(saved: dict[str, Path]) -> None:
 
 def test_real_runs(saved: dict[str, Path]) -> None:
     found = compare_saved(saved["run"], saved["run2"])
-    assert isinstance(found, SavedRuns)
+    assert isinstance(found, SavedArrays)
     assert not found.equal
     assert [s.name for s in found.settings] == ["input image sha256"]
-    assert found.outputs[0].a == found.outputs[0].b
+    assert found.pairs[0].a == found.pairs[0].b
     profiles = compare_saved(saved["profile"], saved["profile"])
     assert isinstance(profiles, SavedProfiles)
     assert len(profiles.nodes) == 1
@@ -209,21 +210,24 @@ def test_values_of_runs(tmp_path: Path) -> None:
     b["outputs"][1] |= {"sha256": "b", "min": -1}
     b["outputs"][2] |= {"sha256": "b", "values": ["a", "c"]}
     found = compared(tmp_path, a, b)
-    y, z, s = found.outputs
-    assert (y.differing, y.total, y.largest, y.first) == (2, 6, 0.5, ((1, 0), 4, 4.5))
-    assert (z.equal, z.differing, z.low) == (False, None, (0.0, -1.0))
-    assert encode(z)["min"] == [0.0, -1.0]
-    assert (s.differing, s.first) == (1, ((1,), '"b"', '"c"'))
+    y, z, s = found.pairs
+    assert (y.difference.differing, y.difference.total, y.difference.largest) == (2, 6, 0.5)
+    assert y.first == ElementPair((1, 0), 4, 4.5)
+    assert (z.equal, z.difference, z.low) == (False, None, (0.0, -1.0))
+    assert (encode(z)["min"], encode(z)["differing"], encode(y)["differing"]) == ([0.0, -1.0], None, 2)
+    assert (s.difference.differing, s.first) == (1, ElementPair((1,), '"b"', '"c"'))
     b["outputs"] = [output("y", [1.0, 2.0]), output("new", 1.0)]
     found = compared(tmp_path, a, b)
-    assert (found.outputs[0].a, found.outputs[0].b, found.outputs[0].equal) == ("float32 [2,3]", "float32 [2]", False)
+    assert (found.pairs[0].a, found.pairs[0].b, found.pairs[0].equal) == ("float32 [2,3]", "float32 [2]", False)
     assert (found.only_a, found.only_b) == (("z", "s"), ("new",))
 
 
 def test_large_integers_of_runs(tmp_path: Path) -> None:
     a, b = (run(output("y", [2**63 + n], "uint64", str(n))) for n in (0, 1))
-    assert compared(tmp_path, a, b).outputs[0].first == ((0,), 2**63, 2**63 + 1)
-    assert not compared(tmp_path, a, run(output("y", [10**400 // 10**100], "uint64", "c"))).equal
+    assert compared(tmp_path, a, b).pairs[0].first == ElementPair((0,), 2**63, 2**63 + 1)
+    assert not compared(tmp_path, a, run(output("y", [10**300], "uint64", "c"))).equal
+    one, two = (run(output("y", n, "int64", str(n))) for n in (3, 5))
+    assert compared(tmp_path, one, two).pairs[0].first == ElementPair((), 3, 5)
 
 
 # Checks
@@ -363,5 +367,8 @@ def test_truth_values_of_runs(tmp_path: Path) -> None:
         assert ended.code == 0, ended.err
         (tmp_path / f"{name}.json").write_text(ended.out)
     found = compare_saved(tmp_path / "a.json", tmp_path / "b.json")
-    assert isinstance(found, SavedRuns)
-    assert (found.outputs[0].differing, found.outputs[0].first) == (1, ((1,), 0, 1))
+    assert isinstance(found, SavedArrays)
+    assert (found.pairs[0].difference, found.pairs[0].first) == (
+        Difference(2, 1, 1.0, (1,), (1,), integral=True),
+        ElementPair((1,), 0, 1),
+    )

@@ -73,8 +73,8 @@ def _int8_bound(s: Suspect) -> Array:
 
 
 def _left(s: Suspect, made: Array, bound: Array, explained: int) -> float | None:
-    """The largest difference from the other side, if it is within the bound on sums in any order and smaller than qrun's
-    own by the factor `explained`, so that sums in another order are all that is left of it."""
+    """The largest difference from the other side, if it is within the bound on sums in any order, and if qrun's own is
+    `explained` times larger, so that sums in another order are all that is left of it."""
     if s.theirs is None or s.theirs.shape != made.shape or s.theirs.dtype != made.dtype:
         return None
     apart, own = (np.abs(s.theirs.astype(np.float64) - each) for each in (made, s.mine))
