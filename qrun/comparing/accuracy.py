@@ -421,6 +421,7 @@ def accuracy(
             return trial.reached[-1]
 
         better = corrections(costs, quantized, rows.reached[len(used) - 1], measure, seconds * (1 - _SHARE))
+    only_second = not (a.quantizes or a.opaque) and bool(b.quantizes or b.opaque)
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}
     return Accuracy(
         reference,
@@ -442,7 +443,7 @@ def accuracy(
         len(averaged(rows.judged_sums)),
         tolerance or Tolerance(),
         min_sqnr,
-        tolerance is not None or min_sqnr is not None or not _made_of(a, b) or any(rows.coded),
+        tolerance is not None or min_sqnr is not None or not only_second or any(rows.coded),
         seconds,
     )
 
@@ -466,11 +467,6 @@ def _check(reference: Model, quantized: Model, feeds: Sequence[Values]) -> None:
         ends = [", ".join(v.name for v in model.outputs) for model in (reference, quantized)]
         fix = "compare a model with one that was made from it"
         raise mismatch("the two models have different numbers of outputs", where, *ends, fix, name="output-mismatch")
-
-
-def _made_of(a: Reals, b: Reals) -> bool:
-    """Is only the second model quantized?"""
-    return not (a.quantizes or a.opaque) and bool(b.quantizes or b.opaque)
 
 
 def _fed(model: Model, feeds: Sequence[Values]) -> tuple[TensorType, ...]:

@@ -389,13 +389,9 @@ def _merged_pairs(model: Model) -> Iterator[TwoPairs]:
         named = any(value.name in outer.outputs for value in model.outputs)
         if not ends or named or not all(end is not None and end.same(second) for end in ends):
             continue
-        plain = all(p.is_scalar and p.zero is not None for p in (first, second))
-        if plain and first.same(before) and not first.same(second) and _one_type(first, second):
+        plain = first.is_scalar and second.is_scalar and first.same(before) and not first.same(second)
+        if plain and first.zero is not None and second.zero is not None and first.zero.dtype == second.zero.dtype:
             yield TwoPairs(first, second, inner, last)
-
-
-def _one_type(first: StoredParameters, second: StoredParameters) -> bool:
-    return first.zero is not None and second.zero is not None and first.zero.dtype == second.zero.dtype
 
 
 def pair_rewrites(model: Model) -> Iterator[Rewrite]:

@@ -192,7 +192,8 @@ def _first(
     while True:
         given = {v.name: {**outer, **feeds}[v.name] for v in part.inputs}
         mine, theirs = one.run(given), other.run(given)
-        if not all(_same(mine.get(n), theirs.get(n)) for n in mine):
+        pairs = ((mine[n], theirs.get(n)) for n in mine)
+        if not all(x is None or y is None or same(x, y) for x, y in pairs):
             found = _found(name, turn, node, compare_runtimes(one, other, given, tolerance))
             if found is not None:
                 return found
@@ -213,10 +214,6 @@ def _array(known: Results, name: str) -> Array:
     if made is None:
         raise KeyError(name)
     return made
-
-
-def _same(mine: Array | None, theirs: Array | None) -> bool:
-    return mine is None or theirs is None or same(mine, theirs)
 
 
 def _part(model: Model, graph: Model, values: Values) -> Model:
