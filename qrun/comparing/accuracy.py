@@ -9,8 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.columns import Columns, PartAccuracy, PartSums
-from qrun.comparing.differences import ErrorSums, Noise, Tolerance, class_axis, decibels, difference, integral
+from qrun.comparing.differences import (
+    Columns,
+    ErrorSums,
+    Noise,
+    PartAccuracy,
+    PartSums,
+    Tolerance,
+    class_axis,
+    decibels,
+    difference,
+    integral,
+)
 from qrun.comparing.matching.graph import Reals, Source
 from qrun.comparing.matching.match import Left, Match, Matching, match
 from qrun.comparing.matching.operators import is_dequantize

@@ -10,8 +10,7 @@ from typing import Any
 from qrun.comparing.modeldiff import KINDS, StoredDifference, stored_differences
 from qrun.comparing.records.compare import RecordComparison, TensorChange
 from qrun.comparing.records.record import Recorded
-from qrun.comparing.saved import ArrayPair, ElementPair, SavedArrays, SavedChecks
-from qrun.comparing.savedprofiles import LEAST, Change, SavedProfiles
+from qrun.comparing.saved import LEAST, ArrayPair, Change, ElementPair, SavedArrays, SavedChecks, SavedProfiles
 from qrun.declare import grouped
 from qrun.declare.frozen import keys, replace
 from qrun.documents.record import encode

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import ULPS, ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part
-from qrun.comparing.causes._formulas import bounded
+from qrun.comparing.causes._formulas import ULPS, ErrorBound, bounded
 from qrun.comparing.differences import NARROW, differing
 from qrun.ir import Array, Node
 from qrun.ir.types import type_name

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import OFF, UNIT
 from qrun.comparing.causes._cause import TIE, Hypothesis, Suspect, cause, in_known_order, part, recomputed
+from qrun.comparing.causes._formulas import OFF, UNIT
 from qrun.comparing.differences import distances, same
 from qrun.comparing.ties import real_operands
 from qrun.ir import Array

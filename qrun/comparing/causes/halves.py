@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
-from qrun.comparing.causes._formulas import bounded
+from qrun.comparing.causes._formulas import ErrorBound, bounded
 from qrun.comparing.differences import NARROW, same
 from qrun.comparing.matching.operators import moves
 from qrun.ir import Array, Node

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import UNIT
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.comparing.causes._formulas import UNIT
 from qrun.comparing.causes.sums import block_sizes
 from qrun.ir import Array
 from qrun.ops import Arith

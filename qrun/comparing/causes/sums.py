@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import UNIT
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part, recomputed
+from qrun.comparing.causes._formulas import UNIT
 from qrun.comparing.differences import same
 from qrun.ir import Array, Node
 from qrun.ops import Arith

@@ -39,7 +39,7 @@ from qrun.comparing.records.record import (
     recorded_model,
     walk,
 )
-from qrun.comparing.settings import Setting, differing, lone
+from qrun.comparing.saved import Setting, differing, lone
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import tie_distance
 from qrun.declare.frozen import frozen

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.differences import integral
-from qrun.comparing.settings import text
+from qrun.comparing.saved import text
 from qrun.comparing.sides import Values
 from qrun.comparing.ties import before_rounding, tie_distance
 from qrun.declare import grouped
