@@ -160,7 +160,7 @@ def _files(found: Any, feeds: Feeds | None = None) -> Shown:
 
 
 def _archives(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.archives import compare_npz
+    from qrun.comparing.saved import compare_npz
 
     return _files(compare_npz(Path(options["a"]), Path(options["b"]), _tolerance(options)))
 

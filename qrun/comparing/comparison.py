@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.comparing.causes import CRASHED, REFUSED, Reason
-from qrun.comparing.differences import Tolerance
+from qrun.comparing.differences import TensorPair, Tolerance
 from qrun.comparing.sides import Unit
-from qrun.comparing.tensors import TensorPair
 from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen, keys, through
 from qrun.errors import QrunError

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes import spread
+from qrun.comparing.differences import PLAIN, Code
 from qrun.comparing.matching.operators import is_dequantize, moves
 from qrun.comparing.sides import Values
-from qrun.comparing.tensors import PLAIN, Code
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, parameter_axis, quantizers

@@ -1,24 +1,241 @@
-"""One model on two sides, tensor by tensor: what differs, where it starts, and why."""
+"""One model on two sides, tensor by tensor: what differs, where it starts, and why; also in the graphs inside If,
+Loop and Scan, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from dataclasses import field, replace
 from functools import cached_property, partial
+from math import isfinite, pi, sqrt
+from typing import Any
+
+import numpy as np
 
 from qrun.comparing.causes import Suspect, reason
-from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
-from qrun.comparing.differences import EXACT, Difference, Tolerance, integral, same
+from qrun.comparing.causes.sums import SUMS
+from qrun.comparing.comparison import ComparedTensor, Comparison, GraphDifference, Guilt, first_difference
+from qrun.comparing.differences import (
+    EXACT,
+    NARROW,
+    PLAIN,
+    Difference,
+    TensorPair,
+    Tolerance,
+    integral,
+    magnitude,
+    pair,
+    same,
+)
 from qrun.comparing.emulated import NodeGroup
-from qrun.comparing.inside import look_inside
+from qrun.comparing.matching.operators import moves
 from qrun.comparing.meanings import TensorScales
-from qrun.comparing.noise import noises
-from qrun.comparing.sides import PeerSide, Results, Side, Unit, Values, refusal
-from qrun.comparing.tensors import NARROW, PLAIN, TensorPair, pair
+from qrun.comparing.sides import PeerSide, Results, Side, Unit, Values, extract, refusal
 from qrun.declare.frozen import frozen
 from qrun.errors import LimitError, QrunError
-from qrun.ir import Array, Model
-from qrun.ir.compound import form_difference, numbers
+from qrun.ir import Array, Model, Node
+from qrun.ir.compound import form_difference, is_compound, numbers
+
+_SUMS = (
+    *SUMS,
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+    *("LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization", "LRN"),
+)
+_SLOPES = {
+    **dict.fromkeys(("Relu", "LeakyRelu", "Clip", "Abs", "Neg", "Tanh", "Max", "Min", "MaxPool"), 1.0),
+    **dict.fromkeys(("Concat", "Pad", "Identity"), 1.0),
+    "Erf": 2 / sqrt(pi),
+    "Gelu": 1.13,
+}
+"""The steepest slope of elementwise operators, and of those that choose elements of several inputs."""
+
+
+def noises(model: Model, sides: Sequence[Results], tolerance: Tolerance) -> Mapping[str, float]:
+    """What the `eps` of a tolerance allow in each tensor, absolute; tensors in which they allow nothing are left out.
+
+    The rounding error of a sum is in proportion to its terms, even where these cancel (Higham 2002, section 4.2): a
+    node that sums is allowed `eps` times the largest finite magnitude of its result, on the side where that is least.
+    What is computed from such results inherits the noise to first order: nodes that move elements hand it on as it is,
+    others multiply it by their slope, additions add it up. All other nodes hand on nothing.
+    """
+    work = _Noises(model.constants, sides)
+    for node in model.nodes if tolerance.eps else ():
+        for name in filter(None, node.outputs):
+            allowed = tolerance.noise(work.reached(name)) if _is(node, *_SUMS) else work.inherited(node)
+            if allowed and isfinite(allowed):
+                work.found[name] = allowed
+    return work.found
+
+
+@frozen
+class _Noises:
+    constants: Mapping[str, Array]
+    sides: Sequence[Results]
+    found: dict[str, float] = field(default_factory=dict)
+
+    def reached(self, name: str) -> float:
+        """The largest magnitude of a tensor, on the side where it is smaller."""
+        arrays = [array for side in (self.constants, *self.sides) if (array := side.get(name)) is not None]
+        return min(map(magnitude, arrays), default=0.0)
+
+    def inherited(self, node: Node) -> float:
+        noises = [self.found.get(name, 0.0) for name in node.inputs]
+        if not any(noises):
+            return 0.0
+        if _is(node, "Add", "Sub", "Sum"):
+            return sum(noises)
+        if _is(node, "Mul"):
+            return sum(noise * self.reached(other) for noise, other in zip(noises, reversed(node.inputs), strict=True))
+        if _is(node, "Div", "BatchNormalization"):
+            return noises[0] * self._slope(node)
+        return max(noises) * (1.0 if moves(node) else _SLOPES.get(node.op_type, 0.0))
+
+    def _slope(self, node: Node) -> float:
+        """The largest factor by which a linear node multiplies its first input; 0 if its constants are not known."""
+        parameters = [self.constants.get(name) for name in node.inputs[1:]]
+        with np.errstate(all="ignore"):
+            if node.op_type == "Div" and parameters[0] is not None:
+                return magnitude(1 / parameters[0])
+            if node.op_type == "BatchNormalization" and parameters[0] is not None and parameters[3] is not None:
+                return magnitude(parameters[0] / np.sqrt(parameters[3] + node.attributes.get("epsilon", 1e-5)))
+        return 0.0
+
+
+def _is(node: Node, *names: str) -> bool:
+    return node.op_type in names and node.domain in ("", "com.microsoft")
+
+
+_MOST = 256
+"""Turns that are looked at."""
+Feeds = dict[str, Array]
+Turns = Generator[Feeds, Sequence[Array], None]
+"""Yields what a graph's inputs are in each turn, and is sent what its outputs were."""
+
+
+def look_inside(a: Side, b: Side, node: Node, values: Values, tolerance: Tolerance) -> GraphDifference | None:
+    """Where the sides first differ in the graphs of a node that reads `values`.
+    Each turn is fed what `b` made of the one before.
+
+    None if the node has no such graph, a side cannot run it by itself, or nothing differs in the turns looked at.
+    """
+    try:
+        graph, turns = _graph(node, values)
+    except (KeyError, IndexError, AttributeError, StopIteration):
+        return None
+    name = next(name for name, known in node.graphs() if known is graph)
+    try:
+        return _first(a, b, node, name, graph, turns, values, tolerance)
+    except LimitError:
+        raise
+    except (QrunError, KeyError, ValueError, StopIteration):
+        return None
+
+
+def _graph(node: Node, values: Values) -> tuple[Model, Turns]:
+    """The graph that runs, and its turns."""
+    graphs = dict(node.graphs())
+    args = [values[name] if name else None for name in node.inputs]
+    if node.op_type == "If" and args[0] is not None:
+        return graphs["then_branch" if args[0].all() else "else_branch"], _once()
+    body = graphs["body"]
+    if node.op_type == "Loop":
+        return body, _loop(body, args)
+    if node.op_type != "Scan" or node.version < 9:
+        raise KeyError(node.op_type)
+    return body, _scan(body, node, [a for a in args if a is not None])
+
+
+def _once() -> Turns:
+    yield {}
+
+
+def _loop(body: Model, args: Sequence[Array | None]) -> Turns:
+    trips, condition, *state = args
+    names = [value.name for value in body.inputs]
+    shape = body.inputs[0].shape or ()
+    most = _MOST if trips is None else min(_MOST, int(trips.item()))
+    goes_on, turn = condition is None or bool(condition.all()), 0
+    while goes_on and turn < most:
+        counted = np.full([1] * len(shape), turn, np.int64)
+        going = np.full([1] * len(body.inputs[1].shape or ()), True)
+        made = yield {n: x for n, x in zip(names, [counted, going, *state], strict=True) if x is not None}
+        goes_on, state, turn = bool(made[0].all()), list(made[1 : 1 + len(state)]), turn + 1
+
+
+def _scan(body: Model, node: Node, args: Sequence[Array]) -> Turns:
+    given: dict[str, Any] = dict(node.attributes)
+    many = given["num_scan_inputs"]
+    axes, directions = (given.get(f"scan_input_{what}") or (0,) * many for what in ("axes", "directions"))
+    state, scanned = list(args[: len(args) - many]), args[len(args) - many :]
+    names = [value.name for value in body.inputs]
+    for turn in range(min(_MOST, scanned[0].shape[axes[0]])):
+        places = [-1 - turn if backwards else turn for backwards in directions]
+        slices = [np.take(x, at, axis) for x, at, axis in zip(scanned, places, axes, strict=True)]
+        made = yield dict(zip(names, [*state, *slices], strict=True))
+        state = list(made[: len(state)])
+
+
+def _first(
+    a: Side,
+    b: Side,
+    node: Node,
+    name: str,
+    graph: Model,
+    turns: Turns,
+    values: Values,
+    tolerance: Tolerance,
+) -> GraphDifference | None:
+    feeds, turn = next(turns), 0
+    outer = {n: values[n] for n in graph.captured if n in values}
+    part = _part(a.model, graph, {**outer, **feeds})
+    one, other = a.inside(node, name, part), b.inside(node, name, part)
+    slight: tuple[int, Feeds] | None = None
+    while True:
+        given = {v.name: {**outer, **feeds}[v.name] for v in part.inputs}
+        mine, theirs = one.run(given), other.run(given)
+        pairs = ((mine[n], theirs.get(n)) for n in mine)
+        if not all(x is None or y is None or same(x, y) for x, y in pairs):
+            found = _found(name, turn, node, compare_runtimes(one, other, given, tolerance))
+            if found is not None:
+                return found
+            slight = slight or (turn, given)
+        known = {**part.constants, **outer, **feeds, **theirs}
+        try:
+            feeds = turns.send([_array(known, v.name) for v in graph.outputs])
+        except StopIteration:
+            break
+        turn += 1
+    return (
+        None if slight is None else _found(name, slight[0], node, compare_runtimes(one, other, slight[1], EXACT), True)
+    )
+
+
+def _array(known: Results, name: str) -> Array:
+    made = known[name]
+    if made is None:
+        raise KeyError(name)
+    return made
+
+
+def _part(model: Model, graph: Model, values: Values) -> Model:
+    """The graph as a model of its own: what the one around it stores is stored, what it makes is fed."""
+    if any(map(is_compound, values.values())):
+        raise KeyError("a value that is no tensor")
+    stored = {n: model.constants[n] for n in graph.captured if n in model.constants}
+    whole = replace(graph, constants={**stored, **graph.constants}, opsets=graph.opsets or model.opsets)
+    part = extract(whole, graph.nodes, values)
+    inputs = tuple(replace(value, shape=None) for value in part.inputs)
+    outputs = tuple(value for value in graph.outputs if value.name in part.producers)
+    return replace(part, inputs=inputs, outputs=outputs, path=None, source=f"a graph of {model.label}")
+
+
+def _found(name: str, turn: int, node: Node, found: Comparison, slight: bool = False) -> GraphDifference | None:
+    first = found.first
+    if first is not None and first.guilt is None and found.origin is not None:
+        first = found.origin
+    if first is None:
+        return None
+    return GraphDifference(name, None if node.op_type == "If" else turn, first, found, slight)
+
 
 Progress = Callable[[int, int, float | None], None]
 """Told the nodes done, all nodes, and the seconds left if that is known."""
@@ -239,7 +456,7 @@ class _Work:
         before = float(exact[d.worst]) if exact is not None and known else None
         inside = None
         if suspect.alone and error is None and any(True for _ in unit.node.subgraphs):
-            inside = look_inside(self.a, self.b, unit.node, inputs, self.tolerance, compare_runtimes)
+            inside = look_inside(self.a, self.b, unit.node, inputs, self.tolerance)
         if inside is not None and inside.tensor.guilt is not None:
             return Guilt(own, inside.tensor.guilt.reason, before, inside)
         return Guilt(own, reason(suspect), before, inside)

@@ -1,70 +1,284 @@
-"""Two results saved with ``--json``: two profiles, two runs or two checks."""
+"""Two files of results, value by value: two .npz, or two profiles, runs or checks that were saved with ``--json``."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
-from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
-from qrun.comparing.settings import Setting, differing, lone, settings
-from qrun.declare.frozen import frozen, keys
-from qrun.documents.answers import RunOutput
+from qrun.comparing.differences import EXACT, Difference, Tolerance, difference, plain, sqnr
+from qrun.declare import grouped
+from qrun.declare.frozen import frozen, keys, replace
+from qrun.documents.answers import ProfileNode, RunOutput, Samples
 from qrun.documents.item import Item, damaged, read_document
 from qrun.documents.record import decode
 from qrun.errors import CallError
-
-KINDS = ("profile", "run", "check")
-HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+from qrun.io.arrays import Npz, no_such_file
+from qrun.io.storable import restored
+from qrun.ir import Array
+from qrun.ir.types import NUMBERS, describe
+from qrun.memory import Budget, default_limit
 
 
 @frozen
-class OutputPair:
-    """An output of both runs.
+class Setting:
+    """Something that is not the same in both: ``backend``, before and after."""
 
-    a, b:   type and shape.
-    equal:  the same bytes, by SHA-256.
-    differing, largest, first: how many elements differ, the largest difference and the first element (index and both
-            values), where both files hold the values; else None.
-    low, high, mean: of both runs.
+    name: str
+    a: str
+    b: str
+
+
+def settings(first: Item, second: Item) -> tuple[Setting, ...]:
+    """What the two documents say about model, environment, options and inputs, as far as it differs."""
+    return differing(_told(first), _told(second))
+
+
+def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
+    names = dict.fromkeys([*a, *b])
+    return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
+
+
+def lone(a: Iterable[str], b: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that only the first has, and those that only the second has."""
+    first, second = dict.fromkeys(a), dict.fromkeys(b)
+    return tuple(name for name in first if name not in second), tuple(name for name in second if name not in first)
+
+
+def text(value: object) -> str:
+    """A value for people: texts as they are, other values as JSON without its outer braces."""
+    return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
+
+
+def _told(document: Item) -> dict[str, str]:
+    told: dict[str, str] = {}
+    for key in ("qrun", "backend", "arith", "fail_on", "tolerance"):
+        found = document.find(key)
+        if found is not None:
+            told[key] = text(found.value)
+    model = document.find("model")
+    if model is not None:
+        for key, name in (("path", "model"), ("sha256", "model sha256")):
+            found = model.find(key)
+            told[name] = found.text if found is not None else "-"
+    if (where := document.find("environment")) is not None:
+        told |= {key: text(where[key].value) for key in where.keys if where.find(key) is not None}
+    inputs = document.find("inputs")
+    for item in inputs or ():
+        name = item["name"].text
+        told[f"input {name}"] = f"{item['type'].text} {text(item['shape'].value)}"
+        if (sha := item.find("sha256")) is not None:
+            told[f"input {name} sha256"] = sha.text
+    return told
+
+
+LEAST = 10
+"""Runs of a profile from which its quartiles can be told apart from another's."""
+
+Verdict = Literal["slower", "faster", "same", "few runs", "other work"]
+
+
+@frozen
+class Change:
+    """Median times in ms, and whether their change exceeds the spread: the ranges from the lower to the upper quartile
+    do not overlap.
+
+    From 10 runs on such boxes contain their notches, median +- 1.57 * IQR / sqrt(runs), and medians whose notches do
+    not overlap differ at a level of about 5 % (McGill, Tukey, Larsen, "Variations of Box Plots", The American
+    Statistician 32(1), 1978). With fewer runs nothing is said, and nothing of other work. What changes between two
+    calls (other programs, another clock rate) is not in the spread of either.
     """
 
-    KEYS = keys("name a b equal total differing largest first min=low max=high mean")
+    before: float
+    after: float
+    verdict: Verdict
+
+    @property
+    def relative(self) -> float | None:
+        """0.1 for 10 % more time; None if there was none before, or it was of other work."""
+        return self.after / self.before - 1 if self.before and self.verdict != "other work" else None
+
+
+@frozen
+class NodeChange:
+    """A node in both profiles, as the second one has it. note: it stands for another number of nodes than before."""
+
+    index: int
+    name: str
+    op: str
+    change: Change
+    note: str = ""
+
+
+@frozen
+class Lone:
+    """A node of one profile only, and its median time in ms."""
+
+    index: int
+    name: str
+    op: str
+    median: float
+
+
+@frozen
+class SavedProfiles:
+    """Two saved profiles: the whole run, the nodes in graph order, and those of one profile only.
+
+    same_work: both measured the same model on inputs of the same types and shapes.
+    """
+
+    a: Path
+    b: Path
+    settings: tuple[Setting, ...]
+    whole: Change
+    nodes: tuple[NodeChange, ...]
+    only_a: tuple[Lone, ...] = ()
+    only_b: tuple[Lone, ...] = ()
+    same_work: bool = True
+
+    @property
+    def equal(self) -> bool:
+        """Whether both measured the same work. Times are never equal and differ from machine to machine and hour to
+        hour, so a change of them is told and is no failure."""
+        return self.same_work
+
+
+def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfiles:
+    """Compare the content of two profile documents. Nodes are matched by place, name and operator, then by name."""
+    differ = settings(first, second)
+    same = not any(s.name == "model sha256" or s.name.startswith("input ") for s in differ)
+    whole = change(_samples(first["run"]), _samples(second["run"]), same)
+    left, right = _nodes(first), _nodes(second)
+    pairs = _matched(left, right)
+    nodes = tuple(_node(left[i], right[j], same) for i, j in pairs)
+    lone_a = tuple(_lone(row) for at, row in enumerate(left) if at not in {i for i, _ in pairs})
+    lone_b = tuple(_lone(row) for at, row in enumerate(right) if at not in {j for _, j in pairs})
+    return SavedProfiles(a, b, differ, whole, nodes, lone_a, lone_b, same)
+
+
+def change(before: tuple[float, ...], after: tuple[float, ...], same_work: bool = True) -> Change:
+    """The change from some samples to others, both in ms; of other work only the times are told."""
+    (low_a, mid_a, high_a), (low_b, mid_b, high_b) = (np.percentile(s, (25, 50, 75)) for s in (before, after))
+    verdict: Verdict = "same"
+    if not same_work:
+        verdict = "other work"
+    elif min(len(before), len(after)) < LEAST:
+        verdict = "few runs"
+    elif low_b > high_a:
+        verdict = "slower"
+    elif high_b < low_a:
+        verdict = "faster"
+    return Change(float(mid_a), float(mid_b), verdict)
+
+
+def _nodes(document: Item) -> list[ProfileNode]:
+    return [replace(decode(ProfileNode, node), samples_ms=_samples(node)) for node in document["nodes"]]
+
+
+def _samples(item: Item) -> tuple[float, ...]:
+    samples = decode(Samples, item).samples_ms
+    if not samples or not all(isfinite(s) and s >= 0 for s in samples):
+        raise damaged(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
+    return samples
+
+
+def _matched(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[int, int]]:
+    """Places of nodes that are the same in both, in the order of `left`."""
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    for key in (lambda r: (r.index, r.name, r.op), lambda r: r.name):
+        places = grouped((key(row), at) for at, row in enumerate(right) if at not in taken)
+        for at, row in enumerate(left):
+            found = places.get(key(row), [])
+            if at not in pairs and key(row) and len(found) == 1:
+                pairs[at] = found.pop()
+                taken.add(pairs[at])
+    return sorted(pairs.items())
+
+
+def _node(a: ProfileNode, b: ProfileNode, same_work: bool) -> NodeChange:
+    before, now = (max(len(node.group), 1) for node in (a, b))
+    note = f"stands for {now} nodes, before for {before}" if before != now else ""
+    return NodeChange(b.index, b.name, b.op, change(a.samples_ms, b.samples_ms, same_work), note)
+
+
+def _lone(row: ProfileNode) -> Lone:
+    return Lone(row.index, row.name, row.op, float(np.median(row.samples_ms)))
+
+
+KINDS = ("profile", "run", "check")
+HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+SCRATCH = 40
+"""Bytes that comparing takes for each element: distances, limits and masks."""
+
+
+@frozen
+class ElementPair:
+    """An element in both files."""
+
+    index: tuple[int, ...]
+    a: Any
+    b: Any
+
+
+@frozen
+class ArrayPair:
+    """An array in both files: a key of .npz files, or an output of runs.
+
+    a, b:         type and shape, such as ``uint8 [1,10]``.
+    equal:        within the tolerance; of outputs, the same bytes by SHA-256.
+    difference:   how b differs from a; None for outputs whose values are not both in the files.
+    first, worst: the first element outside the tolerance, and the one with the largest difference.
+    sqnr:         in dB, a being the signal; None where no element was compared, or none is a number.
+    low, high, mean: of outputs, in both runs.
+    """
+
+    KEYS = keys(
+        "name a b equal total=difference.total differing=difference.differing largest=difference.largest "
+        "difference first worst sqnr min=low max=high mean"
+    )
 
     name: str
     a: str
     b: str
     equal: bool
-    total: int
-    differing: int | None = None
-    largest: float | None = None
-    first: tuple[tuple[int, ...], Any, Any] | None = None
+    difference: Difference | None
+    first: ElementPair | None = None
+    worst: ElementPair | None = None
+    sqnr: float | None = None
     low: tuple[float | None, float | None] = (None, None)
     high: tuple[float | None, float | None] = (None, None)
     mean: tuple[float | None, float | None] = (None, None)
 
 
 @frozen
-class SavedRuns:
-    """Two saved runs: their outputs in the order of `a`, those of one only, and in what the runs differed."""
+class SavedArrays:
+    """Two .npz files or two saved runs: the pairs in the order of `a`, and the names that only one of them has.
 
+    kind: ``npz`` or ``runs``. tolerance: None for runs, whose outputs are compared bit for bit. settings: in what the
+    runs differed.
+    """
+
+    KEYS = keys("a b settings tolerance pairs only_a only_b")
+
+    kind: str
     a: Path
     b: Path
-    settings: tuple[Setting, ...]
-    outputs: tuple[OutputPair, ...]
+    pairs: tuple[ArrayPair, ...]
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    tolerance: Tolerance | None = None
+    settings: tuple[Setting, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """The same outputs, bit for bit, whatever made them."""
-        return not self.only_a and not self.only_b and all(pair.equal for pair in self.outputs)
+        """The same names, and under each the same type, shape and, within the tolerance, elements."""
+        return not self.only_a and not self.only_b and all(pair.equal for pair in self.pairs)
 
 
 @frozen
@@ -109,7 +323,65 @@ class SavedChecks:
         return not (self.new or self.gone or self.vectors or self.only_a or self.only_b)
 
 
-def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
+def compare_npz(
+    a: Path,
+    b: Path,
+    tolerance: Tolerance,
+    *,
+    types: Mapping[str, np.dtype[Any]] | None = None,
+    max_memory: int | None = None,
+) -> SavedArrays:
+    """Compare two .npz files; one pair of arrays is in memory at a time. `a` is what `b` should be.
+
+    types: element types by key, for those that .npz does not have: an array in the stored form of such a type
+           (`qrun.io.storable.storable`: bit patterns, int4 as int8) is taken back to it first. Without, bit patterns
+           are compared as the unsigned integers that they are stored as.
+    max_memory: bytes to hold at once; None: 80 % of what is free.
+    Raises CallError for a file that is missing, damaged or holds pickles, MemoryLimitError above the limit.
+    """
+    known = types or {}
+    with _opened(a) as first, _opened(b) as second:
+        left, right = Npz(str(a), first), Npz(str(b), second)
+        pairs = []
+        for key in left.members:
+            if key in right.members:
+                budget = Budget(default_limit if max_memory is None else max_memory)
+                one, other = (_read(side, key, known.get(key), budget) for side in (left, right))
+                budget.claim((one.size,), SCRATCH, key)
+                pairs.append(_pair(key, one, other, tolerance))
+        return SavedArrays("npz", a, b, tuple(pairs), *lone(left.members, right.members), tolerance)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return open(path, "rb")
+    except (OSError, ValueError) as error:
+        raise no_such_file(path, error) from None
+
+
+def _read(side: Npz, key: str, dtype: np.dtype[Any] | None, budget: Budget) -> Array:
+    array = side.read(key, budget)
+    budget.hold(array)
+    if dtype is not None:
+        array, _ = restored(array, dtype)
+    if array.dtype.kind == "V" and array.dtype not in NUMBERS:
+        bits = array.dtype.itemsize
+        array = array.view(f"u{bits}" if bits in (1, 2, 4, 8) else f"({bits},)u1")
+    return array
+
+
+def _pair(name: str, a: Array, b: Array, tolerance: Tolerance) -> ArrayPair:
+    found = difference(b, a, tolerance)
+    if found.form is not None:
+        return ArrayPair(name, describe(a), describe(b), False, found)
+    first, worst = (
+        ElementPair(at, plain(a[at]), plain(b[at])) if found.differing else None for at in (found.first, found.worst)
+    )
+    noise = None if a.dtype.kind in "USOcb" else sqnr(b, a)
+    return ArrayPair(name, describe(a), describe(b), found.equal, found, first, worst, noise)
+
+
+def compare_saved(a: Path, b: Path) -> SavedArrays | SavedProfiles | SavedChecks:
     """Compare two files that qrun wrote with ``--json``; `a` is the earlier one.
 
     Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure,
@@ -127,50 +399,58 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
     return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)
 
 
-def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedRuns:
+def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedArrays:
     left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
-    pairs = tuple(_outputs(left[name], right[name]) for name in left if name in right)
-    return SavedRuns(a, b, settings(first, second), pairs, *lone(left, right))
+    pairs = tuple(_outputs(*left[name], *right[name]) for name in left if name in right)
+    return SavedArrays("runs", a, b, pairs, *lone(left, right), settings=settings(first, second))
 
 
-def _by_name(items: Item) -> dict[str, tuple[RunOutput, Item]]:
-    found: dict[str, tuple[RunOutput, Item]] = {}
+def _by_name(items: Item) -> dict[str, tuple[RunOutput, Array | None]]:
+    found: dict[str, tuple[RunOutput, Array | None]] = {}
     for item in items:
         output = decode(RunOutput, item)
         if output.name in found:
             raise damaged(item.source, f"{item.place}: a new name", f"{output.name!r} again")
-        found[output.name] = output, item
+        found[output.name] = output, None if output.values is None else _values(output, item)
     return found
 
 
-def _outputs(first: tuple[RunOutput, Item], second: tuple[RunOutput, Item]) -> OutputPair:
-    (a, item), (b, other) = first, second
-    equal, total = a.form == b.form and a.sha256 == b.sha256, prod(a.shape)
-    low, high, mean = (a.min, b.min), (a.max, b.max), (a.mean, b.mean)
-    pair = OutputPair(
-        a.name, str(a.form), str(b.form), equal, total, 0 if equal else None, low=low, high=high, mean=mean
-    )
-    if a.form != b.form or a.values is None or b.values is None:
-        return pair
-    left, right = _flat(a, item), _flat(b, other)
-    places = [at for at, (x, y) in enumerate(zip(left, right, strict=True)) if x != y and not (x != x and y != y)]
-    steps = [abs(left[at] - right[at]) for at in places if not isinstance(left[at], str)]
-    largest = max((float(step) for step in steps if isfinite(step)), default=0.0)
-    if not places:
-        return replace(pair, differing=0, largest=largest)
-    index = tuple(int(i) for i in np.unravel_index(places[0], a.shape))
-    return replace(pair, differing=len(places), largest=largest, first=(index, left[places[0]], right[places[0]]))
+def _outputs(a: RunOutput, left: Array | None, b: RunOutput, right: Array | None) -> ArrayPair:
+    equal, form = a.form == b.form and a.sha256 == b.sha256, (str(a.form), str(b.form))
+    told: dict[str, Any] = {
+        "a": form[0],
+        "b": form[1],
+        "equal": equal,
+        "low": (a.min, b.min),
+        "high": (a.max, b.max),
+        "mean": (a.mean, b.mean),
+    }
+    if a.form != b.form:
+        return ArrayPair(name=a.name, difference=Difference(prod(a.shape), form=form), **told)
+    if equal or left is None or right is None:
+        return ArrayPair(name=a.name, difference=Difference(prod(a.shape)) if equal else None, **told)
+    return replace(_pair(a.name, left, right, EXACT), **told)
 
 
-def _flat(output: RunOutput, item: Item) -> list[Any]:
-    """The elements of the nested lists ``values``: numbers, or for element types that are none, texts."""
-    texts = output.type in ("string", "complex64", "complex128")
+def _values(output: RunOutput, item: Item) -> Array:
+    """The nested lists ``values`` as an array: of numbers, or for element types that are none, of texts."""
     pending = [item["values"]]
-    for _ in range(max(len(output.shape), 1)):
+    for _ in output.shape:
         pending = [inner for outer in pending for inner in outer]
     if len(pending) != prod(output.shape):
         raise damaged(item.source, f"{item.place}.values: {prod(output.shape)} elements", str(len(pending)))
-    return [json.dumps(i.value) if texts else int(i.value) if isinstance(i.value, bool) else i.number for i in pending]
+    texts = output.type in ("string", "complex64", "complex128")
+    found = [
+        json.dumps(each.value) if texts else int(each.value) if isinstance(each.value, bool) else each.number
+        for each in pending
+    ]
+    dtype: type = object if texts else {"u": np.uint64, "i": np.int64, "b": np.int64}.get(output.type[:1], np.float64)
+    if output.type == "bfloat16" or any(isinstance(each, float) for each in found):
+        dtype = np.float64
+    try:
+        return np.array(found, dtype).reshape(output.shape)
+    except (OverflowError, ValueError):
+        raise damaged(item.source, f"{item.place}.values: elements of {output.form}", "others") from None
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:

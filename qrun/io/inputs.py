@@ -293,8 +293,7 @@ def read_inputs(
     feeds.arrays = checked
     missing = [v for v in model.inputs if v.name not in checked]
     if missing:
-        from qrun.io.randoms import named_batch
-        from qrun.io.randoms import random_feeds
+        from qrun.io.randoms import named_batch, random_feeds
 
         made = random_feeds(model, missing, checked, sizes, seed, budget, refuses)
         arrays = {**checked, **made.arrays}

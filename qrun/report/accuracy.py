@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
+from qrun.comparing.accuracy import Accuracy, OutputAccuracy, TensorAccuracy
 from qrun.comparing.ranking.rank import Cost
 from qrun.declare.frozen import replace
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departed, hurry, kept, notes, verdict
-from qrun.report.comparemodels import files_block, in_the_files
+from qrun.report.comparefiles import files_block, in_the_files
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names

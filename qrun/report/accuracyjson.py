@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import OutputAccuracy
+from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
-from qrun.comparing.ranking.corrections import Corrected
-from qrun.comparing.ranking.lists import HALF, Suggestion
+from qrun.comparing.ranking.advice import HALF, Corrected, Suggestion
 from qrun.documents.record import encode
 from qrun.errors import some
 from qrun.io.inputs import Feeds
 from qrun.ir import Model
-from qrun.report.comparefirst import limits
-from qrun.report.comparemodels import in_the_files
+from qrun.report.compare import limits
+from qrun.report.comparefiles import in_the_files
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
 from qrun.report.text import decibel, plural

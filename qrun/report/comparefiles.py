@@ -1,42 +1,54 @@
-"""Reports of comparisons with files: two .npz, two saved results, a run with a record; as text, Markdown and JSON."""
+"""Reports of files: what two models store differently; two .npz or two saved results compared; a run and a record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from qrun.comparing.archives import Archives, ArrayPair, ElementPair
-from qrun.comparing.records.change import TensorChange
-from qrun.comparing.records.compare import RecordComparison
+from qrun.comparing.modeldiff import KINDS, StoredDifference, stored_differences
+from qrun.comparing.records.compare import RecordComparison, TensorChange
 from qrun.comparing.records.record import Recorded
-from qrun.comparing.saved import SavedChecks, SavedRuns
-from qrun.comparing.savedprofiles import SavedProfiles
-from qrun.declare.frozen import keys
+from qrun.comparing.saved import LEAST, ArrayPair, Change, ElementPair, SavedArrays, SavedChecks, SavedProfiles
+from qrun.declare import grouped
+from qrun.declare.frozen import keys, replace
 from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
+from qrun.ir import Model
 from qrun.ir.types import shape_text
-from qrun.report.comparefirst import limits
-from qrun.report.comparesaved import answer, check_sheet, profile_sheet, run_sheet
-from qrun.report.grid import Column
+from qrun.report.compare import limits
+from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
+from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import BAD, GOOD, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, settings_block, top_rows
-from qrun.report.text import decibel, file_size, number, percent, plural
+from qrun.report.text import decibel, duration, file_size, number, plural
 
-VERDICTS = {"close": "within the tolerance", "unknown": "not known", "form": "another form"}
-Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
+VERDICTS = {
+    "close": "within the tolerance",
+    "unknown": "not known",
+    "form": "another form",
+    "same": "within the spread",
+    "few runs": f"below {LEAST} runs",
+    "other work": "-",
+}
+"""What verdicts of tensors and of times are called, where that is not their name."""
+Files = SavedArrays | SavedProfiles | SavedChecks | RecordComparison
 
 
 def files_sheet(found: Files, top: int | None, sources: Sources = NONE) -> Sheet:
     """The report. top: rows of each table, None for all; sources: of a run's inputs."""
-    sheet = _KINDS[type(found)][1](found, top)
+    sheet = _SHEETS[type(found)](found, top)
     return replace(sheet, verdict=sheet.verdict + chance(sources))
 
 
 def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
     """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
-    fields = {"files": _KINDS[type(found)][0], "equal": found.equal, **_fed(feeds), **encode(found)}
+    kind = found.kind if isinstance(found, SavedArrays) else _KINDS[type(found)]
+    fields = {"files": kind, "equal": found.equal, **_fed(feeds), **encode(found)}
+    if kind == "runs":
+        fields["outputs"] = fields.pop("pairs")
     if isinstance(found, RecordComparison):
         fields["tensors"] = [_tensor_fields(change) for change in found.tensors]
     return fields
@@ -78,22 +90,42 @@ def _fed(feeds: Feeds | None) -> dict[str, Any]:
     return {"inputs": input_fields(feeds)} if feeds else {}
 
 
-def _archives(found: Archives, top: int | None) -> Sheet:
-    differ = [pair for pair in found.pairs if not pair.difference.equal]
-    forms, valued = ([p for p in differ if (p.difference.form is None) is alike] for alike in (False, True))
-    blocks = top_rows("Arrays that differ", _PAIR_COLUMNS, valued, top, "array")
-    blocks += top_rows("Types or shapes that differ", _FORM_COLUMNS, forms, top, "array")
+def _answer(
+    found: SavedArrays | SavedChecks,
+    blocks: Sequence[Block],
+    title: str,
+    same: str,
+    parts: Sequence[str],
+    noun: str,
+) -> Sheet:
+    """The report of two files. same: what is equal; parts: what differs, besides each `noun` that only one file has."""
+    only = len(found.only_a) + len(found.only_b)
+    told = [*parts, *([f"{plural(only, noun)} in one file only"] if only else [])]
+    verdict = f"equal: {same}." if found.equal else f"differ: {'; '.join(told)}."
+    return Sheet(blocks, verdict, GOOD if found.equal else BAD, about=[title])
+
+
+def _arrays(found: SavedArrays, top: int | None) -> Sheet:
+    """The arrays that differ, and those of other types and shapes."""
+    noun = "array" if found.kind == "npz" else "output"
+    differ = [pair for pair in found.pairs if not pair.equal]
+    forms = [pair for pair in differ if pair.difference is not None and pair.difference.form]
+    valued = [pair for pair in differ if pair not in forms]
+    blocks = settings_block(found.settings, "a", "b")
+    blocks += top_rows(f"{noun.capitalize()}s that differ", _PAIR_COLUMNS[found.kind], valued, top, noun)
+    blocks += top_rows("Types or shapes that differ", _FORM_COLUMNS, forms, top, noun)
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    title = (
-        f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
-        f"tolerance {limits(found.tolerance) or 'none'}"
+    total, within = plural(len(found.pairs), noun), found.tolerance
+    title = f"a: {found.a}, b: {found.b}, {total} in both" + (
+        f"; tolerance {limits(within) or 'none'}" if within else ""
     )
-    parts = [f"{len(differ)} of {plural(len(found.pairs), 'array')}, first {differ[0].name}"] if differ else []
-    return answer(found, blocks, title, plural(len(found.pairs), "array"), parts, "array")
+    parts = [f"{len(differ)} of {total}, first {differ[0].name}"] if differ else []
+    return _answer(found, blocks, title, total if within else f"{total}, bit for bit", parts, noun)
 
 
 def _largest(pair: ArrayPair) -> str:
-    return f"{pair.difference.largest:.0f}" if pair.difference.integral else number(pair.difference.largest)
+    d = pair.difference
+    return "-" if d is None else f"{d.largest:.0f}" if d.integral else number(d.largest)
 
 
 def _elements(header: str, place: Callable[[ArrayPair], ElementPair | None], optional: int = 0) -> list[Column]:
@@ -109,21 +141,127 @@ def _elements(header: str, place: Callable[[ArrayPair], ElementPair | None], opt
     ]
 
 
-_PAIR_COLUMNS = [
-    Column("key", shrink=2, cell=lambda p: p.name),
+def _both(ends: tuple[Any, Any]) -> str:
+    return number(ends[0]) if ends[0] == ends[1] else f"{number(ends[0])} / {number(ends[1])}"
+
+
+_VALUE_COLUMNS = [
+    Column("name", shrink=2, cell=lambda p: p.name),
     Column("type", optional=4, cell=lambda p: p.a),
-    Column("differ", right=True, cell=lambda p: percent(p.difference.differing / p.difference.total)),
+    Column(
+        "differ",
+        right=True,
+        cell=lambda p: f"{p.difference.differing} of {p.difference.total}" if p.difference else "?",
+    ),
     Column("largest", right=True, cell=_largest),
     Column("SQNR", right=True, optional=2, cell=lambda p: decibel(p.sqnr)),
     *_elements("first", lambda p: p.first),
     *_elements("worst", lambda p: p.worst, optional=1),
 ]
-
-
+_PAIR_COLUMNS = {
+    "npz": _VALUE_COLUMNS,
+    "runs": [
+        *_VALUE_COLUMNS,
+        Column("min", optional=3, cell=lambda p: _both(p.low)),
+        Column("max", optional=3, cell=lambda p: _both(p.high)),
+        Column("mean", optional=2, cell=lambda p: _both(p.mean)),
+    ],
+}
 _FORM_COLUMNS = [
-    Column("key", shrink=1, cell=lambda p: p.name),
+    Column("name", shrink=1, cell=lambda p: p.name),
     Column("a", cell=lambda p: p.a),
     Column("b", cell=lambda p: p.b),
+]
+
+
+def _profiles(found: SavedProfiles, top: int | None) -> Sheet:
+    """Whole run first, then the nodes whose median changed most, in ms."""
+    title = (
+        f"before: {found.a}, after: {found.b}; a change exceeds the spread if the interquartile ranges do not overlap"
+    )
+    blocks = settings_block(found.settings, "before", "after")
+    blocks.append(Block("Whole run", Grid.of(_times(lambda change: change), [found.whole])))
+    heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
+    ordered = sorted(found.nodes, key=lambda n: n.index if top is None else -abs(n.change.after - n.change.before))
+    note = Column("note", optional=1, cell=lambda n: n.note) if any(n.note for n in ordered[:top]) else None
+    blocks += top_rows(heading, [*_NODE_COLUMNS, *_times(lambda n: n.change), note], ordered, top, "node", True)
+    for heading, nodes in (("Only before", found.only_a), ("Only after", found.only_b)):
+        blocks += top_rows(heading, _LONE_COLUMNS, nodes, top, "node", True)
+    ways = {"slower": BAD, "faster": GOOD} if found.same_work else {found.whole.verdict: BAD}
+    return Sheet(blocks, _outcome(found), ways.get(found.whole.verdict, OPEN), about=[title])
+
+
+def _outcome(found: SavedProfiles) -> str:
+    c = found.whole
+    times = f"{duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after"
+    if not found.same_work:
+        return f"differ: not the same model on the same inputs, so their times cannot be compared: {times}."
+    told = {
+        "slower": "slower, more than the spread",
+        "faster": "faster, more than the spread",
+        "same": "no change of the whole run beyond the spread",
+        "few runs": f"fewer than {LEAST} runs, which tell no spread",
+    }[c.verdict]
+    return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
+
+
+def _nodes(found: SavedProfiles) -> str:
+    """How many nodes changed by more than the spread, and which way."""
+    counts = {way: sum(n.change.verdict == way for n in found.nodes) for way in ("slower", "faster")}
+    told = [f"{plural(count, 'node')} {way}" for way, count in counts.items() if count]
+    return f"; {' and '.join(told)}, more than the spread" if told else ""
+
+
+def _times(change: Callable[[Any], Change]) -> list[Column]:
+    return [
+        Column("before", right=True, cell=lambda row: duration(change(row).before * 1e6)),
+        Column("after", right=True, cell=lambda row: duration(change(row).after * 1e6)),
+        Column("change", right=True, cell=lambda row: _relative(change(row))),
+        Column("verdict", cell=lambda row: VERDICTS.get(change(row).verdict, change(row).verdict)),
+    ]
+
+
+def _relative(c: Change) -> str:
+    """``+2.5%``; from ten times as long on ``115 x``."""
+    if c.relative is None:
+        return "-"
+    return f"{c.relative * 100:+.1f}%" if c.relative < 9 else f"{c.relative + 1:.0f} x"
+
+
+_NODE_COLUMNS = [
+    Column("#", right=True, cell=lambda n: str(n.index)),
+    Column("node", shrink=2, cell=lambda n: n.name or f"{n.op}_{n.index}"),
+    Column("op", shrink=1, optional=2, cell=lambda n: n.op),
+]
+_LONE_COLUMNS = [*_NODE_COLUMNS, Column("median", right=True, cell=lambda n: duration(n.median * 1e6))]
+
+
+def _checks(found: SavedChecks, top: int | None) -> Sheet:
+    """Findings that are new, those that are gone, and vectors with another status."""
+    title = f"a: {found.a}, b: {found.b}, {plural(found.kept, 'finding')} in both"
+    blocks = settings_block(found.settings, "a", "b")
+    blocks += top_rows("New findings", _FINDING_COLUMNS, found.new, top, "finding")
+    blocks += top_rows("Findings that are gone", _FINDING_COLUMNS, found.gone, top, "finding")
+    blocks += top_rows("Vectors", _VECTOR_COLUMNS, found.vectors, top, "vector")
+    blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
+    parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
+    parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
+    return _answer(found, blocks, title, plural(found.kept, "finding"), parts, "model")
+
+
+_FINDING_COLUMNS = [
+    Column("level", cell=lambda f: f.level),
+    Column("rule", cell=lambda f: f"{f.rule} {f.name}"),
+    Column("model", shrink=1, optional=1, cell=lambda f: f.model),
+    Column("node", shrink=3, cell=lambda f: f.node),
+    Column("tensor", shrink=2, cell=lambda f: f.tensor),
+    Column("message", wrap=True, below=True, cell=lambda f: f.message),
+]
+_VECTOR_COLUMNS = [
+    Column("model", shrink=1, cell=itemgetter(0)),
+    Column("vector", shrink=2, cell=itemgetter(1)),
+    Column("a", cell=itemgetter(2)),
+    Column("b", cell=itemgetter(3)),
 ]
 
 
@@ -203,11 +341,52 @@ _CHANGE_COLUMNS = [
     Column("inputs", optional=3, cell=lambda c: _INPUTS[c.inputs_equal]),
     Column("verdict", cell=lambda c: VERDICTS.get(c.verdict, c.verdict)),
 ]
-_KINDS: Mapping[type, tuple[str, Callable[[Any, int | None], Sheet]]] = {
-    Archives: ("npz", _archives),
-    SavedRuns: ("runs", run_sheet),
-    SavedProfiles: ("profiles", profile_sheet),
-    SavedChecks: ("checks", check_sheet),
-    RecordComparison: ("record", _record),
+_SHEETS: Mapping[type, Callable[[Any, int | None], Sheet]] = {
+    SavedArrays: _arrays,
+    SavedProfiles: _profiles,
+    SavedChecks: _checks,
+    RecordComparison: _record,
 }
-"""What each comparison is called in JSON, and its report."""
+_KINDS = {SavedProfiles: "profiles", SavedChecks: "checks", RecordComparison: "record"}
+"""What each comparison is called in JSON."""
+
+
+def in_the_files(a: Model, b: Model) -> list[StoredDifference] | None:
+    """All that two quantized models store differently; None if one of them is not quantized."""
+    return None if "float" in (ModelFacts(a).form, ModelFacts(b).form) else stored_differences(a, b)
+
+
+def _counted(found: Sequence[StoredDifference]) -> str:
+    """How many there are of each kind."""
+    counts = Counter(d.kind for d in found)
+    return ", ".join(plural(n, kind) for kind, n in counts.items())
+
+
+def _gathered(found: Sequence[StoredDifference]) -> list[StoredDifference]:
+    """The differences, with one row for the nodes of one operator that only one model has: how many it has."""
+    lone = [d for d in found if d.kind == "node" and "-" in (d.a, d.b)]
+    rows = []
+    for first, *others in grouped(((d.name, d.change), d) for d in lone).values():
+        node = f"{first.node} and {plural(len(others), 'more node')}" if others else first.node
+        a, b = (text if text == "-" else str(len(others) + 1) for text in (first.a, first.b))
+        rows.append(replace(first, node=node, a=a, b=b))
+    return sorted([*rows, *(d for d in found if d not in lone)], key=lambda d: KINDS.index(d.kind))
+
+
+def files_block(found: Sequence[StoredDifference], top: int | None) -> Block:
+    """The first `top` differences, None for all, and how many there are of each kind."""
+    if not found:
+        same = "Both have the same nodes, attributes, scales, zero points and weights."
+        return Block("What differs in the files", lines=[same])
+    rows = _gathered(found)
+    shown, rest = rows[:top], rows[len(rows[:top]) :]
+    more = f"{plural(len(rest), 'more row')}: {_counted(rest)}   --top all, --json" if rest else ""
+    columns = [
+        Column("what", cell=lambda d: d.kind),
+        Column("name", shrink=1, cell=lambda d: d.name),
+        Column("node", shrink=2, optional=1, cell=lambda d: d.node),
+        Column("first", right=True, cell=lambda d: d.a),
+        Column("second", right=True, cell=lambda d: d.b),
+        Column("change", cell=lambda d: d.change),
+    ]
+    return Block(f"What differs in the files: {_counted(found)}", Grid.of(columns, shown), more=more)

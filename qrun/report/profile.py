@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from qrun.comparing.savedprofiles import LEAST
+from qrun.comparing.saved import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
 from qrun.report.nodes import FUSED, STEPS, inside_grid, inside_left

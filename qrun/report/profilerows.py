@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from qrun.comparing.savedprofiles import Change, change
+from qrun.comparing.saved import Change, change
 from qrun.declare import grouped
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qrun.comparing.settings import Setting
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import SHORT
 from qrun.report.grid import Column, Grid
@@ -16,6 +15,9 @@ from qrun.report.markdown import cell, code, escape, table
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import OPEN, Out, Screen
 from qrun.report.text import plural
+
+if TYPE_CHECKING:
+    from qrun.comparing.saved import Setting
 
 Sources = Mapping[str, str]
 """Where each input came from, by name."""

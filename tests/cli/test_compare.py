@@ -20,8 +20,7 @@ from helpers.models import make_model, typed
 from helpers.support import MS, node_model
 from onnx import helper
 
-from qrun.comparing.differences import Tolerance
-from qrun.comparing.tensors import pair
+from qrun.comparing.differences import Tolerance, pair
 from qrun.report.compare import _argmax, _share
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())

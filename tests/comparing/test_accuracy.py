@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.accuracy import Arrays, by_hand, ranges_of, renamed, sentences, transformer
+from helpers.comparing import sheet_text
 from helpers.models import make_model
 from onnx import helper
 
@@ -33,8 +33,6 @@ from qrun.comparing.differences import ErrorSums, Tolerance, sqnr  # noqa: E402
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet  # noqa: E402
 from qrun.report.json import document  # noqa: E402
-from qrun.report.screen import Out, Screen  # noqa: E402
-from qrun.report.sheet import print_sheet  # noqa: E402
 
 
 @cache
@@ -469,11 +467,7 @@ def test_equal_means_within_the_tolerance() -> None:
 
 
 def shown(found: Accuracy, width: int | None, top: int | None, encoding: str = "utf-8", markdown: bool = False) -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    screen = Screen(stream, terminal=width is not None, width=width, color=False)
-    print_sheet(Out(screen, screen), accuracy_sheet(found, top), markdown)
-    stream.flush()
-    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return sheet_text(accuracy_sheet(found, top), width, markdown, encoding=encoding)
 
 
 @cache

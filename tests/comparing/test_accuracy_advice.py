@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import io
+import json
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.comparing import sheet_text
 from helpers.models import make_model
 from onnx import helper, numpy_helper
 
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
+from qrun.comparing.differences import Columns, columns
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet
-from qrun.report.screen import Out, Screen
-from qrun.report.sheet import print_sheet
+from qrun.report.accuracyjson import verdict
+from qrun.report.json import document
 
 MODELS = Path(__file__).resolve().parents[2] / "models/digits"
 
@@ -47,11 +52,7 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto, **options: Any) ->
 
 
 def text(found: Accuracy, top: int | None = 3, markdown: bool = False) -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
-    screen = Screen(stream, terminal=False, width=None, color=False)
-    print_sheet(Out(screen, screen), accuracy_sheet(found, top), markdown)
-    stream.flush()
-    return stream.buffer.getvalue().decode().replace("\\_", "_").replace("&gt;", ">")  # type: ignore[attr-defined]
+    return sheet_text(accuracy_sheet(found, top), markdown=markdown).replace("\\_", "_").replace("&gt;", ">")
 
 
 @pytest.mark.parametrize("form", ["float", "qoperator", "qdq"])
@@ -344,3 +345,174 @@ def test_a_bias_that_is_too_large_is_named_where_the_scale_of_the_input_suits_it
     said = text(compared(digits("float"), model))
     assert "the bias is 1.5 times as large as in " in said
     assert " too large: " not in said
+
+
+DIGITS = Path(__file__).resolve().parents[2] / "models/digits"
+
+
+@cache
+def digits_compared(
+    min_sqnr: float | None = None, seconds: float = math.inf, sets: int = 1, **options: Any
+) -> Accuracy:
+    first, second = (qrun.load(onnx.load(DIGITS / form / "model.onnx")) for form in ("float", "qdq"))
+    images = np.array_split(np.load(DIGITS / "x.npy"), sets)
+    feeds = [{"images": part} for part in images]
+    return accuracy(first, second, feeds, min_sqnr=min_sqnr, seconds=seconds, **options)
+
+
+def listed(found: Accuracy) -> str:
+    return sheet_text(accuracy_sheet(found, 5))
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+def test_the_list_is_as_long_as_the_sqnr_takes_and_no_longer(sets: int) -> None:
+    plain = digits_compared(sets=sets)
+    assert plain.suggestion is not None
+    assert plain.suggestion.reached is None
+    wanted = plain.real + 8
+    found = digits_compared(wanted, sets=sets)
+    advice = found.suggestion
+    assert advice is not None
+    assert advice.reached is True
+    tried = dict(advice.tried)
+    assert tried[advice.count] >= wanted > tried[advice.count - 1]
+    said = listed(found)
+    assert f"which reaches --min-sqnr {wanted:g}" in said
+    assert accuracy_fields(found)["keep_in_float"]["reached"] is True
+
+
+def test_a_list_of_more_than_half_of_the_nodes_comes_with_other_advice() -> None:
+    found = digits_compared(90.0)
+    assert found.suggestion is not None
+    assert found.suggestion.count > found.quantizing / 2
+    assert "more than half of them: activations of 16 bits" in listed(found)
+
+
+def test_an_sqnr_that_all_nodes_reach_steers_nothing() -> None:
+    plain, found = digits_compared(), digits_compared(10.0)
+    assert plain.suggestion is not None
+    assert found.suggestion == replace(plain.suggestion, reached=True)
+    assert "which reaches" not in listed(found)
+
+
+def test_an_sqnr_that_was_not_reached_is_said_to_be_so() -> None:
+    found = digits_compared(90.0, seconds=0.0)
+    assert found.suggestion is not None
+    assert (found.suggestion.reached, found.suggestion.count) == (False, 0)
+    said = listed(found)
+    assert "--min-sqnr 90 was not reached in the time that there was" in said
+    assert "No short list helps" not in said
+
+
+def test_too_little_time_is_the_first_thing_said_of_the_run() -> None:
+    hurried = digits_compared(seconds=0.0, sets=3)
+    assert hurried.hurried
+    said = listed(hurried)
+    assert "No short list helps" not in said
+    assert said.index("Time ran out after 0 s") < said.index("3 sets of inputs") < said.index("Outputs")
+    assert "1 of 3 sets of inputs" in said
+    assert "--budget 10m, or none, gives more." in said
+    fields = accuracy_fields(hurried)
+    assert fields["out_of_time"] is True
+    assert fields["budget_s"] == 0
+    assert fields["notes"][0].startswith("Time ran out")
+
+
+def test_with_time_enough_none_ran_out() -> None:
+    found = digits_compared()
+    assert not found.hurried
+    assert "Time ran out" not in listed(found)
+    assert accuracy_fields(found)["budget_s"] is None
+
+
+def test_operators_are_measured_with_all_their_nodes_in_float() -> None:
+    """The one with all its nodes in float is as good as a list of just these nodes."""
+    found = digits_compared()
+    assert found.suggestion is not None
+    rows = {row.name: row for row in found.suggestion.operators}
+    kinds = [cost.node.op_type for cost in found.costs]
+    assert {name: row.nodes for name, row in rows.items()} == {kind: kinds.count(kind) for kind in kinds}
+    assert [row.sqnr for row in rows.values()] == sorted((row.sqnr for row in rows.values()), reverse=True)
+    first = found.costs[0]
+    if kinds.count(first.node.op_type) == 1:
+        assert rows[first.node.op_type].sqnr == dict(found.suggestion.tried)[1]
+    assert all(row.sqnr > found.real - 1 for row in rows.values())
+    assert "All nodes of one operator in float" in listed(found)
+    assert json.loads(document("compare", [], accuracy_fields(found)))["operators"][0]["op"] == next(iter(rows))
+
+
+f32 = np.float32
+
+
+def detector(quantized: bool) -> onnx.ModelProto:
+    """x [1,12,64]: four rows times 100 plus 320 are boxes, eight through a Sigmoid scores, in one output; quantized,
+    these share the scale of the boxes."""
+    constants: dict[str, np.ndarray] = {"k": f32(100), "o": f32(320)}
+    nodes: list[onnx.NodeProto] = []
+
+    def qdq(name: str, scale: float, zero: int) -> str:
+        if not quantized:
+            return name
+        parameters = [f"{name}_scale", f"{name}_zero"]
+        constants.update({parameters[0]: f32(scale), parameters[1]: np.int8(zero)})
+        nodes.append(helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", *parameters], [f"{name}_d"]))
+        return f"{name}_d"
+
+    x = qdq("x", 3 / 127, 0)
+    nodes.append(helper.make_node("Split", [x], ["b", "s"], "split", axis=1))
+    constants["sizes"] = np.array([4, 8])
+    nodes[-1].input.append("sizes")
+    nodes.append(helper.make_node("Mul", ["b", "k"], ["bm"], "scaling"))
+    nodes.append(helper.make_node("Add", ["bm", "o"], ["box"], "boxes"))
+    nodes.append(helper.make_node("Sigmoid", ["s"], ["score"], "scores"))
+    parts = [qdq(name, 640 / 255, -128) for name in ("box", "score")]
+    nodes.append(helper.make_node("Concat", parts, ["all"], "concat", axis=1))
+    nodes.append(helper.make_node("Identity", [qdq("all", 640 / 255, -128)], ["y"]))
+    return make_model(nodes, {"x": [1, 12, 64]}, {"y": [1, 12, 64]}, constants, opset=13)
+
+
+def detector_compared(min_sqnr: float | None = None) -> Accuracy:
+    x = np.random.default_rng(1).normal(0, 1, (1, 12, 64)).clip(-3, 3).astype(f32)
+    return accuracy(qrun.load(detector(False)), qrun.load(detector(True)), [{"x": x}], min_sqnr=min_sqnr)
+
+
+def test_a_range_that_is_lost_is_named_with_what_it_was_and_is() -> None:
+    found = detector_compared(30)
+    (output,) = found.outputs
+    assert output.noise.sqnr > 35
+    assert not found.passed
+    boxes, scores = output.parts
+    assert (boxes.name, boxes.lost) == ("y[:, 0:4]", False)
+    assert (scores.name, scores.lost, scores.got) == ("y[:, 4:12]", True, (0.0, 0.0))
+    said = verdict(found)
+    assert said.startswith("too noisy: y[:, 4:12] below 30 dB; SQNR 0.0 dB")
+    assert f"y[:, 4:12] is lost: {scores.wanted[0]:.4g} to {scores.wanted[1]:.4g} in g, all 0 in g" in said
+    assert "y[:, 4:12] is lost" in verdict(detector_compared())
+    assert [part["lost"] for part in map(dict, accuracy_fields(found)["outputs"][0]["parts"])] == [False, True]
+
+
+def test_the_node_that_loses_it_comes_first() -> None:
+    """Not the boxes, whose noise is larger in numbers; and a scale that Concat would round again is no advice."""
+    found = detector_compared(30)
+    assert found.costs[0].node.label == "scores"
+    assert found.corrections == ()
+    assert found.suggestion is not None
+    assert [n.label for n in (*found.suggestion.nodes, *found.suggestion.around)] == ["scores", "concat"]
+    assert found.suggestion.reached
+
+
+COLUMNS_RNG = np.random.default_rng(2)
+
+
+@pytest.mark.parametrize(("array", "parts"), [
+    (np.concatenate([COLUMNS_RNG.random((20, 4)) * 640, COLUMNS_RNG.random((20, 2)) + 0.1], 1), ((0, 4), (4, 6))),
+    (COLUMNS_RNG.normal(size=(32, 10)) * 20, ()),
+    (COLUMNS_RNG.normal(size=(1, 1000)) * 20, ()),
+    (np.exp(COLUMNS_RNG.normal(size=(64, 5)) * 6), ()),
+    (np.array([[600.0, 0.5]]), ()),
+])  # fmt: skip
+def test_ranges_are_told_from_values_that_happen_to_be_small(
+    array: np.ndarray, parts: Sequence[tuple[int, int]]
+) -> None:
+    assert columns(array.astype(f32)) == tuple(Columns(1, *ends) for ends in parts)

@@ -19,8 +19,7 @@ from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.io.inputs import Feeds
 from qrun.ir import Array
-from qrun.report.compare import comparison_fields, comparison_sheet, verdict
-from qrun.report.comparefirst import first_facts
+from qrun.report.compare import comparison_fields, comparison_sheet, first_facts, verdict
 from qrun.report.json import document
 
 f32, i64 = np.float32, np.int64

@@ -3,7 +3,6 @@ or of one that reads them."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.comparing import sheet_text
 from helpers.models import make_model
 from onnx import TensorProto, helper
 
@@ -19,8 +19,6 @@ from qrun.comparing.accuracy import Accuracy, accuracy
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.meanings import meaning
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet
-from qrun.report.screen import Out, Screen
-from qrun.report.sheet import print_sheet
 
 f32, u8, i8 = np.float32, np.uint8, np.int8
 W = np.random.default_rng(3).normal(0, 0.5, (8, 4)).astype(f32)
@@ -82,10 +80,7 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto) -> Accuracy:
 
 
 def text(found: Accuracy) -> str:
-    stream = io.StringIO()
-    screen = Screen(stream, terminal=True, width=110, color=False)
-    print_sheet(Out(screen, screen), accuracy_sheet(found, None))
-    return stream.getvalue()
+    return sheet_text(accuracy_sheet(found, None), 110)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.comparing.modeldiff import StoredDifference, stored_differences
-from qrun.report.comparemodels import files_block
+from qrun.report.comparefiles import files_block
 
 DIGITS = ROOT / "models" / "digits"
 QDQ = DIGITS / "qdq/model.onnx"

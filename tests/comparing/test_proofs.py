@@ -22,7 +22,7 @@ from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit
 from qrun.ir import Array, Model
-from qrun.report.comparefirst import first_facts
+from qrun.report.compare import first_facts
 
 f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
 RNG = np.random.default_rng(5)

@@ -22,10 +22,18 @@ import qrun
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
 from qrun.comparing.emulated import run_emulated
 from qrun.comparing.records import record as recording
-from qrun.comparing.records.change import judged
-from qrun.comparing.records.compare import RecordComparison, compare_record
-from qrun.comparing.records.entry import RecordedInput, RecordedModel, RecordEntry, filled, places
-from qrun.comparing.records.record import check_folder, read_record, record, walk
+from qrun.comparing.records.compare import RecordComparison, compare_record, judged
+from qrun.comparing.records.record import (
+    RecordedInput,
+    RecordedModel,
+    RecordEntry,
+    check_folder,
+    filled,
+    places,
+    read_record,
+    record,
+    walk,
+)
 from qrun.errors import CallError
 from qrun.io.storable import digest
 from qrun.ir import Array, Model, Node

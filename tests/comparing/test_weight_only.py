@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.comparing import sheet_text
 from helpers.models import make_model
 from helpers.support import MS
 from onnx import helper
@@ -17,8 +17,6 @@ from onnx import helper
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
 from qrun.report.accuracy import accuracy_sheet, candidates_sheet
-from qrun.report.screen import Out, Screen
-from qrun.report.sheet import Sheet, print_sheet
 
 f32, u8 = np.float32, np.uint8
 DEPTH, BLOCK = (40, 24, 8), 16
@@ -72,14 +70,6 @@ def compared(bits: int, zeros: str) -> Accuracy:
     return accuracy(qrun.load(network()), qrun.load(network(bits, zeros)), [{"x": ROWS}])
 
 
-def text(sheet: Sheet) -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
-    screen = Screen(stream, terminal=False, width=None, color=False)
-    print_sheet(Out(screen, screen), sheet)
-    stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("zeros", ["", "packed"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_products_of_blocks_are_matched_and_ranked(bits: int, zeros: str) -> None:
@@ -95,7 +85,7 @@ def test_products_of_blocks_are_matched_and_ranked(bits: int, zeros: str) -> Non
     assert (found.quantizing, found.unranked, found.departure) == (2, (), None)
     assert found.suggestion is not None
     assert found.real == pytest.approx(dict(found.suggestion.tried)[0], abs=1e-4)
-    assert "does not cover" not in text(accuracy_sheet(found, None))
+    assert "does not cover" not in sheet_text(accuracy_sheet(found, None))
 
 
 def test_what_the_ranking_does_not_cover_is_said() -> None:
@@ -103,6 +93,6 @@ def test_what_the_ranking_does_not_cover_is_said() -> None:
     found = compared(4, "float")
     assert [node.label for node in found.unranked] == ["first", "second"]
     said = "the ranking does not cover 2 nodes that read codes of weights directly: first (MatMulNBits), second"
-    assert said in text(accuracy_sheet(found, None))
-    several = text(candidates_sheet([("q.onnx", found)], "m.onnx", None))
+    assert said in sheet_text(accuracy_sheet(found, None))
+    several = sheet_text(candidates_sheet([("q.onnx", found)], "m.onnx", None))
     assert re.search(r"q\.onnx .* kB +2 ", several), several

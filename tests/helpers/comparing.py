@@ -1,7 +1,8 @@
-"""A second side of a comparison that is qrun, but for what is planted in it."""
+"""A second side of a comparison that is qrun, but for what is planted in it; and reports as text."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ from qrun.comparing.comparison import Comparison
 from qrun.comparing.sides import QrunSide, Unit
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model
+from qrun.report.screen import Out, Screen
+from qrun.report.sheet import Sheet, print_sheet
 
 Values = Mapping[str, Array]
 
@@ -46,3 +49,14 @@ class Changed:
 def told(found: Comparison) -> dict[str, tuple[bool, str | None]]:
     """Tensor to: does it differ, and its cause if it does by itself."""
     return {t.name: (t.differs, t.guilt.reason.cause if t.guilt else None) for t in found.tensors}
+
+
+def sheet_text(
+    sheet: Sheet, width: int | None = None, markdown: bool = False, quiet: bool = False, encoding: str = "utf-8"
+) -> str:
+    """A report as a terminal of this width shows it; None: as it is in a pipe."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    screen = Screen(stream, terminal=width is not None, width=width, color=False)
+    print_sheet(Out(screen, screen, quiet), sheet, markdown)
+    stream.flush()
+    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]

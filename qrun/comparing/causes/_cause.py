@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.differences import same
+from qrun.comparing.differences import TensorPair, same
 from qrun.comparing.sides import Results, Unit, Values
-from qrun.comparing.tensors import TensorPair
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen, keys
 from qrun.errors import QrunError

@@ -1,19 +1,147 @@
-"""Functions of floats that onnxruntime approximates, and formulas that it computes in float32 steps."""
+"""Functions of floats that onnxruntime approximates, and formulas that it computes in float32 steps.
+The polynomials and quotients of them by which onnxruntime approximates functions of float32, in float32 steps.
+
+Each is Horner's scheme, multiplied and added with one rounding or with two: `step` says which, and so stands for the
+CPU. Coefficients from onnxruntime core/mlas/lib: logistic.cpp, tanh.cpp, erf.cpp, compute.cpp (exp), gelu.cpp.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._approximations import STEPS, Step, approximations, ways
-from qrun.comparing.causes._bounds import ULPS, ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed, in_known_order, part
-from qrun.comparing.causes._formulas import bounded
-from qrun.comparing.differences import differing
-from qrun.comparing.tensors import NARROW
-from qrun.ir import Array
+from qrun.comparing.causes._formulas import ULPS, ErrorBound, bounded
+from qrun.comparing.differences import NARROW, differing
+from qrun.ir import Array, Node
 from qrun.ir.types import type_name
+from qrun.ops._rounding import fma32
+from qrun.ops.qlinearbinary import logistic32
+
+Step = Callable[[Any, Any, Any], Array]
+"""a * b + c in float32."""
+_F32 = np.float32
+_LOG2_E, _LN2_HIGH, _LN2_LOW, _WHOLE = _F32(1.44269504), _F32(-6.93145752e-1), _F32(-1.42860677e-6), _F32(1.5 * 2**23)
+"""Adding and subtracting `_WHOLE` rounds to an integer."""
+_EXP = tuple(
+    map(float.fromhex, ("0x1.694p-10", "0x1.125edcp-7", "0x1.555b5ap-5", "0x1.55545p-3", "0x1.fffff6p-2", "1"))
+)
+_EXP_ENDS = _F32(-103.9720840454), _F32(88.7762626647950)
+_TANH = (
+    (
+        -2.76076847742355e-16,
+        2.00018790482477e-13,
+        -8.60467152213735e-11,
+        5.12229709037114e-08,
+        1.48572235717979e-05,
+        6.37261928875436e-04,
+        4.89352455891786e-03,
+    ),
+    (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+)
+_ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)
+_ERF_LARGE = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1, 6.34846687e-1, 1.28717512e-1)
+_ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
+_ERF_SPLIT, _ERF_ENDS = _F32(0.921875), (_F32(3.925), _F32(3.725))
+"""The magnitude from which erf has its other polynomial;
+and those at which it becomes 1, of newer and older versions."""
+
+
+def in_two_roundings(a: Any, b: Any, c: Any) -> Array:
+    """float32(float32(a * b) + c)."""
+    return np.asarray(np.asarray(a, _F32) * np.asarray(b, _F32) + np.asarray(c, _F32))
+
+
+STEPS: Mapping[str, Step] = {"multiplied and added at once, as with FMA": fma32, "without FMA": in_two_roundings}
+
+
+def ways(node: Node) -> int:
+    """How many approximations of a node's function there are, by the version of onnxruntime; 0 for other nodes."""
+    return 0 if node.domain or node.op_type not in _KNOWN else len(_ERF_ENDS) if node.op_type in ("Erf", "Gelu") else 1
+
+
+def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    """The formulas with which onnxruntime may compute a function of one float32 tensor:
+    each in words, and its result for x.
+
+    Yields nothing for other operators and types.
+    """
+    function = _KNOWN.get(node.op_type) if not node.domain and x.dtype == _F32 else None
+    yield from function(node, x, step) if function is not None else ()
+
+
+def _horner(coefficients: Sequence[float], x: Array, step: Step) -> Array:
+    made: Array = np.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        made = step(made, x, _F32(c))
+    return made
+
+
+def _tanh(x: Array, step: Step) -> Array:
+    v = np.clip(x, _F32(-9), _F32(9))
+    odd, even = (_horner(part, v * v, step) for part in _TANH)
+    return np.asarray(odd * v / even)
+
+
+def _reduced(x: Array, step: Step) -> tuple[Array, Array]:
+    """x as n * ln 2 + rest: n and the rest."""
+    whole = step(x, _LOG2_E, _WHOLE) - _WHOLE
+    return whole, step(whole, _LN2_LOW, step(whole, _LN2_HIGH, x))
+
+
+def _exp(x: Array, step: Step) -> Array:
+    """The power of 2 is multiplied in two parts, as one is outside the exponents that float32 has."""
+    whole, rest = _reduced(np.clip(x, *_EXP_ENDS), step)
+    p = _horner(_EXP, rest, step)
+    power = np.nan_to_num(whole).astype(np.int32)
+    inner = np.clip(power, -126, 127)
+    first, second = (np.ldexp(_F32(1), part) for part in (power - inner, inner))
+    return np.asarray(step(p, rest * first, first) * second)
+
+
+def _erf(x: Array, step: Step, end: np.float32) -> Array:
+    size = np.minimum(np.abs(x), end)
+    small = step(_horner(_ERF_SMALL, size * size, step), size, size)
+    power = np.maximum(-step(_horner(_ERF_LARGE, size, step), size, size), _F32(-88.3762626647949))
+    whole, rest = _reduced(power, step)
+    large = 1 - np.ldexp(_horner(_ERF_EXP, rest, step), np.nan_to_num(whole).astype(np.int32))
+    return np.asarray(np.copysign(np.where(size > _ERF_SPLIT, large, small), x))
+
+
+def _of_erf(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    for end in _ERF_ENDS:
+        yield f"erf as two polynomials, that of magnitudes above {_ERF_SPLIT:g} in an exponential", _erf(x, step, end)
+
+
+def _of_gelu(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    half, one = _F32(0.5), _F32(1)
+    if node.attributes.get("approximate", "none") == "tanh":
+        slope, cube = _F32(0.7978845608028654), _F32(0.7978845608028654 * 0.044715)
+        yield "tanh as a quotient of two polynomials", half * x * (_tanh(x * (cube * x * x + slope), step) + one)
+        return
+    for end in _ERF_ENDS:
+        yield "erf as two polynomials", half * x * (_erf(x * _F32(0.7071067811865476), step, end) + one)
+
+
+def _of_swish(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
+    alpha = node.attributes.get("alpha", 1.0)
+    assert isinstance(alpha, float)
+    yield _LOGISTIC, x * logistic32(_F32(alpha) * x, step)
+
+
+_LOGISTIC = "the logistic function as a quotient of two polynomials, cut off at -18 and 18"
+_KNOWN: Mapping[str, Callable[[Node, Array, Step], Iterator[tuple[str, Array]]]] = {
+    "Sigmoid": lambda node, x, step: iter([(_LOGISTIC, logistic32(x, step))]),
+    "Tanh": lambda node, x, step: iter(
+        [("tanh as a quotient of two polynomials, cut off at -9 and 9", _tanh(x, step))]
+    ),
+    "Exp": lambda node, x, step: iter([("exp as a polynomial of degree 6 times a power of 2", _exp(x, step))]),
+    "Erf": _of_erf,
+    "Gelu": _of_gelu,
+    "Swish": _of_swish,
+}
 
 
 @cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, Suspect, cause, computed
-from qrun.comparing.causes._formulas import bounded
-from qrun.comparing.differences import same
+from qrun.comparing.causes._formulas import ErrorBound, bounded
+from qrun.comparing.differences import NARROW, same
 from qrun.comparing.matching.operators import moves
-from qrun.comparing.tensors import NARROW
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, type_name
 from qrun.ops._float import narrow
@@ -50,16 +48,13 @@ def kept_in_float32(s: Suspect) -> Iterator[Hypothesis]:
             if any(same(result, other) for other in tried):
                 continue
             tried.append(result)
-            text = f"keeps {_named(kept)} in float32, not rounded to {type_name(halves[0])}"
+            names = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more tensors" if kept[3:] else "")
+            text = f"keeps {names} in float32, not rounded to {type_name(halves[0])}"
             yield Hypothesis(result, text)
             if s.explained(result):
                 return
             if _within(s, depth, through) and not _within(s, 0, through):
                 yield Hypothesis(None, f"{text}; what is left is within the bound on float32 steps of these nodes")
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more tensors" if names[3:] else "")
 
 
 def _chain(

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from qrun.comparing.columns import Columns, columns
+from qrun.comparing.differences import Columns, columns
 from qrun.comparing.matching.graph import Path, Reals, Region, region
-from qrun.comparing.matching.likeness import is_absorbed, kind
-from qrun.comparing.matching.match import Matching
+from qrun.comparing.matching.match import Matching, is_absorbed, kind
 from qrun.comparing.matching.operators import moves
 from qrun.comparing.sides import Values
 from qrun.declare.frozen import frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qrun.comparing.savedprofiles import change
+from qrun.comparing.saved import change
 from qrun.documents.answers import RunOutput, Samples
 from qrun.report.evaluationverdict import verdict_of
 from qrun.report.html.collect import PageContent

@@ -1,0 +1,110 @@
+"""What runtimes are known to do: sessions that rewrite nodes, activations that are rounded to 8 bits inside a
+product, and last states of empty sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, Suspect, cause
+from qrun.comparing.causes._formulas import UNIT
+from qrun.comparing.causes.sums import block_sizes
+from qrun.ir import Array
+from qrun.ops import Arith
+
+
+@cause("session-rewrite", rank=40, source="onnxruntime, graph optimizations; measured with 1.20.1 to 1.32.0")
+def session_rewrite(s: Suspect) -> Iterator[Hypothesis]:
+    """The default session of onnxruntime rewrites the nodes to others that compute something else: a stored float bias
+    becomes int32, scales of weights are read along another axis, activations are rounded to 8 bits before weights of
+    few bits, or two pairs of QuantizeLinear and DequantizeLinear become one.
+
+    To confirm: qrun compare MODEL -i X --against ort, which leaves the graph as written, does not show the difference.
+
+    To do: Change the nodes as qrun check says, or give onnxruntime the model with graph_optimization_level
+    ORT_DISABLE_ALL.
+    """
+    for form in s.forms:
+        made = form.run() if form.cause == "session-rewrite" else None
+        if made is None:
+            continue
+        yield Hypothesis(made, form.text, tolerant=True)
+        bound = form.bound() if form.bound else None
+        left = None if bound is None else _left(s, made, bound, 100)
+        if left is not None:
+            yield Hypothesis(None, f"{form.text}; what that leaves, at most {left:.2g}, is the order of float32 sums")
+
+
+@cause("int8-activations", rank=25, source="onnxruntime, MatMulNBits: accuracy_level 4; mlas sqnbitgemm, CompInt8")
+def int8_activations(s: Suspect) -> Iterator[Hypothesis]:
+    """The activations are rounded to int8 in blocks before they are multiplied with the weights, as accuracy_level 4
+    allows.
+
+    To confirm: With accuracy_level 0 or 1 the difference is gone. qrun compare MODEL -i X --arith ort computes it
+    without the other runtime.
+
+    To do: Set accuracy_level to 0 where results matter more than speed. Where the target keeps level 4, run with
+    --arith ort too.
+    """
+    given: dict[str, Any] = dict(s.node.attributes)
+    block = given.get("block_size") if s.is_op("MatMulNBits", "QMoE") else None
+    made = s.in_arith("ort") if block else None
+    if made is None or s.theirs is None or s.theirs.shape != made.shape or not np.any(made != s.mine):
+        return
+    allowed = f", as accuracy_level {given['accuracy_level']} allows" if given.get("accuracy_level") else ""
+    text = f"rounds the activations to int8, each block of {block} with a scale of its own{allowed}"
+    yield Hypothesis(made, text)
+    sums = s.is_op("MatMulNBits") and s.theirs.dtype == np.float32
+    left = _left(s, made, _int8_bound(s), 64) if sums else None
+    if left is not None:
+        most = float(np.max(np.abs(s.theirs.astype(np.float64) - s.mine)))
+        yield Hypothesis(None, f"{text}; that leaves {left:.2g} of differences of up to {most:.2g}: float32 sums")
+    elif s.theirs.dtype != np.float32:
+        yield Hypothesis(made, text, tolerant=True)
+
+
+def _int8_bound(s: Suspect) -> Array:
+    """How far float32 sums of these products can be from one another, in any order."""
+    depth = s.node.attributes["K"]
+    assert isinstance(depth, int)
+    return 4 * (depth + 8) * UNIT * block_sizes(s)
+
+
+def _left(s: Suspect, made: Array, bound: Array, explained: int) -> float | None:
+    """The largest difference from the other side, if it is within the bound on sums in any order, and if qrun's own is
+    `explained` times larger, so that sums in another order are all that is left of it."""
+    if s.theirs is None or s.theirs.shape != made.shape or s.theirs.dtype != made.dtype:
+        return None
+    apart, own = (np.abs(s.theirs.astype(np.float64) - each) for each in (made, s.mine))
+    left = float(apart.max(initial=0.0))
+    return left if (apart <= bound).all() and left * explained <= own.max(initial=0.0) else None
+
+
+_ARITHMETICS: tuple[Arith, ...] = ("exact", "ort")
+
+
+@cause("empty-sequence", rank=7, source="numerics, F18: beyond the end of a sequence Y is 0, and the states stay")
+def empty_sequence(s: Suspect) -> Iterator[Hypothesis]:
+    """The last state of a sequence of length 0 is 0 on the other side, not its initial state.
+
+    To confirm: sequence_lens has a 0, and only the rows of Y_h and Y_c that belong to it differ; with initial states of
+    0 the difference is gone.
+
+    To do: Nothing is wrong with the model; the specification is silent. Do not feed sequences without elements, or take
+    their last states from the initial ones after the node.
+    """
+    lengths = s.arg("sequence_lens")
+    if not s.is_op("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM") or lengths is None or lengths.all():
+        return
+    if s.tensor == s.node.outputs[0] or s.mine.ndim != 3:
+        return
+    empty = np.flatnonzero(lengths == 0)
+    which = f"sequence {empty[0]}, whose length is" if empty.size == 1 else f"{empty.size} sequences, whose lengths are"
+    for arith in _ARITHMETICS:
+        made = s.in_arith(arith)
+        if made is not None:
+            ended = made.copy()
+            ended[empty if s.node.attributes.get("layout") else (slice(None), empty)] = 0
+            yield Hypothesis(ended, f"gives 0 as the last state of {which} 0, not the initial state", tolerant=True)
