@@ -156,7 +156,7 @@ def _other(options: Mapping[str, Any]) -> str:
 
 def _print(out: Out, report: ProfileReport, format: str, code: int) -> None:
     if format == "json":
-        from qrun.report.profilejson import profile_fields
+        from qrun.report.profile import profile_fields
 
         print_json(out, profile_fields(report), code)
         return

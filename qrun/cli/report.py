@@ -16,7 +16,7 @@ from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.report.html.models import Document
+    from qrun.report.html.collect import Document
     from qrun.report.screen import Out, Screen
 
 run, output = map(heading, ("Run", "Output"))
@@ -49,10 +49,9 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:
     """Write one self-contained HTML page."""
-    from qrun.report.html.collect import page_of
+    from qrun.report.html.collect import by_model, page_of
     from qrun.report.html.made import today
-    from qrun.report.html.models import by_model
-    from qrun.report.html.page import side_by_side
+    from qrun.report.html.several import side_by_side
 
     date = today()
     told = out.messages if options["output"] == "-" else out.result
@@ -102,7 +101,7 @@ def _is_saved(source: str) -> bool:
 def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
     from qrun.documents.item import read_document
     from qrun.io.outputs import check_trace
-    from qrun.report.html.models import KINDS
+    from qrun.report.html.collect import KINDS
 
     if options["output"] != "-":
         check_trace(options["output"], dict.fromkeys(sources, "a source of the page"))

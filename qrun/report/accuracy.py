@@ -4,12 +4,14 @@ and of several models, the best one first."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy, OutputAccuracy, TensorAccuracy
-from qrun.comparing.ranking.rank import Cost
+from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.declare.frozen import replace
+from qrun.documents.answers import RanNode
+from qrun.documents.item import Item
+from qrun.documents.record import decode, encode
 from qrun.io.inputs import Feeds
 from qrun.report.accuracyjson import accuracy_fields, classes, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.comparefiles import files_block, in_the_files
@@ -47,26 +49,16 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     told, style = verdict(found) + chance(sources), OPEN if not found.judged else GOOD if reached else BAD
     stored = in_the_files(found.reference, found.quantized)
     files = [] if stored is None else [files_block(stored, top)]
-    return Sheet([*files, *_tables(found, top), *advice], told, style, models, about, notes(found))
-
-
-def _tables(found: Accuracy, top: int | None) -> list[Block]:
-    tables = [Block("Outputs", _outputs(found))]
-    if found.costs:
-        shown = found.costs[:top]
-        together = percent(sum(c.share for c in found.costs[len(shown) :]))
-        left = more(len(found.costs) - len(shown), "node").replace("   ", f", together {together} of the noise   ")
-        tables.append(Block("Most costly nodes, each quantized alone", _costs(shown), more=left, folds=True))
-    if found.suggestion is not None and found.suggestion.operators:
-        tables.append(
-            Block("All nodes of one operator in float", Grid.of(_OPERATORS, found.suggestion.operators[:top]))
-        )
-    tensors = worst(found.tensors, top)
-    if tensors:
-        left = more(len(found.tensors) - len(tensors), "tensor")
-        title = "Least accurate tensors, in graph order" if left else "Tensors, in graph order"
-        tables.append(Block(title, Grid.of(_TENSORS, tensors), more=left, folds=True))
-    return tables
+    operators = found.suggestion.operators if found.suggestion else ()
+    outputs = [replace(output, parts=()) for output in found.outputs]
+    outputs += [
+        replace(o, name=p.name, other=p.name, noise=p.noise, decided=None, parts=())
+        for o in found.outputs
+        for p in o.parts
+    ]
+    parts = {"outputs": outputs, "costs": found.costs, "operators": operators, "tensors": found.tensors}
+    tables = accuracy_tables(Item(encode(parts), "qrun compare"), top)
+    return Sheet([*files, *tables, *advice], told, style, models, about, notes(found))
 
 
 def _how(found: Accuracy) -> str:
@@ -80,67 +72,132 @@ def _how(found: Accuracy) -> str:
     )
 
 
-def _outputs(found: Accuracy) -> Grid:
-    def told(text: Callable[[OutputAccuracy], str]) -> Callable[[OutputAccuracy], str]:
-        return lambda o: "-" if o.codes else text(o)
-
-    columns = [
-        Column("name", shrink=1, cell=_output_name),
-        Column("SQNR", right=True, cell=lambda o: "codes" if o.codes else decibel(o.noise.sqnr)),
-        Column("cosine", right=True, cell=told(lambda o: f"{o.noise.cosine:.6f}")),
-        Column("max abs", right=True, cell=told(lambda o: number(o.noise.largest))),
-        Column("argmax", right=True, cell=told(lambda o: "-" if o.decided is None else f"{o.agreed} of {o.decided}")),
-        Column("NaN/Inf", right=True, optional=1, cell=told(lambda o: str(o.noise.odd))),
-    ]
-    parts = [replace(o, name=p.name, other=p.name, noise=p.noise, decided=None) for o in found.outputs for p in o.parts]
-    return Grid.of(columns, [*found.outputs, *parts])
-
-
-def _output_name(output: OutputAccuracy) -> str:
-    return output.name if output.name == output.other else f"{output.name} / {output.other}"
-
-
-def _costs(costs: Sequence[Cost]) -> Grid:
-    op = op_names([cost.node for cost in costs])
-    columns = [
-        Column("#", right=True, cell=lambda c: str(c.node.index)),
-        Column("node", shrink=2, cell=lambda c: c.node.label),
-        Column("op", shrink=1, optional=2, cell=lambda c: op(c.node)),
-        Column("output", right=True, cell=lambda c: ("" if c.measured else "~") + decibel(c.sqnr)),
-        Column("share", right=True, cell=lambda c: percent(c.share)),
-        Column("local", right=True, optional=1, cell=lambda c: decibel(c.local.noise.sqnr)),
-        Column("reason", wrap=True, below=True, cell=lambda c: c.why),
-    ]
-    return Grid.of(columns, costs)
+def accuracy_tables(found: Item, top: int | None, causes: bool = False) -> list[Block]:
+    """The tables of a document of two models, or of the parts of it that hold tables. causes: a column of the kinds of
+    reasons why nodes cost accuracy."""
+    outputs, costs, tensors = (list(found[key]) for key in ("outputs", "costs", "tensors"))
+    parts = [part for output in outputs for part in _list(output, "parts")]
+    tables = [Block("Outputs", Grid.of(_OUTPUTS, [*outputs, *parts]))] if outputs else []
+    if costs:
+        together = percent(sum(cost["share"].real for cost in costs[top:])) if top is not None else ""
+        left = more(0 if top is None else len(costs) - top, "node").replace(
+            "   ", f", together {together} of the noise   "
+        )
+        tables.append(
+            Block("Most costly nodes, each quantized alone", _costs(costs[:top], causes), more=left, folds=True)
+        )
+    operators = list(_list(found, "operators"))
+    if operators:
+        tables.append(Block("All nodes of one operator in float", Grid.of(_OPERATORS, operators[:top])))
+    shown = worst(tensors, top)
+    if shown:
+        left = more(len(tensors) - len(shown), "tensor")
+        title = "Least accurate tensors, in graph order" if left else "Tensors, in graph order"
+        tables.append(Block(title, Grid.of(_TENSORS, shown), more=left, folds=True))
+    return tables
 
 
-_OPERATORS = [
-    Column("operator", shrink=1, cell=lambda row: row.name),
-    Column("nodes", right=True, cell=lambda row: str(row.nodes)),
-    Column("output", right=True, cell=lambda row: decibel(row.sqnr)),
+def _list(item: Item, key: str) -> Iterable[Item]:
+    return item.find(key) or ()
+
+
+def _true(item: Item, key: str) -> bool:
+    return (found := item.find(key)) is not None and found.truth
+
+
+def text_of(item: Item, key: str) -> str:
+    """The text of a key; "" where there is none."""
+    return found.text if (found := item.find(key)) else ""
+
+
+def real(item: Item | None, key: str) -> float | None:
+    """The number of a key; None where there is none."""
+    found = item.find(key) if item else None
+    return found.real if found else None
+
+
+def _decibel(item: Item | None, key: str = "sqnr_db") -> str:
+    return decibel(real(item, key))
+
+
+def _cosine(item: Item | None) -> str:
+    value = real(item, "cosine")
+    return "-" if value is None else f"{value:.6f}"
+
+
+def _place(item: Item, key: str) -> str:
+    return str(found.size) if (found := item.find(key)) else "-"
+
+
+def _output_name(output: Item) -> str:
+    name, other = output["name"].text, text_of(output, "other")
+    return f"{name} / {other}" if other not in ("", name) else name
+
+
+def _known(show: Callable[[Item], str], codes: str = "-") -> Callable[[Item], str]:
+    """Shows nothing of a tensor of codes."""
+    return lambda item: codes if _true(item, "codes") else show(item)
+
+
+def _agreed(output: Item) -> str:
+    total = output.find("argmax_total")
+    return "-" if total is None else f"{output['argmax_agreed'].size} of {total.size}"
+
+
+_OUTPUTS = [
+    Column("name", shrink=1, cell=_output_name),
+    Column("SQNR", right=True, cell=_known(_decibel, "codes")),
+    Column("cosine", right=True, cell=_known(_cosine)),
+    Column("max abs", right=True, cell=_known(lambda o: number(real(o, "max_abs")))),
+    Column("argmax", right=True, cell=_known(_agreed)),
+    Column("NaN/Inf", right=True, optional=1, cell=_known(lambda o: _place(o, "odd"))),
 ]
 
 
-def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccuracy]:
+def _costs(costs: Sequence[Item], causes: bool) -> Grid:
+    nodes = [decode(RanNode, cost) for cost in costs]
+    op = op_names(nodes)
+    columns = [
+        Column("#", right=True, cell=lambda row: str(row[0].index)),
+        Column("node", shrink=2, cell=lambda row: row[0].label),
+        Column("op", shrink=1, optional=2, cell=lambda row: op(row[0])),
+        Column("output", right=True, cell=lambda row: _measured(row[1]) + _decibel(row[1], "output_sqnr_db")),
+        Column("share", right=True, cell=lambda row: percent(row[1]["share"].real)),
+        Column("local", right=True, optional=1, cell=lambda row: _decibel(row[1].find("local"))),
+        Column("cause", cell=lambda row: text_of(row[1], "reason")) if causes else None,
+        Column("reason", wrap=True, below=True, cell=lambda row: text_of(row[1], "why")),
+    ]
+    return Grid.of(columns, zip(nodes, costs, strict=True))
+
+
+def _measured(cost: Item) -> str:
+    return "" if cost.find("measured") is None or _true(cost, "measured") else "~"
+
+
+_OPERATORS = [
+    Column("operator", shrink=1, cell=lambda row: decode(RanNode, row, index=0).qualified),
+    Column("nodes", right=True, cell=lambda row: str(row["nodes"].size)),
+    Column("output", right=True, cell=lambda row: _decibel(row, "output_sqnr_db")),
+]
+
+
+def worst(tensors: Sequence[Item], top: int | None) -> list[Item]:
     """Those with the lowest cumulated SQNR, in graph order; without `top` all, else none that are exact."""
-    known = [i for i, t in enumerate(tensors) if t.cumulated is not None and t.cumulated.ratio]
-
-    def order(i: int) -> float:
-        noise = tensors[i].cumulated
-        return 0.0 if noise is None or noise.sqnr != noise.sqnr else noise.sqnr
-
-    return list(tensors) if top is None else [tensors[i] for i in sorted(sorted(known, key=order)[:top])]
+    noises = [real(tensor.find("cumulated"), "sqnr_db") for tensor in tensors]
+    order = {at: 0.0 if sqnr != sqnr else sqnr for at, sqnr in enumerate(noises) if sqnr is not None}
+    known = sorted((at for at in order if order[at] != float("inf")), key=order.__getitem__)
+    return list(tensors) if top is None else [tensors[at] for at in sorted(known[:top])]
 
 
 _TENSORS = [
-    Column("#", right=True, cell=lambda t: "-" if t.node is None else str(t.node.index)),
-    Column("tensor", shrink=2, cell=lambda t: t.tensor),
-    Column("stands for", shrink=1, cell=lambda t: t.reference),
-    Column("cumulated", right=True, cell=lambda t: "codes" if t.codes else decibel(t.cumulated and t.cumulated.sqnr)),
-    Column("local", right=True, cell=lambda t: decibel(t.local.noise.sqnr) if t.local else "-"),
-    Column("cosine", right=True, optional=1, cell=lambda t: f"{t.cumulated.cosine:.6f}" if t.cumulated else "-"),
-    Column("max abs", right=True, optional=2, cell=lambda t: number(t.cumulated and t.cumulated.largest)),
-    Column("matched", optional=3, cell=lambda t: FOUND_BY[t.how]),
+    Column("#", right=True, cell=lambda t: _place(t, "node")),
+    Column("tensor", shrink=2, cell=lambda t: text_of(t, "tensor")),
+    Column("stands for", shrink=1, cell=lambda t: text_of(t, "reference")),
+    Column("cumulated", right=True, cell=_known(lambda t: _decibel(t.find("cumulated")), "codes")),
+    Column("local", right=True, cell=lambda t: _decibel(t.find("local"))),
+    Column("cosine", right=True, optional=1, cell=lambda t: _cosine(t.find("cumulated"))),
+    Column("max abs", right=True, optional=2, cell=lambda t: number(real(t.find("cumulated"), "max_abs"))),
+    Column("matched", optional=3, cell=lambda t: FOUND_BY.get(text_of(t, "matched"), "")),
 ]
 
 

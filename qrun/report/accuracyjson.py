@@ -11,7 +11,8 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy, OutputAccuracy
 from qrun.comparing.differences import decibels
 from qrun.comparing.matching.match import Left
-from qrun.comparing.ranking.advice import HALF, Corrected, Suggestion
+from qrun.comparing.ranking.advice import HALF, Suggestion
+from qrun.documents.item import Item
 from qrun.documents.record import encode
 from qrun.errors import some
 from qrun.io.inputs import Feeds
@@ -165,13 +166,16 @@ def departed(found: Accuracy) -> str:
 
 def corrections(found: Accuracy) -> list[str]:
     """What to correct before anything else, one a line."""
-    return [_correction(one) for one in found.corrections]
+    return [correction(Item(encode(one), "qrun compare")) for one in found.corrections]
 
 
-def _correction(one: Corrected) -> str:
-    if one.before is None or one.after is None:
-        return f"node {one.node.index} {one.node.label}: {one.text}"
-    return f"{one.text}: {one.before:.1f} -> {decibel(one.after)} (node {one.node.index} {one.node.label})"
+def correction(one: Item) -> str:
+    """What to correct at a node, with the SQNR at the outputs before and after that where it was measured."""
+    node, text = f"node {one['index'].size} {one['name'].text}", one["text"].text
+    before, after = one.find("before_db"), one.find("after_db")
+    if before is None or after is None:
+        return f"{node}: {text}"
+    return f"{text}: {before.real:.1f} -> {decibel(after.real)} ({node})"
 
 
 def kept(found: Accuracy) -> list[str]:

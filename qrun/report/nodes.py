@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare import grouped
 from qrun.declare.frozen import replace
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
@@ -24,15 +25,17 @@ def node_of(model: Model, event: NodeEvent) -> Node:
     return event.node
 
 
-def op_names(nodes: Iterable[Node]) -> Callable[[Node | RanNode], str]:
+def op_names(nodes: Iterable[Node | RanNode]) -> Callable[[Node | RanNode], str]:
     """How tables of these nodes call their operators: with the domain only where two share a name."""
-    domains: dict[str, set[str]] = {}
-    for node in nodes:
-        domains.setdefault(node.op_type, set()).add(node.domain)
+
+    def names(node: Node | RanNode) -> tuple[str, str]:
+        return (node.op_type, node.op) if isinstance(node, Node) else (node.op, node.qualified)
+
+    known = grouped(map(names, nodes))
 
     def name(node: Node | RanNode) -> str:
-        short, full = (node.op_type, node.op) if isinstance(node, Node) else (node.op, node.qualified)
-        return full if len(domains.get(short, ())) > 1 else short
+        short, full = names(node)
+        return full if len(set(known.get(short, ()))) > 1 else short
 
     return name
 
@@ -133,21 +136,21 @@ def inside_times(events: Sequence[InsideEvent]) -> list[InsideTimes]:
     return [InsideTimes(e.path, e.op, e.runs, e.duration_ns / 1e6, e.backend, e.why) for e in events]
 
 
-def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:
+def inside_left(events: Sequence[InsideTimes | InsideEvent], most: int | None) -> str:
     """``2 more nodes inside``: those that `inside_grid` leaves out; "" if it has all."""
     left = 0 if most is None else len(events) - most
     return f"{plural(left, 'more node')} inside" if left > 0 else ""
 
 
-def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:
-    """The slowest first, or all in the order in which they ran. whole_ns: of all nodes of the run, for shares."""
-    shown = events if most is None else sorted(events, key=lambda e: -e.duration_ns)[:most]
+def inside_grid(events: Sequence[InsideTimes], whole_ms: float, most: int | None) -> Grid:
+    """The slowest first, or all in the order in which they ran. whole_ms: of all nodes of the run, for shares."""
+    shown = events if most is None else sorted(events, key=lambda e: -e.time_ms)[:most]
     columns = [
         Column("inside", shrink=2, cell=lambda e: e.path),
         Column("op", shrink=1, cell=lambda e: e.op),
         Column("runs", right=True, cell=lambda e: str(e.runs)),
-        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
-        Column("share", right=True, cell=lambda e: percent(e.duration_ns / whole_ns if whole_ns else 0)),
+        Column("time", right=True, cell=lambda e: duration(e.time_ms * 1e6)),
+        Column("share", right=True, cell=lambda e: percent(e.time_ms / whole_ms if whole_ms else 0)),
         Column("kernel", optional=1, cell=lambda e: e.backend),
     ]
     return Grid.of(columns, shown)

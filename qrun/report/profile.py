@@ -1,22 +1,39 @@
-"""The report of a profile: the whole model, the slowest nodes, the operators; as text and Markdown."""
+"""The report of a profile: the whole model, the slowest nodes, the operators; as text, Markdown, CSV and JSON, whose
+schema is qrun/schemas/profile-1.0.json. What its reader should know about the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from qrun.comparing.saved import LEAST
-from qrun.documents.answers import GroupTimes
-from qrun.report.header import headline
-from qrun.report.nodes import FUSED, STEPS, inside_grid, inside_left
-from qrun.report.profilejson import notes, profile_csv
-from qrun.report.profilerows import ProfileReport, spent
-from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
+from qrun.declare.frozen import keys
+from qrun.documents.answers import GroupTimes, Samples
+from qrun.documents.record import encode
+from qrun.report.header import environment, headline, input_fields, model_fields
+from qrun.report.nodes import FUSED, STEPS, inside_grid, inside_left, inside_times, op_names
+from qrun.report.noise import BUSY, HELP, signs
+from qrun.report.profilerows import (
+    ProfileReport,
+    above_roof,
+    against_grid,
+    node_grid,
+    operator_grid,
+    paired_grid,
+    refused_grid,
+    spent,
+    statistics,
+    whole_grid,
+)
 from qrun.report.screen import BAD, GOOD, OPEN, Out, Screen
 from qrun.report.sheet import Block, Sheet
-from qrun.report.text import bar, duration, percent, plural, ratio_text, width_of
+from qrun.report.text import bar, duration, percent, plural, ratio_text, safe, width_of
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
-from qrun.running.profiling import TOLD, summary
+from qrun.running.profiling import TOLD, Profile, outliers, summary
 
 JOINED = "+N: with N other nodes, as one"
 UNDECIDED = {
@@ -66,14 +83,19 @@ def verdict(report: ProfileReport) -> str:
     found = report.against_change
     if report.against is None or found is None:
         return ""
-    mine, others = summary(report.profile.run_ns), summary(report.against.run_ns)
-    median = f"qrun {duration(mine.median)}, onnxruntime {duration(others.median)} a run"
-    if found.verdict in UNDECIDED:
-        least = f"minima {duration(mine.low)} and {duration(others.low)}"
-        return f"inconclusive: {UNDECIDED[found.verdict]}; {median}, {least}."
-    low, high = sorted((mine.median, others.median))
+    return faster(found.verdict, run_times(report.profile.run_ns), run_times(report.against.run_ns))
+
+
+def faster(verdict: str, mine: Samples, others: Samples) -> str:
+    """Which runtime is faster, or why that is not decided. verdict: of the times of whole runs."""
+    median = f"qrun {duration(mine.median_ms * 1e6)}, onnxruntime {duration(others.median_ms * 1e6)} a run"
+    if verdict in UNDECIDED:
+        first, second = ((each.min_ms or 0.0) * 1e6 for each in (mine, others))
+        least = f"minima {duration(first)} and {duration(second)}"
+        return f"inconclusive: {UNDECIDED[verdict]}; {median}, {least}."
+    low, high = sorted((mine.median_ms, others.median_ms))
     ratio = f"{ratio_text(high / low)}x as fast" if low else "faster"
-    return f"{median}: {ratio}." if found.verdict == "faster" else f"{median}: onnxruntime is {ratio}."
+    return f"{median}: {ratio}." if verdict == "faster" else f"{median}: onnxruntime is {ratio}."
 
 
 def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Iterator[Block]:
@@ -83,6 +105,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     known = report.machine if any(row.roof_share is not None for row in report.rows) else None
     legends = {"ort/qrun": _with_profiler(report), "roof": roof_text(known) if known else ""}
     legends = {header: text for header, text in legends.items() if text}
+    roofs = report.machine is not None
     if both and report.by == "op":
         lines = [HEAVIEST, f"all: {_both(report.ran)}", *_overhead(report), *_arithmetic(report)]
         yield Block("By operator, the slower of both first", paired_grid(report), legends=legends, lines=lines)
@@ -90,17 +113,20 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         yield _groups(report, legends)
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
-        yield Block(title, node_grid(report), legends=legends, lines=list(_below(report)), folds=True)
-        yield Block("By operator", operator_grid(report, draw), legends=legends)
+        nodes = node_grid(report.slowest, report.rows, op_names(report.profile.model.nodes), roofs)
+        yield Block(title, nodes, legends=legends, lines=list(_below(report)), folds=True)
+        yield Block("By operator", operator_grid(report.operators, roofs, draw, 10), legends=legends)
     else:
-        yield Block("By operator", operator_grid(report, draw), legends=legends, lines=list(_overhead(report)))
+        grid = operator_grid(report.operators, roofs, draw, report.top, kernels=True)
+        yield Block("By operator", grid, legends=legends, lines=list(_overhead(report)))
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
         left = inside_left(inside, report.top)
-        grid = inside_grid(inside, sum(e.duration_ns for e in report.profile.last.events), report.top)
+        whole = sum(e.duration_ns for e in report.profile.last.events) / 1e6
+        grid = inside_grid(inside_times(inside), whole, report.top)
         yield Block(title, grid, more=f"{left}   --top all" if left else "")
-    reasons = refused_grid(report)
+    reasons = refused_grid(report.rows)
     if reasons.rows:
         yield Block("On the reference kernels", reasons)
 
@@ -125,7 +151,9 @@ def _groups(report: ProfileReport, legends: Mapping[str, str]) -> Block:
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
     lines += [f"all: {_both(ran)}", *_overhead(report), *_arithmetic(report)]
-    return Block(title, against_grid(report, shown), legends=legends, lines=lines, folds=True)
+    op = op_names(report.profile.model.nodes)
+    grid = against_grid(shown, op, report.machine is not None, bool(report.arithmetics))
+    return Block(title, grid, legends=legends, lines=lines, folds=True)
 
 
 def _both(groups: Sequence[GroupTimes]) -> str:
@@ -185,3 +213,175 @@ def _bars(screen: Screen, report: ProfileReport) -> Callable[[float], str]:
     names = max((width_of(kind.op) for kind in report.operators), default=0)
     width = BAR if screen.width is None else min(BAR, max(screen.width - names - BESIDE, 10))
     return lambda share: bar(share, width, screen.encoding)
+
+
+def profile_fields(report: ProfileReport) -> dict[str, Any]:
+    """The body of the JSON report; all samples in ms."""
+    profile, used = report.profile, {"arith": report.arith, "threads_used": report.threads}
+    return {
+        "model": model_fields(profile.model),
+        "environment": {**environment(report.backend, report.label), **used},
+        "inputs": input_fields(report.feeds),
+        "symbols": report.feeds.symbols,
+        "load_ms": report.load_ns / 1e6,
+        **_runs(profile),
+        "overhead_ms": _ms(profile.overhead_ns),
+        "peak_bytes": profile.last.peak_bytes or None,
+        "machine": report.machine,
+        "nodes": report.rows,
+        "inside": inside_times(profile.last.inside),
+        "operators": report.operators,
+        "against": _against(report),
+        "notes": notes(report),
+        "interrupted": profile.interrupted,
+    }
+
+
+def _runs(profile: Profile) -> dict[str, Any]:
+    return {
+        "prepare_ms": [t / 1e6 for t in profile.prepare_ns],
+        "warmup_ms": [t / 1e6 for t in profile.warmup_ns],
+        "run": run_times(profile.run_ns),
+        "profiled_run": run_times(profile.profiled_ns) if profile.profiled_ns else None,
+    }
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def run_times(samples: Sequence[int]) -> Samples:
+    """Times of whole runs with their statistics."""
+    times: dict[str, Any] = {**statistics(summary(samples)), "samples_ms": tuple(t / 1e6 for t in samples)}
+    return Samples(**times)
+
+
+def _against(report: ProfileReport) -> dict[str, Any] | None:
+    other = report.against
+    if other is None:
+        return None
+    mine, theirs = summary(report.profile.run_ns).median, summary(other.run_ns).median
+    return {
+        "runtime": report.other,
+        "ratio": theirs / mine if mine else None,
+        "verdict": report.against_change.verdict if report.against_change else None,
+        **_runs(other),
+        "overhead_ms": _ms(other.overhead_ns),
+        "nodes": report.other_rows,
+        "groups": report.groups,
+        "operators": report.paired,
+    }
+
+
+NODE_COLUMNS = keys(
+    "index name domain op ran_by backend why group inserted median_ms min_ms p90_ms max_ms mean_ms sd_ms share sum macs "
+    "gmacs bytes roof_share bound outputs"
+)
+GROUP_COLUMNS = keys("nodes name op folded median_ms other_ms ratio ran_by other_ran_by")
+
+
+def profile_csv(report: ProfileReport) -> str:
+    """RFC 4180: a record per node, in graph order, or per operator, or per group of nodes; texts in quotes.
+
+    Several values in a field are separated by spaces (indices) or ``; `` (texts); what counts them is a JSON object.
+    """
+    if report.against is not None and report.by == "op":
+        return _csv(encode(report.paired), ("op", "groups", "nodes", "median_ms", "other_ms", "ratio"))
+    if report.against is not None:
+        sides = [["; ".join(node.ran_by for node in side) for side in (g.mine, g.others)] for g in report.groups]
+        groups = [
+            {**encode(g), "nodes": " ".join(map(str, g.nodes)), "ran_by": mine, "other_ran_by": theirs}
+            for g, (mine, theirs) in zip(report.groups, sides, strict=True)
+        ]
+        return _csv(groups, GROUP_COLUMNS)
+    if report.by == "op":
+        columns = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
+        return _csv([{**encode(o), "ran_by": json.dumps(o.ran_by)} for o in report.operators], columns)
+    records, running = [], 0.0
+    for node in report.rows:
+        running += node.share
+        group = node.group or (() if node.inserted else (node.index,))
+        forms = "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs)
+        records.append({**encode(node), "sum": running, "outputs": forms, "group": " ".join(map(str, group))})
+    return _csv(records, NODE_COLUMNS)
+
+
+def _csv(records: Sequence[dict[str, Any]], columns: Collection[str]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
+    writer.writerow(columns)
+    for record in records:
+        writer.writerow([_plain(record[name]) for name in columns])
+    return stream.getvalue()
+
+
+_FORMULA = ("=", "+", "-", "@")
+"""What begins a formula in a spreadsheet."""
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as they are, true and false as words, nothing as an empty field,
+    texts as no spreadsheet computes them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        shown = safe(value)
+        return f"'{shown}" if shown.startswith(_FORMULA) and shown not in ("inf", "-inf", "nan") else shown
+    return "" if value is None else value
+
+
+Sides = Sequence[tuple[str, Profile]]
+"""What a note calls the runtime, and its profile."""
+
+ABOVE = 1.15
+"""Share of the roof that says that the roof was measured on a busy machine."""
+
+
+def notes(report: ProfileReport) -> list[str]:
+    """What the reader should know about these numbers; one note for each thing to do about them."""
+    sides = [("", report.profile)]
+    if report.against is not None:
+        sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
+    return [*_missing(report), *_cold(sides), *_busy(report, sides)]
+
+
+def _missing(report: ProfileReport) -> Iterator[str]:
+    profile = report.profile
+    if report.backend == "onnx-ref" and profile.model.nodes:
+        yield "onnx.reference gives whole runs only; per-node time is not available for this backend"
+    ort = report.against or (profile if report.backend == "ort" else None)
+    if ort is not None and not ort.profiled_ns:
+        yield "onnxruntime's profiler does not take this model with these inputs; per-node time is not available for it"
+    elif ort is not None:
+        yield _coarse(ort, (report.other or report.label).partition(" (")[0])
+
+
+def _coarse(ort: Profile, name: str) -> str:
+    """How far the times of onnxruntime's profiler go."""
+    profiled, plain, lack = summary(ort.profiled_ns).median, ort.median_ns, ort.unit_ns * len(ort.node_ns)
+    slower = f" ({percent(profiled / plain - 1)} more)" if plain and profiled > plain else ""
+    less = "" if ort.overhead_ns is not None else ", too coarse or too slow to show the call overhead"
+    return (
+        f"the times of {name}'s nodes are from {plural(len(ort.profiled_ns), 'run')} with its profiler, "
+        f"{duration(profiled)} a run{slower}; it counts whole microseconds, so they may lack up to {duration(lack)}{less}."
+    )
+
+
+def _cold(sides: Sides) -> Iterator[str]:
+    found = [f"{who}run 1 took {duration(p.run_ns[0])}" for who, p in sides if outliers(p.run_ns) == [0]]
+    if found:
+        yield f"{'; '.join(found)}, far from the median; more --warmup removes this."
+
+
+def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
+    """The signs of a busy machine, and what helps."""
+    found = [who + ", ".join(told) for who, profile in sides if (told := list(signs(profile)))]
+    above = above_roof(report.rows, ABOVE) if report.machine else []
+    if above:
+        found.append(
+            f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it anew)"
+        )
+    if report.machine is not None and report.machine.busy:
+        found.append("the roof was measured beside other work, and is not kept")
+    if found:
+        yield f"{BUSY}: {'; '.join(found)}. {HELP}; more runs (-n) steady only the median of whole runs."

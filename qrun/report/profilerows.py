@@ -1,9 +1,11 @@
-"""What a profile says about each node, each operator and each group of nodes, as the records of its JSON document."""
+"""What a profile says about each node, each operator and each group of nodes: the records of its JSON document, and
+the tables of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +15,11 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
+from qrun.memory import human
 from qrun.ops import find
-from qrun.report.nodes import outputs, ran, ran_fields
+from qrun.report.grid import Column, Grid
+from qrun.report.nodes import fused_text, outputs, ran, ran_fields, step_names
+from qrun.report.text import duration, percent, ratio_text
 from qrun.running.extents import Extent, common_extents
 from qrun.running.machine import Kind, Machine, Roof
 from qrun.running.profiling import Profile, Summary, summary
@@ -60,8 +65,7 @@ class ProfileReport:
     @cached_property
     def operators(self) -> list[OperatorTimes]:
         """A row per operator, the slowest first."""
-        found = grouped((row.qualified, row) for row in self.rows)
-        return sorted((_operator(op, rows) for op, rows in found.items()), key=lambda row: -row.median_ms)
+        return operator_rows(self.rows)
 
     @cached_property
     def other_rows(self) -> list[ProfileNode]:
@@ -219,6 +223,12 @@ def roof_share(rows: Sequence[ProfileNode]) -> float | None:
     return sum(known) / median if median and known and all(row.roof_ns is not None for row in rows) else None
 
 
+def operator_rows(rows: Iterable[ProfileNode]) -> list[OperatorTimes]:
+    """A row per operator, the slowest first."""
+    found = grouped((row.qualified, row) for row in rows)
+    return sorted((_operator(op, rows) for op, rows in found.items()), key=lambda row: -row.median_ms)
+
+
 def _operator(op: str, rows: Sequence[ProfileNode]) -> OperatorTimes:
     median, macs = spent(rows), sum(row.macs for row in rows)
     kernels = Counter(row.backend if row.backend == "ort" else row.ran_by for row in rows)
@@ -264,3 +274,192 @@ def refused(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
     """Why nodes that took time did not run natively, the reason that costs most first."""
     found = grouped((row.why, row) for row in rows if row.why and row.median_ns)
     return sorted(found.items(), key=lambda item: -spent(item[1]))
+
+
+INSERTED = "(inserted)"
+
+
+def whole_grid(report: ProfileReport, sign: str) -> Grid:
+    """The whole model's times; two rows if it was measured against another runtime. sign: plus or minus."""
+    profile, both = report.profile, report.against is not None
+    peak = profile.last.peak_bytes
+    more = [("live tensors", human(peak))] if peak and not both else []
+    more += [("load", duration(report.load_ns))] if not both and report.load_ns else []
+    more += [("first run", duration(profile.prepare_ns[0]))] if profile.prepare_ns and not both else []
+    runs = [("qrun", profile), *([("onnxruntime", report.against)] if report.against else [])]
+    rows = [{"runtime": name, **dict(_times(each, sign)), **dict(more)} for name, each in runs]
+    optional = {"load": 1, "max": 2, "min": 3, "first run": 4}
+    columns = [Column(name, right=name != "runtime", optional=optional.get(name, 0)) for name in rows[0]]
+    grid = Grid(columns, [list(row.values()) for row in rows])
+    return grid if both else grid.without(0)
+
+
+def _times(profile: Profile, sign: str) -> list[tuple[str, str]]:
+    s = summary(profile.run_ns)
+    rate = 1e9 / s.median if s.median else 0.0
+    return [
+        ("median", duration(s.median)),
+        ("min", duration(s.low)),
+        ("p90", duration(s.p90)),
+        ("max", duration(s.high)),
+        (f"mean {sign} sd", _mean(s, sign)),
+        ("runs/s", f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"),
+    ]
+
+
+def _mean(s: Summary, sign: str) -> str:
+    """``3.65 ± 0.14 ms``: both in the unit of the mean; the deviation of a single run is ``-``."""
+    value, unit = duration(s.mean).rsplit(" ", 1)
+    if s.deviation is None:
+        return f"{value} {unit} {sign} -"
+    digits = len(value.partition(".")[2])
+    size = {"s": 1e9, "ms": 1e6, "us": 1e3}[unit]
+    return f"{value} {sign} {s.deviation / size:.{digits}f} {unit}"
+
+
+def node_grid(
+    shown: Sequence[ProfileNode], rows: Sequence[ProfileNode], op: Callable[[ProfileNode], str], roofs: bool
+) -> Grid:
+    """The nodes to show of all rows. op: what operators are called."""
+    running, named = 0.0, step_names((n.index, n.label) for n in rows)
+
+    def total(row: ProfileNode) -> str:
+        nonlocal running
+        running += row.share
+        return percent(running)
+
+    columns = [
+        Column("#", right=True, cell=lambda n: "-" if n.inserted else str(n.index)),
+        Column("node", shrink=2, cell=lambda n: f"{n.label} {INSERTED}" if n.inserted else named(n, n.label)),
+        Column("op", shrink=1, cell=lambda n: fused_text(n, op(n))),
+        Column("median", right=True, cell=lambda n: duration(n.median_ns)),
+        Column("p90", right=True, optional=4, cell=lambda n: "-" if n.p90_ms is None else duration(n.p90_ms * 1e6)),
+        Column("share", right=True, cell=lambda n: percent(n.share)),
+        Column("sum", right=True, optional=1, cell=total),
+        Column("GMAC/s", right=True, optional=3, cell=_gmacs),
+        Column("roof", right=True, optional=2, cell=lambda n: _roof_text([n])) if roofs else None,
+        Column("ran by", shrink=1, optional=5, cell=lambda n: n.ran_by),
+        Column("moved", right=True, optional=6, cell=lambda n: human(n.bytes)),
+        Column("output", optional=7, cell=lambda n: n.output_text),
+    ]
+    return Grid.of(columns, shown)
+
+
+def _gmacs(row: ProfileNode | OperatorTimes) -> str:
+    return "-" if row.gmacs is None else f"{row.gmacs:.1f}"
+
+
+def _roof_text(rows: Sequence[ProfileNode]) -> str:
+    """``62% compute``: the share of the roof of all, and what bounds the one that takes longest."""
+    share, known = roof_share(rows), [row for row in rows if row.bound]
+    return (
+        "-" if share is None or not known else f"{share * 100:.0f}% {max(known, key=lambda row: row.median_ns).bound}"
+    )
+
+
+def operator_grid(
+    kinds: Sequence[OperatorTimes],
+    roofs: bool,
+    draw: Callable[[float], str] | None = None,
+    top: int | None = None,
+    kernels: bool = False,
+) -> Grid:
+    """By operator. draw: a bar for a share, None for none; top: rows to show, None for all; kernels: what ran each."""
+    shown = kinds if top is None or len(kinds) <= top + 1 else kinds[:top]
+    if rest := kinds[len(shown) :]:
+        sums = (sum(k.nodes for k in rest), sum(k.median_ms for k in rest), sum(k.share for k in rest))
+        shown = [*shown, OperatorTimes(f"{len(rest)} others", *sums, 0, None, None, {})]
+
+    def roof(row: OperatorTimes) -> str:
+        return "-" if row.roof_share is None else f"{row.roof_share * 100:.0f}%"
+
+    columns = [
+        Column("op", shrink=1, cell=lambda k: k.op),
+        Column("nodes", right=True, cell=lambda k: str(k.nodes)),
+        Column("median", right=True, cell=lambda k: duration(k.median_ms * 1e6)),
+        Column("share", right=True, cell=lambda k: percent(k.share)),
+        Column("GMAC/s", right=True, optional=3, cell=_gmacs),
+        Column("roof", right=True, optional=2, cell=roof) if roofs else None,
+        Column("ran by", optional=4, cell=lambda k: _counted(k.ran_by, len(k.ran_by) > 1)) if kernels else None,
+        Column("", optional=1, cell=lambda k: draw(k.share)) if draw else None,
+    ]
+    return Grid.of(columns, shown)
+
+
+def _counted(kernels: Any, numbers: bool = True) -> str:
+    return ", ".join(f"{kernel} {count}" if numbers else kernel for kernel, count in kernels.items())
+
+
+def refused_grid(rows: Sequence[ProfileNode]) -> Grid:
+    """Why nodes did not run natively, with what that costs; no rows if all did."""
+    columns = [
+        Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
+        Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
+        Column("median", right=True, cell=lambda found: duration(spent(found[1]))),
+        Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),
+        Column("such as", shrink=1, optional=1, cell=lambda found: max(found[1], key=lambda row: row.median_ns).label),
+    ]
+    return Grid.of(columns, refused(rows))
+
+
+def _both(ran_by: Column, roofs: bool, arithmetic: bool) -> list[Column | None]:
+    """The columns of groups, and of operators, that two runtimes ran."""
+    both = [
+        Column("roof", right=True, optional=1, cell=lambda row: _roof_text(row.mine)),
+        Column("ort's roof", right=True, optional=3, cell=lambda row: _roof_text(row.others)),
+    ]
+    return [
+        Column("qrun", right=True, cell=lambda row: _time(row.mine)),
+        Column("ort", right=True, cell=lambda row: _time(row.others)),
+        Column("ort/qrun", right=True, cell=lambda row: "-" if row.ratio is None else ratio_text(row.ratio)),
+        *(both if roofs else []),
+        Column("ort in", optional=4, cell=_arithmetic_text) if arithmetic else None,
+        replace(ran_by, header="in onnxruntime", shrink=1, optional=2),
+    ]
+
+
+def _arithmetic_text(row: GroupTimes | PairedTimes) -> str:
+    """``integer``, ``float``, or how many nodes of each."""
+    kinds = Counter(node.arithmetic for node in row.others if node.arithmetic)
+    return _counted(kinds, len(kinds) > 1) or "-"
+
+
+def _time(rows: Sequence[ProfileNode]) -> str:
+    return duration(spent(rows)) if rows else "-"
+
+
+def against_grid(groups: Sequence[GroupTimes], op: Callable[[ProfileNode], str], roofs: bool, arithmetic: bool) -> Grid:
+    """Groups of nodes, with the times of both runtimes. arithmetic: tell in which the other one computed."""
+
+    def place(group: GroupTimes) -> str:
+        return str(group.heaviest.index) if group.heaviest and group.nodes else "-"
+
+    def name(group: GroupTimes) -> str:
+        return f"{group.heaviest.label if group.heaviest else ''}{'' if group.nodes else f' {INSERTED}'}"
+
+    def kind(group: GroupTimes) -> str:
+        others = len(group.nodes) - 1
+        return (op(group.heaviest) if group.heaviest else "") + (f" +{others}" if others > 0 else "")
+
+    columns = [
+        Column("#", right=True, cell=place),
+        Column("node", shrink=1, cell=name),
+        Column("op", shrink=1, cell=kind),
+        *_both(Column("", cell=lambda group: " + ".join(row.ran_by for row in group.others) or "-"), roofs, arithmetic),
+    ]
+    return Grid.of(columns, groups)
+
+
+def paired_grid(report: ProfileReport) -> Grid:
+    """By operator, with the times and roofs of both runtimes."""
+
+    def ran_by(row: PairedTimes) -> str:
+        return _counted(Counter(node.ran_by for node in row.others)) or "-"
+
+    columns = [
+        Column("op", shrink=1, cell=lambda row: row.op),
+        Column("groups", right=True, cell=lambda row: str(row.groups)),
+        Column("nodes", right=True, optional=4, cell=lambda row: str(row.nodes)),
+        *_both(Column("", cell=ran_by), report.machine is not None, bool(report.arithmetics)),
+    ]
+    return Grid.of(columns, report.paired[: report.top])

@@ -165,7 +165,7 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         screen.wrapped("  ", "  ", reason)
     if timed.inside:
         most = None if all_nodes else TOP + 2
-        screen.grid(inside_grid(timed.inside, sum(e.duration_ns for e in timed.events), most))
+        screen.grid(inside_grid(inside_times(timed.inside), sum(e.duration_ns for e in timed.events) / 1e6, most))
         if left_inside := inside_left(timed.inside, most):
             screen.line(f"  {screen.ellipsis} {left_inside}   -v")
     for note in report.notes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -38,6 +38,11 @@ class Stats:
     nan: int = 0
     inf: int = 0
     rows: tuple[int | None, ...] | None = None
+
+    @property
+    def odd(self) -> bool:
+        """Is there NaN or an infinity?"""
+        return self.nan > 0 or self.inf > 0
 
 
 def stats(array: Array) -> Stats:
@@ -123,25 +128,25 @@ def listed(array: Array, limit: int) -> list[Any] | None:
 
 def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False) -> None:
     """A row for each array with type, shape and extremes, then its values. full: with mean and argmax."""
+    screen.grid(stats_grid([(name, type_name(a.dtype), a.shape, stats(a)) for name, a in arrays.items()], full))
+    print_values(screen, arrays)
 
-    def odd(s: Stats) -> str:
-        return f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
 
-    rows = [(name, array, stats(array)) for name, array in arrays.items()]
+def stats_grid(rows: Sequence[tuple[str, str, Sequence[int], Stats]], full: bool = True) -> Grid:
+    """A row for each tensor: its name, type, shape and statistics. full: with mean and argmax."""
     columns = [
         Column("name", shrink=2, cell=lambda row: row[0]),
-        Column("type", cell=lambda row: type_name(row[1].dtype)),
-        Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
-        Column("min", right=True, cell=lambda row: number(row[2].low)),
-        Column("max", right=True, cell=lambda row: number(row[2].high)),
-        Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
-        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
-        Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
+        Column("type", cell=lambda row: row[1]),
+        Column("shape", shrink=1, cell=lambda row: shape_text(row[2])),
+        Column("min", right=True, cell=lambda row: number(row[3].low)),
+        Column("max", right=True, cell=lambda row: number(row[3].high)),
+        Column("mean", right=True, optional=1, cell=lambda row: number(row[3].mean)) if full else None,
+        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[3])) if full else None,
+        Column("NaN/Inf", right=True, cell=lambda row: f"{row[3].nan}/{row[3].inf}" if row[3].odd else "0"),
     ]
     grid = Grid.of(columns, rows)
-    grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if odd(row[2]) != "0"})
-    screen.grid(grid)
-    print_values(screen, arrays)
+    grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if row[3].odd})
+    return grid
 
 
 def _argmax(s: Stats) -> str:

@@ -64,7 +64,7 @@ def test_a_page_of_a_model(folder: Path) -> None:
     assert "QOperator int8" in text
     assert "image uint8 [1,3,8,8] from x.npy" in text
     assert "qrun report m.onnx -i x.npy -n 3 --config none -o m.html" in text
-    assert sorted(row[0] for row in read.table("kernel")[1:]) == ["0", "1", "2"]
+    assert sorted(row[0] for row in read.table("ran by")[1:]) == ["0", "1", "2"]
     assert [t["name"] for t in told(read, "quantization", "tensors")][:2] == ["image", "w"]
     assert len(told(read, "quantization", "tensors")) == 5
     assert "median of 3 runs" in text
@@ -199,7 +199,7 @@ def test_a_saved_run(folder: Path) -> None:
     assert call("report", "run.json", "-o", "m.html").code == 0
     read = made()
     assert "one run" in " ".join(read.texts)
-    assert "p90 us" not in read.table("kernel")[0]
+    assert "p90" not in read.table("ran by")[0]
     assert "1 note , first QR414 few-codes" in " ".join(read.texts)
 
 
@@ -302,7 +302,7 @@ def test_saved_results_of_two_models_stand_side_by_side(folder: Path) -> None:
     assert facts["findings"] == ["no findings", "no findings"]
     nodes = {row[0]: row[1:] for row in read.table("node")[1:]}
     assert len(nodes) == 3
-    assert sum("–" in cells for cells in nodes.values()) == 1, "a node that only the first has"
+    assert sum("-" in cells for cells in nodes.values()) == 1, "a node that only the first has"
     text = " ".join(" ".join(read.texts).split())
     assert "other.onnx is neither faster nor slower than m.onnx" in text
     assert "there are too few runs to tell" in text

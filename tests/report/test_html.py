@@ -88,7 +88,7 @@ def test_no_name_breaks_out(name: str) -> None:
     text = html(named(name))
     read = Read(text)
     assert [tag for tag, _ in read.elements] == [tag for tag, _ in Read(html(named("q"))).elements]
-    assert [row[1] for row in read.table("kernel") if row[0] == "0"] == [safe(name)]
+    assert [row[1] for row in read.table("ran by") if row[0] == "0"] == [safe(name)]
     assert read.data["documents"] == named(name).data
     assert read.table("details")[1][1] == safe(name)
     accuracy = Read(html(collected(compare=models(name))))
@@ -191,24 +191,24 @@ def test_no_check_is_not_no_finding() -> None:
 
 
 def test_nodes_come_slowest_first() -> None:
-    rows = Read(full_page(30)).table("kernel")
-    assert rows[0] == ["#", "node", "operator", "median ms", "p90 ms", "share", "GMAC/s", "roof", "kernel", "output"]
+    rows = Read(full_page(30)).table("ran by")
+    assert rows[0] == ["#", "node", "op", "median", "p90", "share", "GMAC/s", "roof", "ran by", "moved", "output"]
     assert sorted(int(row[0]) for row in rows[1:]) == list(range(30))
-    times = [float(row[3]) for row in rows[1:]]
+    times = [float(row[3].removesuffix(" ms")) for row in rows[1:]]
     assert times == sorted(times, reverse=True)
     marked = [attrs for name, attrs in Read(full_page(30)).elements if name == "th" and attrs.get("aria-sort")]
     assert [attrs["aria-sort"] for attrs in marked] == ["descending"]
     first = next(row for row in rows if row[0] == "0")
     assert first[1:3] == ["/features/0/conv/Conv_quant", "QLinearConv"]
-    assert first[3:5] == ["1.000", "1.100"]
-    assert first[6:] == ["100.0", "40% compute", "native y32", "uint8 [1,96,56,56]"]
+    assert first[3:5] == ["1.00 ms", "1.10 ms"]
+    assert first[6:] == ["100.0", "40% compute", "native y32", "976.6 KiB", "uint8 [1,96,56,56]"]
     assert sum(float(row[5].rstrip("%")) for row in rows[1:]) == pytest.approx(100, abs=2)
 
 
 def test_the_slowest_of_many_nodes() -> None:
     nodes = [node(n) for n in range(MOST + 300)]
     text = html(collected(profile=profile(nodes)))
-    rows = Read(text).table("kernel")[1:]
+    rows = Read(text).table("ran by")[1:]
     assert len(rows) == MOST
     assert f"slowest {MOST:,} of {MOST + 300:,} nodes" in text
     places = [int(row[0]) for row in rows]
@@ -286,7 +286,7 @@ def test_the_list_to_keep_in_float_is_whole_and_has_decibels() -> None:
     }
     read = Read(html(collected(compare={**models(), "keep_in_float": kept})))
     assert 'nodes_to_exclude=["a", "b", "after"]' in read.texts
-    assert read.table("nodes in float")[1:] == [["1", "37.7"], ["2 (this list)", "40.1"]]
+    assert read.table("nodes in float")[1:] == [["1", "37.7 dB"], ["2 (this list)", "40.1 dB"]]
 
 
 def test_outputs_of_the_run() -> None:
@@ -305,7 +305,7 @@ def test_outputs_of_the_run() -> None:
         "values": [],
     }
     rows = Read(html(collected(outputs={"outputs": [told]}, profile=profile([node(0)])))).table("argmax")
-    assert rows[1] == ["y", "float32 [2,3]", "-1.5", "2", "0.25", "1,2 per row", "3"]
+    assert rows[1] == ["y", "float32", "[2,3]", "-1.5", "2", "0.25", "1,2 per row", "1/2"]
 
 
 def row(index: int, *group: int) -> ProfileNode:
@@ -345,32 +345,35 @@ def test_the_map_of_the_graph_leads_to_the_rows() -> None:
 
 
 def test_times_of_another_runtime_stand_beside() -> None:
-    same = {"folded": False, "events": [], "other_events": []}
-    groups = [
-        {**same, "nodes": [], "name": "Reorder", "op": "Reorder", "median_ms": None, "other_ms": 0.1, "ratio": None},
-        {**same, "nodes": [0], "name": "a", "op": "Conv", "median_ms": 1.0, "other_ms": 2.5, "ratio": 2.5},
-        {**same, "nodes": [1, 2], "name": "b", "op": "Add", "median_ms": 4.0, "other_ms": None, "ratio": None},
-        {
-            **same,
-            "nodes": [3],
-            "name": "c",
-            "op": "Add",
-            "median_ms": None,
-            "other_ms": None,
-            "ratio": None,
-            "folded": True,
-        },
+
+    def group(nodes: list[int], mine: list[int], others: list[int], *times: float | None) -> dict[str, object]:
+        a, b, ratio = times
+        return {"nodes": nodes, "name": "", "op": "", "folded": not (mine or others), "median_ms": a, "other_ms": b,
+                "ratio": ratio, "events": mine, "other_events": others}  # fmt: skip
+
+    plain = {"macs": 0, "roof_share": None}
+    own = [node(n, name="abc"[n], op=op, **plain) for n, op in enumerate(("Conv", "Add", "Relu"))]
+    other = [
+        {**node(0, **plain), "name": name, "op": op, "ran_by": f"ort {op}", "median_ms": time, "inserted": new}
+        for name, op, time, new in (("a", "Conv", 2.5, False), ("Reorder", "Reorder", 0.1, True))
     ]
-    against = {"runtime": "onnxruntime 1.32.0", "ratio": 1.234, "verdict": "faster", "groups": groups}
-    text = html(collected(profile=profile([node(n) for n in range(4)], against=against)))
-    assert "A run of onnxruntime 1.32.0 takes 1.23 times as long as one of qrun: qrun is faster." in text
-    rows = Read(text).table("ratio")
-    assert rows[0] == ["#", "node", "operator", "qrun ms", "onnxruntime ms", "ratio"]
+    own[0]["median_ms"], own[1]["median_ms"], own[2]["median_ms"] = 1.0, 3.0, 1.0
+    groups = [group([], [], [1], None, 0.1, None), group([0], [0], [0], 1.0, 2.5, 2.5),
+              group([1, 2], [1, 2], [], 4.0, None, None), group([3], [], [], None, None, None)]  # fmt: skip
+    run = {"median_ms": 52.0, "min_ms": 50.0}
+    against = {"runtime": "onnxruntime 1.32.0", "verdict": "faster", "run": run, "nodes": other, "groups": groups}
+    text = html(collected(profile=profile(own, against=against)))
+    assert "qrun 41.6 ms, onnxruntime 52.0 ms a run: 1.25x as fast." in text
+    rows = Read(text).table("ort/qrun")
+    assert rows[0] == ["#", "node", "op", "qrun", "ort", "ort/qrun", "in onnxruntime"]
     assert rows[1:] == [
-        ["1", "b +1", "Add", "4.000", "–", "–"],
-        ["0", "a", "Conv", "1.000", "2.500", "2.50"],
-        ["–", "Reorder", "Reorder", "–", "0.100", "–"],
+        ["1", "b", "Add +1", "4.00 ms", "-", "-", "-"],
+        ["0", "a", "Conv", "1.00 ms", "2.50 ms", "2.50", "ort Conv"],
+        ["-", "Reorder (inserted)", "Reorder", "-", "100 us", "-", "ort Reorder"],
     ]
+    groups[0]["other_events"] = [7]
+    with pytest.raises(CallError, match="not as qrun writes it"):
+        collected(profile=profile(own, against=against))
     assert "Beside onnx" not in html(collected(profile=profile([node(0)])))
 
 
@@ -403,14 +406,14 @@ def test_the_strip_ends_where_a_plain_run_does() -> None:
     assert 'class="rest"' in strip
     assert "call overhead 1.00 ms" in strip
     assert "<span>0</span><span>4.00 ms</span>" in text
-    assert [row[5] for row in Read(text).table("kernel")[1:]] == ["66.7%", "33.3%"]
+    assert [row[5] for row in Read(text).table("ran by")[1:]] == ["66.7%", "33.3%"]
     alone = html(collected(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]})))
     assert "rest" not in alone.partition("<svg")[2]
 
 
 def test_a_node_without_a_name_is_called_as_on_the_screen() -> None:
     text = html(collected(profile=profile([node(4, name="", op="MaxPool")])))
-    assert Read(text).table("kernel")[1][1] == "MaxPool_4"
+    assert Read(text).table("ran by")[1][1] == "MaxPool_4"
     assert "#4 MaxPool_4 MaxPool" in text
 
 
@@ -443,7 +446,7 @@ def test_quantized_tensors() -> None:
 def test_parameters_that_are_no_numbers(key: str, odd: object) -> None:
     row = Read(html(collected(quantization={"tensors": [tensor(**{key: odd})]}))).table("zero point")[1]
     place = {"scale": 5, "zero_point": 6, "used": 7}.get(key)
-    assert place is None or row[place] == "–"
+    assert place is None or row[place] == "-"
 
 
 def test_histogram_marks_the_ends() -> None:
@@ -486,19 +489,19 @@ def test_two_runtimes() -> None:
     )
     rows = read.table("details")[1:]
     assert rows[0] == [
-        "–",
+        "-",
         "y",
         "QLinearConv",
         "float32-multiplier",
         "uint8 [1,8]",
         "200",
         "3",
-        "2",
         "0.04",
-        "31.2",
+        "31.2 dB",
+        "2",
         "rounds the multiplier",
     ]
-    assert rows[1][6:8] == ["3", "1"], "the largest beyond the tolerance"
+    assert (rows[1][6], rows[1][9]) == ("3", "1"), "the largest beyond the tolerance"
     assert (rows[1][3], rows[1][10]) == ("inherited", "")
     text = " ".join(read.texts)
     assert "31.2 dB SQNR of the outputs; 2 of 4 tensors differ, against onnxruntime 1.32.0" in text
@@ -516,9 +519,9 @@ def test_two_runtimes() -> None:
 def test_a_model_and_what_it_was_quantized_from() -> None:
     read = Read(html(collected(profile=profile([node(0)]), compare=models())))
     assert "35.8 dB SQNR against float.onnx" in " ".join(read.texts)
-    assert read.table("same argmax")[1] == ["conv", "35.8", "0.999870", "0.45", "7 of 8"]
-    assert read.table("reason")[1] == ["3", "conv", "Conv", "34.0%", "41.8", "35.8", "clipping", "conv"]
-    assert read.table("of the float model")[1][0] == "–"
+    assert read.table("argmax")[1] == ["conv", "35.8 dB", "0.999870", "0.45", "7 of 8", "-"]
+    assert read.table("reason")[1] == ["3", "conv", "Conv", "41.8 dB", "34.0%", "35.8 dB", "clipping", "conv"]
+    assert read.table("stands for")[1][0] == "-"
     with pytest.raises(CallError, match="different models"):
         collected(profile=profile([], model={"path": "m.onnx", "sha256": "aa" * 32}), compare=models())
 

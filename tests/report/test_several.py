@@ -8,9 +8,8 @@ import pytest
 from helpers.page import Read, check, collected, finding, models, node, profile
 
 from qrun.documents.item import Item
-from qrun.report.html.models import by_model
-from qrun.report.html.page import side_by_side
-from qrun.report.html.several import CellValue, Row, names_of
+from qrun.report.html.collect import by_model
+from qrun.report.html.several import CellValue, Row, names_of, side_by_side
 
 A, B = ({"path": f"{name}.onnx", "sha256": name * 64} for name in "ab")
 
@@ -51,23 +50,23 @@ def test_names_tell_the_models_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "own", "better", "slack", "shown"),
+    ("first", "own", "shown"),
     [
-        (CellValue("2", 2), CellValue("3", 3), -1, 0.0, '<td><b class="error">3</b></td>'),
-        (CellValue("2", 2), CellValue("3", 3), 1, 0.0, '<td><b class="good">3</b></td>'),
-        (CellValue("2", 2), CellValue("3", 3), 0, 0.0, "<td><b>3</b></td>"),
-        (CellValue("20", 20), CellValue("21", 21), -1, 0.1, "21"),
-        (CellValue("20", 20), CellValue("23", 23), -1, 0.1, '<td><b class="error">23</b></td>'),
-        (CellValue("a"), CellValue("b"), 1, 0.0, "<td><b>b</b></td>"),
-        (CellValue("a"), CellValue("a"), 1, 0.0, "a"),
-        (CellValue("a…", whole="ab"), CellValue("a…", whole="ac"), 0, 0.0, "<td><b>a…</b></td>"),
-        (CellValue("2", 2), CellValue("3", 3, undecided=True), 1, 0.0, "3"),
-        (CellValue(), CellValue("3", 3), 1, 0.0, "3"),
-        (CellValue("3", 3), CellValue(), 1, 0.0, "–"),
+        (CellValue("2", 2), CellValue("3", 3, better=-1), '<b class="error">3</b>'),
+        (CellValue("2", 2), CellValue("3", 3, better=1), '<b class="good">3</b>'),
+        (CellValue("2", 2), CellValue("3", 3), "<b>3</b>"),
+        (CellValue("20", 20), CellValue("21", 21, better=-1, slack=0.1), "21"),
+        (CellValue("20", 20), CellValue("23", 23, better=-1, slack=0.1), '<b class="error">23</b>'),
+        (CellValue("a"), CellValue("b", better=1), "<b>b</b>"),
+        (CellValue("a"), CellValue("a", better=1), "a"),
+        (CellValue("a…", whole="ab"), CellValue("a…", whole="ac"), "<b>a…</b>"),
+        (CellValue("2", 2), CellValue("3", 3, undecided=True, better=1), "3"),
+        (CellValue(), CellValue("3", 3, better=1), "3"),
+        (CellValue("3", 3), CellValue(), "-"),
     ],
 )
-def test_what_differs_is_marked(first: CellValue, own: CellValue, better: int, slack: float, shown: str) -> None:
-    assert Row("x", [first, own], better, slack).cell(1) == shown
+def test_what_differs_is_marked(first: CellValue, own: CellValue, shown: str) -> None:
+    assert Row("x", [first, own]).cell(1) == shown
 
 
 def test_a_finding_that_only_one_model_has_is_none_in_the_other() -> None:
@@ -86,7 +85,7 @@ def test_nodes_that_differ_most_come_first() -> None:
     ]
     rows = Read(side_by_side(pages, ["a.json", "b.json"])).table("node")
     assert [row[0] for row in rows] == ["node", "n1", "n0", "n2"]
-    assert rows[1][1:] == ["5.000", "1.000"]
+    assert rows[1][1:] == ["5.00 ms", "1.00 ms"]
 
 
 @pytest.mark.parametrize(("step", "marked"), [(0.01, True), (1.0, False)])

@@ -26,8 +26,7 @@ from qrun.report.conform.sheet import (
 from qrun.report.formats.junit import xml_text
 from qrun.report.formats.sarif import REGION, result, sarif_text, tool
 from qrun.report.grid import Grid
-from qrun.report.html.frame import facts, framed, grid_table
-from qrun.report.html.tags import Markup, join, tag
+from qrun.report.html.markup import Markup, facts, framed, join, table, tag
 from qrun.report.json import document
 from qrun.report.screen import GOOD, Out, drawn
 from qrun.report.sheet import markdown_lines, print_sheet
@@ -139,12 +138,12 @@ def _html(found: Judgement, argv: Sequence[str]) -> str:
 def _section(each: RuntimeResult) -> Markup:
     shown = [v for v in VERDICTS if each.counts[v]]
     parts = [tag("h2", each.title), tag("p", summary(each), class_="about")]
-    parts.append(grid_table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
+    parts.append(table("operators", verdict_grid("operator", by_operator(each.cases), shown)))
     causes, messages = found_causes(each.cases), found_messages(each.cases)
     if causes:
-        parts += [tag("h3", "Causes"), grid_table("causes", Grid.of(CAUSE_COLUMNS, causes))]
+        parts += [tag("h3", "Causes"), table("causes", Grid.of(CAUSE_COLUMNS, causes))]
     if messages:
-        parts += [tag("h3", "Refused and unsupported"), grid_table("messages", Grid.of(MESSAGE_COLUMNS, messages))]
+        parts += [tag("h3", "Refused and unsupported"), table("messages", Grid.of(MESSAGE_COLUMNS, messages))]
     return tag("section", parts)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
 from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, found_causes
 from qrun.report.grid import Column, Grid
-from qrun.report.html.frame import framed, grid_table
-from qrun.report.html.tags import join, tag
-from qrun.report.markdown import cell, code, table
+from qrun.report.html.markup import framed, join, table, tag
+from qrun.report.markdown import cell, code
+from qrun.report.markdown import table as markdown_table
 from qrun.report.screen import OPEN
 from qrun.report.sheet import Block, Sheet
 from qrun.report.text import plural
@@ -68,7 +68,13 @@ def _markdown(found: Sequence[Judgement]) -> str:
         "[conformance.md](conformance.md) tells what the verdicts mean.",
         "",
     ]
-    lines += [*table(totals(runtimes)), "", "Exact cases, by profile:", "", *table(profiles(runtimes))]
+    lines += [
+        *markdown_table(totals(runtimes)),
+        "",
+        "Exact cases, by profile:",
+        "",
+        *markdown_table(profiles(runtimes)),
+    ]
     for each in runtimes:
         causes = found_causes(each.cases)
         if causes:
@@ -90,15 +96,15 @@ def _html(found: Sequence[Judgement]) -> str:
         tag(
             "section",
             tag("h2", "Verdicts"),
-            grid_table("verdicts", totals(runtimes)),
+            table("verdicts", totals(runtimes)),
             tag("h2", "Exact, by profile"),
-            grid_table("profiles", profiles(runtimes)),
+            table("profiles", profiles(runtimes)),
         )
     ]
     for each in runtimes:
         causes = found_causes(each.cases)
         if causes:
-            parts.append(tag("section", tag("h2", each.title), grid_table(each.name, Grid.of(CAUSE_COLUMNS, causes))))
+            parts.append(tag("section", tag("h2", each.title), table(each.name, Grid.of(CAUSE_COLUMNS, causes))))
     return framed("qrun conform scoreboard", [tag("header", tag("h1", "Scoreboard")), tag("main", join(parts, "\n"))])
 
 

@@ -1,9 +1,10 @@
-"""The documents of one model to what a page shows."""
+"""The documents of one model to what a page shows; of which model a document is, and which are of the same one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
+from shlex import quote
 from typing import Any
 
 from qrun.checking.rules import LEVELS, Finding
@@ -11,6 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import (
     Environment,
     FedInput,
+    GroupTimes,
     InsideTimes,
     ModelFile,
     ProfileNode,
@@ -20,9 +22,22 @@ from qrun.documents.answers import (
 )
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
+from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
-from qrun.report.html.models import MEASURED, Document, items, of_model, page_model, records
 from qrun.running.machine import Machine
+
+Document = tuple[str, Item]
+"""The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
+KINDS = ("check", "profile", "run", "compare", "eval")
+MEASURED = ("profile", "run", "compare")
+"""Kinds of documents of one model each, the first to be asked which it is."""
+
+
+def items(item: Item | None, key: str) -> Iterable[Item]:
+    """The values of a list; none where it is missing."""
+    found = item.find(key) if item else None
+    return found or ()
+
 
 MOST = 2000
 """Nodes in a page, of larger models the slowest; and tensors, of larger models the first."""
@@ -67,7 +82,7 @@ class PageContent:
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
     edges: from a node to one that reads it, by index; none of saved results. outputs: of a run.
-    against: of a profile, another runtime.
+    against: of a profile, another runtime; groups: of nodes that either of them ran as a whole.
     comparison: a document of qrun compare; evaluation: of qrun eval.
     data: the documents themselves, for other programs.
     """
@@ -89,6 +104,7 @@ class PageContent:
     outputs: Sequence[RunOutput]
     edges: Sequence[tuple[int, int]]
     against: Item | None
+    groups: Sequence[GroupTimes]
     comparison: Item | None
     evaluation: Evaluation | None
     data: Mapping[str, Any]
@@ -107,7 +123,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     told = {kind: decode(Measurement, by_kind[kind], True) for kind in MEASURED if kind in by_kind}
     checked, ran = _checked(by_kind, one), by_kind.get("profile") or by_kind.get("run")
     every, runs = [_node(n) for n in items(ran, "nodes")], next(iter(told.values()), Measurement())
-    total = sum(n.median_ms for n in every)
+    total, against = sum(n.median_ms for n in every), ran.find("against") if ran else None
     time = runs.run or (Samples(runs.time_ms) if runs.time_ms else Samples())
     whole = max(total, time.median_ms) if ran else total
     ranked = sorted(range(len(every)), key=lambda at: -every[at].median_ms)
@@ -138,7 +154,8 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         len(tensors),
         [decode(RunOutput, o) for o in items(by_kind.get("outputs") or by_kind.get("run"), "outputs")][:MOST],
         [(a.size, b.size) for a, b in items(by_kind.get("graph"), "edges")],
-        ran.find("against") if ran else None,
+        against,
+        list(_groups(against, every)),
         comparison,
         decode(Evaluation, by_kind["eval"]) if "eval" in by_kind else None,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
@@ -199,11 +216,26 @@ def _node(item: Item) -> ProfileNode:
     return replace(
         node,
         median_ms=median,
+        median_ns=median * 1e6,
+        roof_ns=None if node.roof_share is None else node.roof_share * median * 1e6,
         p90_ms=None if node.p90_ms is None else round(node.p90_ms, 6),
         gmacs=round(node.macs / median / 1e6, 3) if node.macs and median else None,
         ran_by=node.ran_by or node.kernel_text,
         samples_ms=(),
     )
+
+
+def _groups(against: Item | None, rows: Sequence[ProfileNode]) -> Iterator[GroupTimes]:
+    """Of a profile the groups of nodes that ran, with the nodes of both runtimes. rows: those of qrun."""
+    other_rows = [_node(n) for n in items(against, "nodes")]
+    for item in items(against, "groups"):
+        group = decode(GroupTimes, item, True)
+        if max(group.events, default=-1) >= len(rows) or max(group.other_events, default=-1) >= len(other_rows):
+            raise damaged(item.source, f"{item.place}: places of nodes", "places where no node is")
+        mine, others = [rows[at] for at in group.events], [other_rows[at] for at in group.other_events]
+        top = max(mine or others, key=lambda row: (row.macs, row.median_ns), default=None)
+        if not group.folded:
+            yield replace(group, mine=tuple(mine), others=tuple(others), heaviest=top)
 
 
 def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
@@ -223,3 +255,91 @@ def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
 
 def _sampled(value: Any) -> Any:
     return {k: v for k, v in value.items() if k != "samples_ms"} if isinstance(value, dict) else value
+
+
+def by_model(documents: Sequence[Document]) -> list[list[Document]]:
+    """The documents of each model, in the order in which the models come.
+
+    A second document of the same kind and model stands for itself, as one before a change and one after. What tells of
+    several models (a check of a folder, an evaluation) goes with each of them; a comparison of several models with a
+    first one is one comparison for each.
+    Raises CallError if a document of several models has none in common with the others.
+    """
+    several, groups = [], list[list[Document]]()
+    for kind, item in (one for document in documents for one in _each(*document)):
+        mine = records(kind, item)
+        if len(mine) > 1:
+            several.append((kind, item))
+            continue
+        group = next((g for g in groups if kind not in dict(g) and _same(records(*g[0]), mine)), None)
+        if group is None:
+            groups.append([(kind, item)])
+        else:
+            group.append((kind, item))
+    if not groups:
+        return [several]
+    for kind, item in several:
+        fitting = [g for g in groups if kind not in dict(g) and _same(records(*g[0]), records(kind, item))]
+        if not fitting:
+            raise _different(groups[0][0][1], records(*groups[0][0]), kind, item, records(kind, item))
+        for group in fitting:
+            group.append((kind, item))
+    return groups
+
+
+def _each(kind: str, item: Item) -> list[Document]:
+    """The comparisons of a document that compares several models with a first one; else the document."""
+    if kind != "compare" or not item.find("candidates"):
+        return [(kind, item)]
+    return [(kind, Item({**one.value, "kind": "models"}, one.source, one.place)) for one in item["candidates"]]
+
+
+def _same(first: Sequence[ModelFile], second: Sequence[ModelFile]) -> bool:
+    """Whether they have a model in common; what tells of no model goes with any."""
+    return not first or not second or any(a.is_the(b) for a in first for b in second)
+
+
+def records(kind: str, item: Item) -> list[ModelFile]:
+    """What a document says about its model; a check has several."""
+    if kind == "check":
+        return [decode(ModelFile, m) for m in items(item, "models")]
+    if kind == "eval":
+        return [ModelFile(m["label"].text, m["sha256"].text) for m in items(item, "models")]
+    found = (item.find("model") or item.find("quantized")) if kind in MEASURED else None
+    return [] if found is None else [decode(ModelFile, found)]
+
+
+def of_model(found: Iterable[Item], model: ModelFile) -> list[Item]:
+    """Those of the models of a check that are this one: under its path, or of its content if none is."""
+    same = [(item, record) for item in found if (record := decode(ModelFile, item)).is_the(model)]
+    return [item for item, record in same if record.path == model.path] or [item for item, _ in same]
+
+
+def page_model(documents: Sequence[Document]) -> ModelFile | None:
+    """The model of a page; None if only checks tell of models.
+    Raises CallError if two documents have no model in common."""
+    told = [(kind, item, records(kind, item)) for kind, item in documents]
+    ranks = {kind: rank for rank, kind in enumerate(MEASURED)}
+    told = [each for each in sorted(told, key=lambda each: ranks.get(each[0], len(ranks))) if each[2]]
+    if not told:
+        return None
+    first_kind, first, mine = told[0]
+    for kind, item, others in told[1:]:
+        if not _same(mine, others):
+            raise _different(first, mine, kind, item, others)
+    return mine[0] if first_kind in MEASURED else None
+
+
+def _different(first: Item, mine: Sequence[ModelFile], kind: str, item: Item, others: Sequence[ModelFile]) -> CallError:
+    facts = [
+        (number, f"{document.source}: {'; '.join(map(str, found))}")
+        for number, document, found in (("first", first, mine), ("second", item, others))
+    ]
+    fixes = [
+        f"one page for each: qrun report {quote(d.source)} -o {name}.html"
+        for d, name in ((first, "first"), (item, "second"))
+    ]
+    if path := mine[0].path:
+        fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
+    where = [first.source, item.source]
+    return CallError("QR005", "these reports are of different models", where=where, facts=facts, fixes=fixes)

@@ -1,46 +1,35 @@
-"""Where two runtimes differ on the model, or what its quantization costs: tensors and nodes with sizes and causes."""
+"""Where two runtimes differ on the model, or what its quantization costs, from a document of qrun compare."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator
+from math import isfinite
 
 from qrun.documents.item import Item
-from qrun.report.html.accuracy import accuracy_parts
-from qrun.report.html.cells import (
-    INDEX,
-    MAX_ABS,
-    SIZES,
-    SQNR,
-    TYPE,
-    Show,
-    count_cell,
-    number_cell,
-    place,
-    real,
-    text_cell,
-)
-from qrun.report.html.collect import MOST
-from qrun.report.html.frame import facts, section
-from qrun.report.html.tags import HtmlColumn, Markup, table, tag
-from qrun.report.html.timing import search
-from qrun.report.text import number, plural
+from qrun.report.accuracy import accuracy_tables, real, text_of
+from qrun.report.accuracyjson import EXCLUDE, correction
+from qrun.report.grid import Column, Grid
+from qrun.report.html.collect import MOST, items
+from qrun.report.html.markup import Markup, blocks, search, section, table, tag
+from qrun.report.sheet import Block
+from qrun.report.text import decibel, number, plural
 
 
 def comparison_section(found: Item) -> Markup:
     """found: a document of qrun compare."""
-    return section(
-        "comparison", "Comparison", _about(found), _runtimes(found) if _is_of_runtimes(found) else accuracy_parts(found)
-    )
+    parts = _runtimes(found) if is_of_runtimes(found) else blocks(_models(found))
+    return section("comparison", "Comparison", _about(found), parts)
 
 
-def _is_of_runtimes(found: Item) -> bool:
+def is_of_runtimes(found: Item) -> bool:
     return found["kind"].text == "runtimes"
 
 
 def _sides(found: Item) -> list[str]:
-    if _is_of_runtimes(found):
+    if is_of_runtimes(found):
         return [side["label"].text for side in found["sides"]]
-    return [text_cell("path")(found[side]) for side in ("reference", "quantized")]
+    return [text_of(found[side], "path") for side in ("reference", "quantized")]
 
 
 def _differing(found: Item) -> list[Item]:
@@ -54,7 +43,7 @@ def _same(found: Item) -> int:
 
 def _about(found: Item) -> str:
     a, b = _sides(found)
-    if not _is_of_runtimes(found):
+    if not is_of_runtimes(found):
         return f"{b} against {a}, which it was quantized from; {plural(found['runs'].size, 'run')}."
     each = f", each node fed the values of {b}" if found["isolate"].truth else ""
     limits = found["tolerance"]
@@ -69,19 +58,25 @@ def _about(found: Item) -> str:
     return f"{a} against {b}{each}. {plural(count, 'tensor')}: {', '.join(counts)}."
 
 
+def least(found: Item) -> float | None:
+    """The SQNR of the worst output, dB; exact outputs have none."""
+    known = [value for o in found["outputs"] if (value := real(o, "sqnr_db")) is not None and isfinite(value)]
+    return min(known, default=None)
+
+
 def headline(found: Item) -> tuple[str, str, bool]:
     """The big number, the words below it, and whether the sides are equal."""
-    noise = [value for o in found["outputs"] if (value := real(o, "sqnr_db")) is not None]
-    worst, equal, (a, b) = f"{min(noise):.1f} dB" if noise else "", found["equal"].truth, _sides(found)
-    if not _is_of_runtimes(found):
-        return worst or ("equal" if equal else "differs"), f"SQNR against {a}", equal
+    worst, equal, (a, b) = least(found), found["equal"].truth, _sides(found)
+    noise = "" if worst is None else decibel(worst)
+    if not is_of_runtimes(found):
+        return noise or ("equal" if equal else "differs"), f"SQNR against {a}", equal
     count, differing = len(list(found["tensors"])), len(_differing(found))
     against, tensors = f"against {b}", plural(count, "tensor")
     if equal:
         exact = _same(found) == count
         return "equal", f"{'bit for bit' if exact else 'within the tolerance'}, {tensors}, {against}", True
-    if worst:
-        return worst, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", equal
+    if noise:
+        return noise, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", equal
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
@@ -89,119 +84,137 @@ def told(found: Item) -> tuple[str, str, bool]:
     """The answer as a sentence, in a strong part and the rest; and whether the sides are equal."""
     equal, (a, b) = found["equal"].truth, _sides(found)
     big, small, _ = headline(found)
-    if not _is_of_runtimes(found):
-        passed = found.find("passed")
-        if passed is None and big.endswith("dB"):
+    if not is_of_runtimes(found):
+        passed, noisy = found.find("passed"), big.endswith("dB")
+        if passed is None and noisy:
             return big, f" SQNR of the outputs against {a}.", equal
         good = equal if passed is None else passed.truth
-        return (
-            ("Accurate" if good else "Differs"),
-            f" from {a}: outputs at {big}." if big.endswith("dB") else f" from {a}.",
-            good,
-        )
+        return "Accurate" if good else "Differs", f" from {a}: outputs at {big}." if noisy else f" from {a}.", good
     if equal:
         return "Equal", f": {small}.", True
     first = _first(found)
-    where = f" first at node {place(first)}, {first['name'].text}" if first else ""
-    return "Differs", f"{where}{_why(first)}, against {b}.", False
+    cause = f" ({why})" if (why := _own(first, "cause", "")) else ""
+    where = f" first at node {_place(first)}, {first['name'].text}" if first else ""
+    return "Differs", f"{where}{cause}, against {b}.", False
 
 
 def _first(found: Item) -> Item | None:
     """The first tensor that differs."""
-    first = found.find("first")
+    first, differing = found.find("first"), _differing(found)
     name = first["tensor"].text if first else None
-    differing = _differing(found)
     return next((t for t in differing if t["name"].text == name), next(iter(differing), None))
 
 
-def _why(tensor: Item | None) -> str:
+def _place(tensor: Item) -> str:
+    return str(node.size) if (node := tensor.find("node")) else "-"
+
+
+def _own(tensor: Item | None, key: str, default: str) -> str:
+    """What is said of a tensor that differs by itself."""
     own = tensor.find("by_itself") if tensor else None
-    return f" ({cause.text})" if own and (cause := own.find("cause")) else ""
-
-
-def _begins(found: Item) -> list[Markup]:
-    """Where the difference begins, in the words of the terminal."""
-    first = _first(found)
-    if first is None:
-        return []
-    a, b = [side["name"].text for side in found["sides"]]
-    own = first.find("by_itself")
-    at = first.find("where")
-    position = f"[{','.join(str(i.size) for i in at)}]  " if at is not None else ""
-    exact = real(own, "before_rounding")
-    before = "" if exact is None else f"   before rounding {exact:.9g}"
-    sides = [f"{name} {value.value}" for name, key in ((a, "a"), (b, "b")) if (value := first.find(key)) is not None]
-    inputs = first.find("inputs_equal")
-    read = f"not known of {b}" if inputs is None else "equal bit for bit" if inputs.truth else "not equal"
-    rows = [
-        ("node", f"#{place(first)} {text_cell('label')(first)}  {text_cell('op')(first)}"),
-        ("output", first["name"].text),
-        ("type", text_cell("type")(first)),
-        ("differ", f"{count_cell('differing')(first)} of {count_cell('elements')(first)} elements"),
-        ("where", position + "   ".join(sides) + before if sides else ""),
-        ("inputs", read),
-        *_inside(own),
-        ("cause", f"{own['cause'].text}: {text_cell('text')(own)}" if own and own.find("cause") else "inherited"),
-        *(("also fits", rival.text) for rival in (own.find("also") if own else None) or ()),
-    ]
-    return [tag("h3", "First difference"), facts(rows)]
-
-
-def _inside(own: Item | None) -> list[tuple[str, str]]:
-    """Where in a graph of the node the difference begins."""
-    inside = own.find("inside") if own else None
-    if inside is None:
-        return []
-    turn = inside.find("iteration")
-    where = "" if turn is None else f" in iteration {turn.size}"
-    return [("inside", f"{inside['graph'].text}{where}, tensor {inside['first'].text}")]
+    return (text_of(own, key) or default) if own else default
 
 
 def accuracies(found: Item) -> dict[int, float]:
     """The lowest SQNR, dB, of what a node makes, by its index; of runtimes only where something differs."""
     low: dict[int, float] = {}
     for tensor in found["tensors"]:
-        node, noise = tensor.find("node"), tensor if _is_of_runtimes(found) else tensor.find("cumulated")
+        node, noise = tensor.find("node"), tensor if is_of_runtimes(found) else tensor.find("cumulated")
         value = real(noise, "sqnr_db")
-        if node is not None and value is not None:
+        if node is not None and value is not None and isfinite(value):
             low[node.size] = min(value, low.get(node.size, value))
     return low
 
 
-def _runtimes(found: Item) -> list[Markup]:
-    refused, differing = found.find("refused"), _differing(found)
-    parts = [tag("p", f"The other side does not run the whole model: {refused.text}")] if refused else []
-    parts += _begins(found)
-    outputs = list(found["outputs"])
+def _runtimes(found: Item) -> Iterator[Markup]:
+    refused, differing, outputs = found.find("refused"), _differing(found)[:MOST], list(found["outputs"])
+    if refused:
+        yield tag("p", f"The other side does not run the whole model: {refused.text}")
+    shown = [Block("First difference", facts=_facts(found, first))] if (first := _first(found)) else []
     if outputs:
-        columns = [HtmlColumn("output", text_cell("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
-        parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
+        shown.append(
+            Block("Outputs", Grid.of([Column("name", shrink=1, cell=lambda o: o["name"].text), *_SIZES], outputs))
+        )
+    yield from blocks(shown)
     if differing:
-        parts += [
-            tag("h3", "Tensors that differ"),
-            search("pair-table", "Filter by name, operator or cause", "1 2 3"),
-            tag("div", _pairs(differing[:MOST]), id="pair-table"),
-        ]
-    return parts
+        yield tag("h3", "Tensors that differ")
+        yield search("pair-table", "Filter by name, operator or cause", "1 2 3")
+        grid = Grid.of(_PAIRS, differing)
+        yield tag("div", table("tensors that differ", grid, legends={"largest": _LARGEST}), id="pair-table")
 
 
-def _pairs(rows: Sequence[Item]) -> Markup:
-    def largest(item: Item) -> str:
-        return number_cell("largest_beyond" if item.find("largest_beyond") else "largest")(item)
+def _facts(found: Item, first: Item) -> list[tuple[str, str]]:
+    """Where the difference begins, in the words of the terminal."""
+    own = first.find("by_itself")
+    at, exact, inputs = first.find("where"), real(own, "before_rounding"), first.find("inputs_equal")
+    a, b = [side["name"].text for side in found["sides"]]
+    position = "" if at is None else f"[{','.join(str(i.size) for i in at)}]  "
+    before = "" if exact is None else f"   before rounding {exact:.9g}"
+    sides = [f"{name} {value.value}" for name, key in ((a, "a"), (b, "b")) if (value := first.find(key)) is not None]
+    read = f"not known of {b}" if inputs is None else "equal bit for bit" if inputs.truth else "not equal"
+    inside = own.find("inside") if own else None
+    turn = inside.find("iteration") if inside else None
+    where = f" in iteration {turn.size}" if turn else ""
+    cause = _own(first, "cause", "inherited")
+    return [
+        ("node", f"#{_place(first)} {text_of(first, 'label')}  {text_of(first, 'op')}"),
+        ("output", first["name"].text),
+        ("type", text_of(first, "type")),
+        ("differ", f"{first['differing'].size:,} of {first['elements'].size:,} elements"),
+        ("where", position + "   ".join(sides) + before if sides else ""),
+        ("inputs", read),
+        ("inside", f"{inside['graph'].text}{where}, tensor {inside['first'].text}" if inside else ""),
+        ("cause", cause if cause == "inherited" else f"{cause}: {_own(first, 'text', '')}"),
+        *(("also fits", rival.text) for rival in items(own, "also")),
+    ]
 
-    def own(key: str, default: str) -> Show:
-        return lambda item: text_cell(key, default)(inner) if (inner := item.find("by_itself")) else default
+
+_SIZES = [
+    Column("type", cell=lambda t: text_of(t, "type")),
+    Column("elements", right=True, cell=lambda t: f"{t['elements'].size:,}"),
+    Column("differ", right=True, cell=lambda t: f"{t['differing'].size:,}"),
+    Column("max abs", right=True, cell=lambda t: number(real(t, "max_abs"))),
+    Column("SQNR", right=True, cell=lambda t: decibel(real(t, "sqnr_db"))),
+]
+_LARGEST = "Of those that differ; integers: steps, else absolute"
+_PAIRS = [
+    Column("#", right=True, cell=_place),
+    Column("tensor", shrink=2, cell=lambda t: t["name"].text),
+    Column("op", shrink=1, cell=lambda t: text_of(t, "op")),
+    Column("cause", cell=lambda t: _own(t, "cause", "inherited")),
+    *_SIZES,
+    Column(
+        "largest",
+        right=True,
+        cell=lambda t: number(real(t, "largest_beyond" if t.find("largest_beyond") else "largest")),
+    ),
+    Column("details", cell=lambda t: _own(t, "text", "")),
+]
+
+
+def _models(found: Item) -> list[Block]:
+    """The tables of the terminal; then what to correct first, and the list to keep in float, which onnxruntime's
+    quantizer takes, with what each length of it reaches."""
+    first = {key: [item.value for item in found[key]][:MOST] for key in ("costs", "tensors")}
+    shown = accuracy_tables(Item({**found.value, **first}, found.source), None, causes=True)
+    wrong, kept = [correction(one) for one in items(found, "corrections")], found.find("keep_in_float")
+    if wrong:
+        shown.append(Block("Correct first", lines=wrong))
+    names = [name.text for name in items(kept, "exclude") or items(kept, "nodes")]
+    if kept and names:
+        shown.append(Block("Keep in float", _tried(kept), lines=[f"{EXCLUDE}={json.dumps(names, ensure_ascii=False)}"]))
+    return shown
+
+
+def _tried(kept: Item) -> Grid | None:
+    count = kept.find("count")
+    chosen = count.size if count else -1
+
+    def length(one: Item) -> str:
+        return f"{one['nodes'].size}{' (this list)' if one['nodes'].size == chosen else ''}"
 
     columns = [
-        INDEX,
-        HtmlColumn("tensor", text_cell("name"), name=True),
-        HtmlColumn("operator", text_cell("op"), short=True),
-        HtmlColumn("cause", own("cause", "inherited"), short=True),
-        TYPE,
-        *SIZES,
-        HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
-        MAX_ABS,
-        SQNR,
-        HtmlColumn("details", own("text", ""), short=True),
+        Column("nodes in float", cell=length),
+        Column("output", right=True, cell=lambda one: decibel(real(one, "output_sqnr_db"))),
     ]
-    return table("tensors that differ", columns, rows, sortable=True, box="tall")
+    return Grid.of(columns, tried) if (tried := list(items(kept, "tried"))) else None

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from qrun.checking.rules import LEVELS, RULES, Finding
 from qrun.report.catalog import entry
 from qrun.report.check import LABELS
+from qrun.report.grid import Column, Grid
 from qrun.report.html.collect import CheckedModel
-from qrun.report.html.frame import facts, section
-from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
+from qrun.report.html.markup import Markup, facts, join, section, table, tag
 from qrun.report.message import counted
 from qrun.report.text import plural
 
@@ -63,18 +63,18 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
         pairs = [*([("node", tag("code", _node(found[0], rows)))] if first.node or path else []), *pairs]
     else:
         columns = [
-            HtmlColumn("node", lambda pair: _node(pair, rows), name=True),
-            HtmlColumn("what", lambda pair: pair[0].message, wide=True),
+            Column("node", shrink=1, cell=lambda pair: _node(pair, rows)),
+            Column("what", wrap=True, cell=lambda pair: pair[0].message),
+            *(_column(key) for key in LABELS if key not in shared),
         ]
-        columns += [_column(key) for key in LABELS if key not in shared]
-        parts.append(table(f"findings of {first.rule}", columns, found))
+        parts.append(table(f"findings of {first.rule}", Grid.of(columns, found), sortable=False))
     if pairs:
         parts.append(facts(pairs))
     return tag("article", parts, class_=f"finding {first.level}")
 
 
-def _column(key: str) -> HtmlColumn:
-    return HtmlColumn(key, lambda pair: getattr(pair[0], key), name=key in NAMES, wide=key not in NAMES)
+def _column(key: str) -> Column:
+    return Column(key, cell=lambda pair: getattr(pair[0], key), shrink=int(key in NAMES), wrap=key not in NAMES)
 
 
 def _node(placed: Placed, rows: Collection[int]) -> Markup:

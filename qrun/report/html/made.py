@@ -14,11 +14,10 @@ from qrun.documents.record import encode
 from qrun.errors import CallError
 from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
-from qrun.report.html.collect import page_of
-from qrun.report.html.models import Document
+from qrun.report.html.collect import Document, page_of
 from qrun.report.html.page import html
 from qrun.report.modelfacts import ModelFacts
-from qrun.report.profilejson import profile_fields
+from qrun.report.profile import profile_fields
 from qrun.report.profilerows import ProfileReport, judged_by
 from qrun.report.run import output_records
 from qrun.running.session import Session

@@ -9,9 +9,8 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import accuracies
-from qrun.report.html.frame import section
-from qrun.report.html.tags import Markup, join, shape, tag
-from qrun.report.html.timing import label
+from qrun.report.html.markup import Markup, join, section, shape, tag
+from qrun.report.html.strip import label
 from qrun.report.text import duration, plural
 
 STEP, BOX = 12, 8

@@ -5,46 +5,36 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from qrun.documents.answers import Environment, FedInput, ModelFile
+from qrun.documents.answers import Environment, FedInput, ModelFile, RunOutput
 from qrun.evaluating.evaluation import Evaluation
 from qrun.ir.types import shape_text, sizes_text
 from qrun.memory import human
-from qrun.report.evaluation import evaluation_sheet
+from qrun.report.evaluation import evaluation_sheet, verdict_of
+from qrun.report.grid import Grid
 from qrun.report.header import origin
 from qrun.report.html.collect import PageContent
-from qrun.report.html.comparison import comparison_section, headline
+from qrun.report.html.comparison import comparison_section, headline, told
 from qrun.report.html.findings import counts, findings_section, rules_section
-from qrun.report.html.frame import blocks, facts, framed, section
+from qrun.report.html.markup import Markup, blocks, facts, framed, join, section, table, tag
 from qrun.report.html.minimap import graph_section
+from qrun.report.html.profile import beside_section, nodes_section, time_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
-from qrun.report.html.several import names_of, several_sections
-from qrun.report.html.summary import outputs_section, verdict, verdicts
-from qrun.report.html.tags import Markup, join, tag
-from qrun.report.html.timing import Palette, beside_section, nodes_section, time_section
+from qrun.report.html.strip import Palette
 from qrun.report.json import text as json_text
+from qrun.report.stats import Stats, stats_grid
 from qrun.report.text import duration, file_size, plural
 
 
 def html(page: PageContent) -> str:
     """The HTML document."""
-    return _document(_file(page), _header(page), _tiles(page), _sections(page), [page])
+    return document_of(_file(page), _header(page), _tiles(page), _sections(page), [page])
 
 
-def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
-    """The HTML document of several models; the page of one of one. sources: the files that tell of each."""
-    if len(pages) == 1:
-        return html(pages[0])
-    names = names_of(pages, sources)
-    call = tag("code", "qrun report FILE... -o ONE.html")
-    whole = tag("p", "The full page of one of them: ", call, " with its results alone.")
-    header = [tag("h1", " · ".join(names)), *verdicts(pages, names), _made(pages[0], [])]
-    return _document(" · ".join(names), header, Markup(), [*several_sections(pages, names), whole], pages)
-
-
-def _document(
+def document_of(
     title: str, header: Sequence[Markup], tiles: Markup, sections: Sequence[Markup], pages: Sequence[PageContent]
 ) -> str:
+    """The HTML document with links to its sections, and the data of the pages."""
     links = [_link(section) for section in sections if "<h2" in section]
     body = [
         tag("header", header, tiles, tag("nav", join(links, "\n"), aria_label="Sections")),
@@ -58,14 +48,14 @@ def _sections(page: PageContent) -> list[Markup]:
     checked, palette = page.checked, Palette(page.nodes)
     return [
         findings_section(checked, {n.index for n in page.nodes}) if checked else Markup(),
-        outputs_section(page.outputs),
+        _outputs(page.outputs),
         time_section(page, palette),
         graph_section(page),
-        beside_section(page.against),
+        beside_section(page),
         nodes_section(page),
         roofline_section(page, palette),
         comparison_section(page.comparison) if page.comparison else Markup(),
-        evaluation_section(page.evaluation) if page.evaluation else Markup(),
+        _evaluation(page.evaluation) if page.evaluation else Markup(),
         quantization_section(page.tensors, page.all_tensors),
         rules_section(checked) if checked else Markup(),
     ]
@@ -93,6 +83,34 @@ def _file(page: PageContent) -> str:
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2] or path
 
 
+def _verdict(page: PageContent) -> Markup:
+    """The answer in a sentence or two; empty where a page has none."""
+    sentences = list(_sentences(page))
+    return tag("p", *(part for pair in sentences for part in (*pair, " ")), class_="verdict") if sentences else Markup()
+
+
+def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
+    """(what is strong, the rest)."""
+    if page.comparison is not None:
+        big, rest, equal = told(page.comparison)
+        yield tag("b", big, class_="good" if equal else "error"), rest
+    if page.evaluation is not None:
+        word, _, rest = verdict_of(page.evaluation)[0].partition(":")
+        yield tag("b", word[:1].upper() + word[1:]), f":{rest}."
+    checked = page.checked
+    if checked is not None:
+        worst = next((f for f in checked.findings), None)
+        judged = f" by {plural(checked.rules, 'rule')}" if checked.rules else ""
+        if worst is None:
+            yield tag("b", "Nothing found", class_="good"), f"{judged}."
+        else:
+            yield tag("b", counts(checked), class_=worst.level), f", first {worst.rule} {worst.name}."
+    if page.time is not None:
+        slowest = max(page.nodes, key=lambda n: n.median_ms, default=None)
+        most = f"; {100 * slowest.share:.0f}% of it in {slowest.label}" if slowest and slowest.share else ""
+        yield tag("b", duration(page.time.median_ms * 1e6)), f" a run{most}."
+
+
 def _header(page: PageContent) -> list[Markup]:
     model = page.model
     rows = [
@@ -101,10 +119,10 @@ def _header(page: PageContent) -> list[Markup]:
         *(("input", _input(i, page.told.symbols)) for i in page.told.inputs),
         ("run by", _runner(page.told.environment or Environment())),
     ]
-    return [tag("h1", _file(page)), verdict(page), _made(page, rows)]
+    return [tag("h1", _file(page)), _verdict(page), about_page(page, rows)]
 
 
-def _made(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
+def about_page(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
     """What is folded away: these rows, what made the page, and how to make it again."""
     from qrun import __version__
 
@@ -177,7 +195,25 @@ def _amount(count: int) -> str:
     return f"{count / size:.3g}{unit}"
 
 
-def evaluation_section(found: Evaluation) -> Markup:
+def _outputs(outputs: Sequence[RunOutput]) -> Markup:
+    """Statistics of the outputs of a run."""
+    if not outputs:
+        return Markup()
+    about = "Of the first run. argmax: the place of the largest element, or of the largest in each row."
+    return section("outputs", "Outputs", about, table("outputs of the run", outputs_grid(outputs)))
+
+
+def outputs_grid(outputs: Sequence[RunOutput]) -> Grid:
+    """The outputs as the terminal shows them."""
+    return stats_grid(
+        [
+            (o.name, o.type, o.shape, Stats(o.min, o.max, o.mean, o.argmax, o.nan or 0, o.inf or 0, o.argmax_rows))
+            for o in outputs
+        ]
+    )
+
+
+def _evaluation(found: Evaluation) -> Markup:
     """The report of ``qrun eval`` as a section, with a row for each model, so that its table can be sorted."""
     sheet = evaluation_sheet(found, (), markdown=True)
     about = f"{'; '.join([*sheet.about, *sheet.notes])}. Intervals are 95 % confidence intervals."

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from qrun.documents.answers import TensorCodes
 from qrun.ir.types import shape_text
-from qrun.report.html.frame import section
-from qrun.report.html.tags import HtmlColumn, Markup, shape, table, tag
-from qrun.report.html.timing import search
+from qrun.report.grid import Column, Grid
+from qrun.report.html.markup import Markup, search, section, shape, table, tag
 from qrun.report.text import number, plural
 
 WIDTH, HEIGHT, END = 120, 22, 3
@@ -29,19 +28,19 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
         "largest value the scale is made for. Range is what the used codes stand for."
     )
     columns = [
-        HtmlColumn("#", lambda t: str(t.index), number=True, rising=True),
-        HtmlColumn("tensor", lambda t: t.name, name=True),
-        HtmlColumn("codes", _histogram, sorts=False),
-        HtmlColumn("kind", lambda t: t.kind),
-        HtmlColumn("type", lambda t: f"{t.type} {shape_text(t.shape)}", short=True),
-        HtmlColumn("scale", lambda t: _parameter(t.scale), number=True),
-        HtmlColumn("zero point", lambda t: _parameter(t.zero_point), number=True),
-        HtmlColumn("used codes", lambda t: f"{t.used[0]:g} … {t.used[1]:g}" if t.used else "–", number=True),
-        HtmlColumn("range", _real_range, number=True),
-        HtmlColumn("at low", lambda t: _part(t.at_low, t.size), number=True),
-        HtmlColumn("at high", lambda t: _part(t.at_high, t.size), number=True),
+        Column("#", right=True, cell=lambda t: str(t.index)),
+        Column("tensor", shrink=1, cell=lambda t: t.name),
+        Column("codes", cell=_histogram),
+        Column("kind", cell=lambda t: t.kind),
+        Column("type", cell=lambda t: f"{t.type} {shape_text(t.shape)}"),
+        Column("scale", right=True, cell=lambda t: _parameter(t.scale)),
+        Column("zero point", right=True, cell=lambda t: _parameter(t.zero_point)),
+        Column("used codes", right=True, cell=lambda t: f"{t.used[0]:g} … {t.used[1]:g}" if t.used else "-"),
+        Column("range", right=True, cell=_real_range),
+        Column("at low", right=True, cell=lambda t: _part(t.at_low, t.size)),
+        Column("at high", right=True, cell=lambda t: _part(t.at_high, t.size)),
     ]
-    shown = table("quantized tensors", columns, tensors, sortable=True, box="tall")
+    shown = table("quantized tensors", Grid.of(columns, tensors))
     box = search("tensor-table", "Filter by name, kind or type", "1 3 4")
     return section("quantization", "Quantization", about, box, tag("div", shown, id="tensor-table"))
 
@@ -49,7 +48,7 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
 def _parameter(ends: Sequence[float] | None) -> str:
     """The one value of all channels, or the smallest and the largest."""
     if ends is None:
-        return "–"
+        return "-"
     low, high = ends
     return number(low) if low == high else f"{number(low)} … {number(high)}"
 
@@ -58,14 +57,14 @@ def _real_range(t: TensorCodes) -> str:
     """What the used codes stand for, where one scale and zero point hold for the whole tensor."""
     scale, zero = t.scale, t.zero_point or (0, 0)
     if scale is None or t.used is None or scale[0] != scale[1] or zero[0] != zero[1]:
-        return "–"
+        return "-"
     low, high = ((code - zero[0]) * scale[0] for code in t.used)
     return f"{number(float(low))} … {number(float(high))}"
 
 
 def _part(count: int, size: int) -> str:
     if not size:
-        return "–"
+        return "-"
     part = 100 * count / size
     return "0" if not count else "<0.01%" if part < 0.01 else f"{part:.2f}%"
 

@@ -12,9 +12,8 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import ProfileNode
 from qrun.memory import human
 from qrun.report.html.collect import PageContent
-from qrun.report.html.frame import section
-from qrun.report.html.tags import Markup, tag
-from qrun.report.html.timing import Palette, label
+from qrun.report.html.markup import Markup, section, tag
+from qrun.report.html.strip import Palette, label
 from qrun.report.text import plural
 from qrun.running.machine import Machine
 
@@ -133,7 +132,7 @@ def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
     if node.roof_share is not None:
         title += f", {100 * node.roof_share:.0f}% of the roof ({node.bound or ''})"
     place = {"cx": _at(x(intensity)), "cy": _at(100 - y(gmacs)), "r": f"{3.5 + 14 * math.sqrt(node.share):.1f}"}
-    return tag("circle", tag("title", title), **place, class_=palette[node.op])
+    return tag("circle", tag("title", title), **place, class_=palette[node.qualified])
 
 
 def _grid(x: LogAxis, y: LogAxis) -> Iterator[Markup]:

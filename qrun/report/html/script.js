@@ -1,9 +1,13 @@
 const value = (row, column) => row.cells[column].textContent;
-const number = (text) => parseFloat(text.replaceAll(",", ""));
+const UNITS = {us: 1e-3, ms: 1, s: 1e3, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3};
+const number = (text) => {
+  const [, digits, unit] = text.replaceAll(",", "").match(/^[~<]?(-?[\d.]+(?:e[-+]?\d+)?) ?([a-zA-Z]*)/) || [];
+  return parseFloat(digits) * (UNITS[unit] || 1);
+};
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, column) => {
-    if (head.dataset.fixed !== undefined) return;
+    if (![...body.rows].some((row) => value(row, column))) return;
     const button = document.createElement("button");
     button.append(...head.childNodes);
     head.append(button);

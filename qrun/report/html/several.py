@@ -3,23 +3,28 @@ facts, outputs, findings, scores and times, a column a model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
+from qrun.checking.rules import Finding
+from qrun.comparing.saved import change
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import SHORT, RanNode, Samples
+from qrun.documents.record import decode
 from qrun.memory import file_size, human
+from qrun.report.accuracy import real
 from qrun.report.evaluation import TITLES, limits_text, value_text
-from qrun.report.html.cells import label_cell, real
-from qrun.report.html.collect import MOST, PageContent
+from qrun.report.grid import Column, Grid
+from qrun.report.html.collect import MOST, PageContent, items
+from qrun.report.html.comparison import headline, is_of_runtimes, least
 from qrun.report.html.findings import counts
-from qrun.report.html.frame import section
-from qrun.report.html.summary import WAYS, output_facts, way_of
-from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
-from qrun.report.html.timing import TimeUnit
-from qrun.report.text import duration, short_names
+from qrun.report.html.markup import Markup, section, table, tag
+from qrun.report.html.page import about_page, document_of, html, outputs_grid
+from qrun.report.profilerows import operator_rows
+from qrun.report.text import decibel, duration, percent, short_names
 
 ABOUT = (
     "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on, "
@@ -31,14 +36,18 @@ SLACK = 0.1
 
 @frozen
 class CellValue:
-    """A cell. text: what is shown; value: the number that it shows, if any;
-    whole: the full text to compare, where `text` is shortened.
+    """What one model tells of a fact. text: what is shown; value: the number that it shows, if any.
 
+    better: 1 if a larger number is better, -1 if a smaller one is, 0 if neither.
+    slack:  relative difference up to which two numbers count as the same.
+    whole:  the full text to compare, where `text` is shortened.
     undecided: never marked as different, because the spread of the runs is too wide to decide.
     """
 
-    text: str = "–"
+    text: str = "-"
     value: float | None = None
+    better: int = 0
+    slack: float = 0.0
     whole: str = ""
     undecided: bool = False
 
@@ -48,16 +57,10 @@ NOTHING = CellValue()
 
 @frozen
 class Row:
-    """A row of the table: one fact, with a cell for each model, in the models' order.
-
-    better: 1 if a larger number is better, -1 if a smaller one is, 0 if neither.
-    slack: relative difference up to which two numbers count as the same.
-    """
+    """A row of the table: one fact, with a cell for each model, in the models' order."""
 
     name: str
     cells: Sequence[CellValue]
-    better: int = 0
-    slack: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -66,6 +69,14 @@ class Row:
         first = self.cells[0].value
         return max((abs(value - (first or 0.0)) for value in values), default=0.0)
 
+    @property
+    def least(self) -> float:
+        return min((cell.value for cell in self.cells if cell.value is not None), default=float("inf"))
+
+    @property
+    def most(self) -> float:
+        return max(cell.value or 0.0 for cell in self.cells)
+
     def cell(self, place: int) -> str:
         """The text, marked where it is not that of the first model."""
         first, own = self.cells[0], self.cells[place]
@@ -73,11 +84,11 @@ class Row:
         if same or NOTHING.text in (own.text, first.text):
             return own.text
         style = None
-        if self.better and own.value is not None and first.value is not None:
-            if abs(own.value - first.value) <= self.slack * max(own.value, first.value):
+        if own.better and own.value is not None and first.value is not None:
+            if abs(own.value - first.value) <= own.slack * max(own.value, first.value):
                 return own.text
-            style = "good" if (own.value - first.value) * self.better > 0 else "error"
-        return Cell(tag("td", tag("b", own.text, class_=style)))
+            style = "good" if (own.value - first.value) * own.better > 0 else "error"
+        return tag("b", own.text, class_=style)
 
 
 def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
@@ -90,179 +101,194 @@ def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
     return named if len(set(named)) == len(named) else [f"{place}: {name}" for place, name in enumerate(named, 1)]
 
 
-def several_sections(pages: Sequence[PageContent], names: Sequence[str]) -> list[Markup]:
-    """A section for each kind of thing that some of the models tell."""
-    unit = TimeUnit.of(min((page.sum_ms for page in pages if page.nodes), default=0.0))
-    return [
-        _section("facts", "Side by side", ABOUT, "fact", names, _facts(pages)),
-        _section("outputs", "Outputs", "Of the first run.", "output", names, _outputs(pages)),
-        _section("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", names, _scores(pages)),
-        _section("findings", "Findings", "How often each rule found something.", "rule", names, _findings(pages)),
-        _section("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", names, _costs(pages)),
-        _section("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", names, _differing(pages)),
-        _section("operators", "Time by operator", f"Medians of all its nodes, {unit.name}; in brackets, how many.", "operator", names, _operators(pages, unit)),
-        _section("nodes", "Time by node", f"Medians, {unit.name}; what differs most comes first. A node is found by its name.", "node", names, _nodes(pages, unit)),
-    ]  # fmt: skip
+def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
+    """The HTML document of several models; the page of one of one. sources: the files that tell of each."""
+    if len(pages) == 1:
+        return html(pages[0])
+    names = names_of(pages, sources)
+    call = tag("code", "qrun report FILE... -o ONE.html")
+    whole = tag("p", "The full page of one of them: ", call, " with its results alone.")
+    header = [tag("h1", " · ".join(names)), *_verdicts(pages, names), about_page(pages[0], [])]
+    return document_of(" · ".join(names), header, Markup(), [*_sections(pages, names), whole], pages)
 
 
-def _section(id: str, title: str, about: str, what: str, names: Sequence[str], rows: Iterable[Row]) -> Markup:
-    """Empty without rows."""
-    shown = [row for row in rows if any(cell.text != NOTHING.text for cell in row.cells)][:MOST]
-    if not shown:
-        return Markup()
-    numbers = id != "facts"
-    columns = [HtmlColumn(what, lambda row: row.name, name=numbers, short=not numbers)]
-    for place, name in enumerate(names):
-        columns.append(HtmlColumn(name, partial(Row.cell, place=place), number=numbers, wide=not numbers))
-    made = table(title.lower(), columns, shown, sortable=numbers, box="tall side")
-    return section(id, title, about, made)
+WAYS = {"faster": "good", "slower": "error"}
+"""Decided differences of times, and how they are shown."""
 
 
-def _facts(pages: Sequence[PageContent]) -> Iterator[Row]:
-    def row(
-        name: str, show: Callable[[PageContent], CellValue | str | None], better: int = 0, slack: float = 0.0
-    ) -> Row:
-        found = [show(page) for page in pages]
-        cells = [cell if isinstance(cell, CellValue) else CellValue(cell or NOTHING.text) for cell in found]
-        return Row(name, cells, better, slack)
-
-    yield row("model", lambda p: p.model.path)
-    yield row("sha256", lambda p: (p.model.sha256 or "")[:12])
-    yield row("form", lambda p: p.model.form)
-    yield row("opset", lambda p: ", ".join(f"{domain} {version}" for domain, version in p.model.opsets.items()))
-    yield row("nodes", lambda p: None if p.model.nodes is None else str(p.model.nodes))
-    yield row("size", lambda p: file_size(p.model.bytes) if p.model.bytes else None)
-    for name, field in (("median of a run", "median_ms"), ("p90 of the runs", "p90_ms"), ("fastest run", "min_ms")):
-        yield row(name, partial(_run_time, pages[0], field=field), -1, SLACK)
-    yield row("runs", lambda p: str(len(p.time.samples_ms)) if p.time and p.time.samples_ms else None)
-    yield row("multiply-adds", lambda p: f"{p.macs:,}" if p.macs else None)
-    yield row("live tensors at most", lambda p: _amount(p.told.peak_bytes, human), -1)
-    yield row("load", lambda p: _time(p.told.load_ms), -1, SLACK)
-    yield row("SQNR of the outputs", _sqnr, 1)
-    yield row("findings", lambda p: counts(p.checked) if p.checked else None)
-    yield row(
-        "inputs", lambda p: "; ".join(f"{i.name} {i.type} {list(i.shape)} {i.source}".rstrip() for i in p.told.inputs)
-    )
-    yield row(
-        "run by",
-        lambda p: " ".join(filter(None, (e.runtime, e.backend, e.arith))) if (e := p.told.environment) else None,
-    )
-    yield row("threads", lambda p: str(p.told.machine.threads) if p.told.machine else None)
-    yield row("machine", lambda p: p.told.machine.cpu if p.told.machine else None)
+def _verdicts(pages: Sequence[PageContent], names: Sequence[str]) -> Iterator[Markup]:
+    """Of each model but the first a sentence: how its time, outputs and findings stand to those of the first."""
+    for page, name in zip(pages[1:], names[1:], strict=True):
+        parts = [
+            *_time_told(pages[0], page, names[0], name),
+            *_accuracy_told(page),
+            *_findings_told(pages[0], page, names[0]),
+        ]
+        if parts:
+            yield tag("p", *parts, ".", class_="verdict")
 
 
-def _time(milliseconds: float | None) -> CellValue:
-    return _amount(milliseconds, lambda value: duration(value * 1e6))
+def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> list[str]:
+    if first.time is None or page.time is None or not first.time.median_ms:
+        return [tag("b", name)]
+    times = f"{duration(page.time.median_ms * 1e6)} against {duration(first.time.median_ms * 1e6)}"
+    way = _way(first.time, page.time)
+    if way in WAYS:
+        word = tag("b", f"{name} is {way}", class_=WAYS[way])
+        return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
+    why = "there are too few runs to tell" if way == "few runs" else "the difference is within the spread of the runs"
+    return [tag("b", f"{name} is neither faster nor slower"), f" than {base}: {times} a run; {why}"]
 
 
-def _run_time(first: PageContent, page: PageContent, field: str) -> CellValue:
-    """A statistic of whole runs; no difference where the runs decide none."""
-    shown = _time(getattr(page.time, field) if page.time else None)
-    if first.time is None or page.time is None:
-        return shown
-    return replace(shown, undecided=way_of(first.time, page.time) not in WAYS)
+def _accuracy_told(page: PageContent) -> list[str]:
+    found = page.comparison
+    if found is None:
+        return []
+    big, small, _ = headline(found)
+    return [f"; outputs at {big} SQNR" if not is_of_runtimes(found) and big.endswith("dB") else f"; {big} {small}"]
 
 
-def _amount(value: float | None, text: Callable[[Any], str]) -> CellValue:
-    return NOTHING if value is None else CellValue(text(value), value)
+def _findings_told(first: PageContent, page: PageContent, base: str) -> list[str]:
+    if first.checked is None or page.checked is None:
+        return []
+    return [f"; {counts(page.checked)} ({base}: {counts(first.checked)})"]
 
 
-def _sqnr(page: PageContent) -> CellValue:
-    """That of the worst output; exact outputs have none."""
-    found = [
-        value
-        for output in (page.comparison["outputs"] if page.comparison else ())
-        if (value := real(output, "sqnr_db")) is not None
-    ]
-    return CellValue(f"{min(found):.1f} dB", min(found)) if found else NOTHING
+def _way(first: Samples, other: Samples) -> str:
+    """How the times of whole runs stand to those of the first model, as the spread of both tells."""
+    return change(first.samples_ms or (first.median_ms,), other.samples_ms or (other.median_ms,)).verdict
 
 
 NamedValue = tuple[str, CellValue]
 """The name of a row, and what one model tells there."""
+Pages = Sequence[PageContent]
 
 
-def _joined(
-    pages: Sequence[PageContent],
-    told: Callable[[PageContent], Iterable[NamedValue]],
-    better: int = 0,
-    slack: float = 0.0,
-) -> list[Row]:
-    """A row for each name that one of the models tells; the first counts where one tells it twice."""
-    found = [dict(reversed(list(told(page)))) for page in pages]
-    order = dict.fromkeys(name for page in pages for name, _ in told(page))
-    return [Row(name, [each.get(name, NOTHING) for each in found], better, slack) for name in order]
-
-
-def _outputs(pages: Sequence[PageContent]) -> list[Row]:
-    return _joined(
-        pages,
-        lambda page: (
-            (f"{name} {fact}", CellValue(text, whole=whole))
-            for output in page.outputs
-            for name, fact, text, whole in output_facts(output)
-        ),
-    )
-
-
-def _scores(pages: Sequence[PageContent]) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        models = page.evaluation.models if page.evaluation else ()
-        own = (m for m in models if m.sha256 == (page.model.sha256 or None) or m.label == page.model.path)
-        for score in next((m.scores for m in own), ()):
-            limits = limits_text(score)
-            title = " ".join(filter(None, (TITLES.get(score.metric, score.metric), score.output)))
-            yield title, CellValue(value_text(score) + ("" if limits == "-" else f" ({limits})"))
-
-    return _joined(pages, told)
-
-
-def _findings(pages: Sequence[PageContent]) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        found = sorted(page.checked.findings if page.checked else (), key=lambda f: f.rule)
-        for title, same in groupby(found, key=lambda f: f"{f.rule} {f.name} ({f.level})"):
-            count = len(list(same))
-            yield title, CellValue(str(count), count)
-
-    rows = _joined(pages, told, -1)
-    none = CellValue("0", 0)
+def _sections(pages: Pages, names: Sequence[str]) -> list[Markup]:
+    """A section for each kind of thing that some of the models tell."""
+    several = partial(_section, pages, names)
     return [
-        Row(row.name, [none if cell is NOTHING and page.checked else cell for cell, page in zip(row.cells, pages, strict=True)], -1)
-        for row in rows
+        several("facts", "Side by side", ABOUT, "fact", _facts),
+        several("outputs", "Outputs", "Of the first run.", "output", _outputs),
+        several("evaluation", "Data set", "Intervals are 95 % confidence intervals.", "metric", _scores),
+        several("findings", "Findings", "How often each rule found something.", "rule", _findings),
+        several("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", _costs, lambda row: row.least),
+        several("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", _differing),
+        several("operators", "Time by operator", "Medians of all its nodes; in brackets, how many.", "operator", _operators, lambda row: -row.most),
+        several("nodes", "Time by node", "Medians; what differs most comes first. A node is found by its name.", "node", _nodes, lambda row: -row.gap),
     ]  # fmt: skip
 
 
-def _costs(pages: Sequence[PageContent]) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        for cost in (page.comparison.find("costs") if page.comparison else None) or ():
-            yield label_cell(cost), _amount(real(cost, "output_sqnr_db"), lambda v: f"{v:.1f} dB")
+def _section(
+    pages: Pages,
+    names: Sequence[str],
+    id: str,
+    title: str,
+    about: str,
+    what: str,
+    told: Callable[[PageContent, Pages], Iterable[NamedValue]],
+    order: Callable[[Row], float] = lambda row: 0.0,
+) -> Markup:
+    """A row for each name that one of the models tells, the first counting where one tells it twice.
+    Empty without rows."""
+    found = [list(told(page, pages)) for page in pages]
+    known, order_of = (
+        [dict(reversed(each)) for each in found],
+        dict.fromkeys(name for each in found for name, _ in each),
+    )
+    rows = [Row(name, [each.get(name, NOTHING) for each in known]) for name in order_of]
+    shown = sorted((row for row in rows if any(cell.text != NOTHING.text for cell in row.cells)), key=order)[:MOST]
+    if not shown:
+        return Markup()
+    numbers = id != "facts"
+    columns = [Column(what, cell=lambda row: row.name, shrink=int(numbers))]
+    for place, name in enumerate(names):
+        columns.append(Column(name, right=numbers, wrap=not numbers, cell=partial(Row.cell, place=place)))
+    made = table(title.lower(), Grid.of(columns, shown), sortable=numbers, box="side")
+    return section(id, title, about, made)
 
-    rows = _joined(pages, told, 1)
-    return sorted(rows, key=lambda row: min((c.value for c in row.cells if c.value is not None), default=float("inf")))
+
+def _facts(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    model, told, time = page.model, page.told, page.time
+    env, machine = told.environment, told.machine
+    yield "model", _text(model.path)
+    yield "sha256", _text((model.sha256 or "")[:SHORT])
+    yield "form", _text(model.form)
+    yield "opset", _text(", ".join(f"{domain} {version}" for domain, version in model.opsets.items()))
+    yield "nodes", _text(None if model.nodes is None else str(model.nodes))
+    yield "size", _text(file_size(model.bytes) if model.bytes else None)
+    undecided = bool(time and pages[0].time and _way(pages[0].time, time) not in WAYS)
+    for name, field in (("median of a run", "median_ms"), ("p90 of the runs", "p90_ms"), ("fastest run", "min_ms")):
+        yield name, replace(_time(getattr(time, field) if time else None), undecided=undecided)
+    yield "runs", _text(str(len(time.samples_ms)) if time and time.samples_ms else None)
+    yield "multiply-adds", _text(f"{page.macs:,}" if page.macs else None)
+    yield "live tensors at most", _amount(told.peak_bytes, human, -1)
+    yield "load", _time(told.load_ms)
+    yield "SQNR of the outputs", _amount(least(page.comparison) if page.comparison else None, decibel, 1)
+    yield "findings", _text(counts(page.checked) if page.checked else None)
+    yield "inputs", _text("; ".join(f"{i.name} {i.type} {list(i.shape)} {i.source}".rstrip() for i in told.inputs))
+    yield "run by", _text(" ".join(filter(None, (env.runtime, env.backend, env.arith))) if env else None)
+    yield "threads", _text(str(machine.threads) if machine else None)
+    yield "machine", _text(machine.cpu if machine else None)
 
 
-def _differing(pages: Sequence[PageContent]) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        if page.comparison is not None and page.comparison["kind"].text == "runtimes":
-            for tensor in page.comparison["tensors"]:
-                count = tensor["differing"].size
-                if count:
-                    yield tensor["name"].text, CellValue(f"{count:,} of {tensor['elements'].size:,}", count)
-
-    return _joined(pages, told, -1)
+def _text(text: str | None) -> CellValue:
+    return CellValue(text or NOTHING.text)
 
 
-def _operators(pages: Sequence[PageContent], unit: TimeUnit) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        by_operator = sorted(page.nodes, key=lambda node: node.op)
-        for op, same in groupby(by_operator, key=lambda node: node.op):
-            times = [node.median_ms for node in same]
-            yield op, CellValue(f"{unit(sum(times))} ({len(times)})", sum(times))
-
-    return sorted(_joined(pages, told, -1, SLACK), key=lambda row: -max(cell.value or 0.0 for cell in row.cells))
+def _amount(value: float | None, text: Callable[[Any], str], better: int) -> CellValue:
+    return NOTHING if value is None else CellValue(text(value), value, better)
 
 
-def _nodes(pages: Sequence[PageContent], unit: TimeUnit) -> list[Row]:
-    def told(page: PageContent) -> Iterator[NamedValue]:
-        return ((node.label, CellValue(unit(node.median_ms), node.median_ms)) for node in page.nodes)
+def _time(milliseconds: float | None) -> CellValue:
+    return replace(_amount(milliseconds, lambda value: duration(value * 1e6), -1), slack=SLACK)
 
-    return sorted(_joined(pages, told, -1, SLACK), key=lambda row: -row.gap)
+
+def _outputs(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    grid = outputs_grid(page.outputs)
+    for output, (name, *cells) in zip(page.outputs, grid.rows, strict=True):
+        for column, text in zip(grid.columns[1:], cells, strict=True):
+            whole = str(output.argmax_rows) if output.argmax_rows and column.header == "argmax" else ""
+            yield f"{name} {column.header}", CellValue(text, whole=whole)
+
+
+def _scores(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    models = page.evaluation.models if page.evaluation else ()
+    own = (m for m in models if m.sha256 == (page.model.sha256 or None) or m.label == page.model.path)
+    for score in next((m.scores for m in own), ()):
+        limits = limits_text(score)
+        title = " ".join(filter(None, (TITLES.get(score.metric, score.metric), score.output)))
+        yield title, CellValue(value_text(score) + ("" if limits == "-" else f" ({limits})"))
+
+
+def _findings(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    """Of all rules that found something in one of the models."""
+    own, *others = (Counter(map(_rule, each.checked.findings if each.checked else ())) for each in (page, *pages))
+    for title in sorted(set().union(*others)) if page.checked else ():
+        yield title, CellValue(str(own[title]), own[title], -1)
+
+
+def _rule(finding: Finding) -> str:
+    return f"{finding.rule} {finding.name} ({finding.level})"
+
+
+def _costs(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    for cost in items(page.comparison, "costs"):
+        yield decode(RanNode, cost).label, _amount(real(cost, "output_sqnr_db"), decibel, 1)
+
+
+def _differing(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    for tensor in page.comparison["tensors"] if page.comparison and is_of_runtimes(page.comparison) else ():
+        count = tensor["differing"].size
+        if count:
+            yield tensor["name"].text, CellValue(f"{count:,} of {tensor['elements'].size:,}", count, -1)
+
+
+def _operators(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    for row in operator_rows(page.nodes):
+        time = _time(row.median_ms)
+        yield row.op, replace(time, text=f"{time.text} ({row.nodes})")
+
+
+def _nodes(page: PageContent, pages: Pages) -> Iterator[NamedValue]:
+    return ((node.label, _time(node.median_ms)) for node in page.nodes)

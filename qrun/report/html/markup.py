@@ -1,0 +1,183 @@
+"""Markup from Python: every text is escaped, control characters become visible escapes. Sheets as parts of a page, and
+what every page has around its own content: head, style, policy, script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from itertools import chain
+
+from qrun.report.grid import Column, Grid
+from qrun.report.sheet import NONE, Block, is_code, legends_of
+from qrun.report.text import BRACKETS, safe
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+NEWLINE = Markup("\n")
+Child = str | Iterable[str]
+
+
+def text(value: str) -> Markup:
+    """The value as it is shown: on one line, with no sign that HTML reads as its own."""
+    return value if isinstance(value, Markup) else Markup(BRACKETS.sub("#&#35;", escape(safe(value))))
+
+
+def join(parts: Iterable[str], between: str = "") -> Markup:
+    return Markup(between.join(text(part) for part in parts))
+
+
+def tag(name: str, /, *children: Child, **attributes: str | bool | None) -> Markup:
+    """``<name ...>children</name>``. Attributes: ``class_`` for ``class``, ``_`` for ``-``;
+    those None or False are left out."""
+    inner = "".join(text(c) if isinstance(c, str) else join(c) for c in children)
+    return Markup(f"<{name}{_attributes(attributes)}>{inner}</{name}>")
+
+
+def void(name: str, /, **attributes: str | bool | None) -> Markup:
+    """An element without an end tag."""
+    return Markup(f"<{name}{_attributes(attributes)}>")
+
+
+def shape(name: str, /, **attributes: str | bool | None) -> Markup:
+    """An element of SVG without content."""
+    return Markup(f"<{name}{_attributes(attributes)}/>")
+
+
+def _attributes(attributes: dict[str, str | bool | None]) -> str:
+    made = []
+    for name, value in attributes.items():
+        name = name.rstrip("_").replace("_", "-")
+        if value is True:
+            made.append(f" {name}")
+        elif value is not None and value is not False:
+            made.append(f' {name}="{text(value)}"')
+    return "".join(made)
+
+
+def table(
+    label: str,
+    grid: Grid,
+    *,
+    legends: Mapping[str, str] = NONE,
+    sortable: bool = True,
+    box: str = "",
+    sorted: str = "",
+    ids: Sequence[str | None] = (),
+) -> Markup:
+    """A grid for screens in a box of its own that scrolls where the page is too narrow; its cells are text or markup.
+
+    How a column looks is said once: the class ``n3`` is for numbers in the third column, ``k`` for names, ``m`` for
+    other long cells, ``w`` for sentences.
+
+    legends: what a pointer at a header tells. box: ``side`` for a first column that stays where others are scrolled.
+    sorted:  the column by which the rows stand in descending order. ids: of rows, for links to them.
+    """
+    longest = max((column.shrink for column in grid.columns), default=0)
+    kinds = [_kind(column, longest) for column in grid.columns]
+    heads = (
+        tag(
+            "th",
+            c.header,
+            scope="col",
+            class_="n" if c.right else None,
+            title=legends.get(c.header),
+            aria_sort="descending" if sorted and c.header == sorted else None,
+            data_first="descending" if sortable and c.right and c.header != "#" else None,
+        )
+        for c in grid.columns
+    )
+    bars = [_bars(row[at] for row in grid.rows) if c.header == "share" else [] for at, c in enumerate(grid.columns)]
+    body = (
+        tag(
+            "tr",
+            *(tag("td", cell, style=bars[at][place] if bars[at] else None) for at, cell in enumerate(row)),
+            NEWLINE,
+            id=ids[place] if ids else None,
+        )
+        for place, row in enumerate(grid.rows)
+    )
+    classes = ["sortable"] * sortable + [f"{kind}{place}" for place, kind in enumerate(kinds, 1) if kind]
+    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", body), class_=" ".join(classes) or None)
+    narrow = "" if box or "w" in kinds or len(kinds) > NARROW else "narrow"
+    box = " ".join(filter(None, ["scroll", box, narrow]))
+    return tag("div", made, class_=box, tabindex="0", role="region", aria_label=label)
+
+
+NARROW = 6
+"""Columns of the widest table that need not be as wide as the page."""
+
+
+def _kind(column: Column, longest: int) -> str:
+    if column.right or column.wrap:
+        return "n" if column.right else "w"
+    return "" if not column.shrink else "k" if column.shrink == longest else "m"
+
+
+def _bars(shares: Iterable[str]) -> list[str | None]:
+    """Bars behind percentages: that of the largest is as wide as its cell."""
+    parts = [float(share.rstrip("%")) if share.endswith("%") else 0.0 for share in shares]
+    largest = max(parts, default=0.0)
+    return [f"--part:{100 * part / largest:.0f}%" if part else None for part in parts]
+
+
+def search(target: str, words: str, columns: str) -> Markup:
+    """A box that hides the rows without its words in these columns, counted from 0; it shows where scripts run."""
+    box = tag("label", words, void("input", type="search", autocomplete="off", spellcheck="false"))
+    return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
+
+
+def framed(title: str, body: Sequence[Markup]) -> str:
+    """The HTML document; it asks no address for anything, and only its own script may run."""
+    from qrun import __version__
+
+    script = Markup(_resource("script.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    head = [
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=policy),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name="generator", content=f"qrun {__version__}"),
+        tag("title", title),
+        tag("style", Markup(_resource("style.css"))),
+    ]
+    content = tag("body", join([*body, tag("script", script)], "\n"))
+    return "<!DOCTYPE html>\n" + tag("html", tag("head", join(head, "\n")), content, lang="en") + "\n"
+
+
+def _resource(name: str) -> str:
+    return files("qrun.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def blocks(found: Iterable[Block]) -> Iterator[Markup]:
+    """The blocks of a report for screens, one after the other."""
+    told: set[str] = set()
+    for block in found:
+        yield tag("h3", block.title)
+        if block.facts:
+            yield facts(block.facts)
+        legends = []
+        if block.grid is not None:
+            yield table(block.title, block.grid, legends=block.legends)
+            legends = legends_of(block, block.grid, told)
+        for line in (*legends, *block.lines, *filter(None, [block.more])):
+            yield tag("pre", line) if is_code(line) else tag("p", line, class_="about")
+
+
+def section(id: str, title: str, about: str, *parts: Markup | Iterable[Markup]) -> Markup:
+    """A section with its heading, which the page's links lead to, and a line about it, where there is one."""
+    told = [tag("p", about, class_="about")] if about else []
+    return tag("section", tag("h2", title, id=id), told, *parts)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Markup:
+    """Labels with their values; those without a value are left out."""
+    return tag("dl", chain.from_iterable((tag("dt", label), tag("dd", value)) for label, value in rows if value))

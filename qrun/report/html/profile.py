@@ -1,0 +1,86 @@
+"""Where the time goes: the strip, the tables of a profile as `qrun profile` shows them, and another runtime's times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qrun.documents.answers import Samples
+from qrun.documents.record import decode
+from qrun.report.html.collect import PageContent
+from qrun.report.html.markup import Markup, blocks, join, search, section, table, tag
+from qrun.report.html.strip import Palette, strip
+from qrun.report.nodes import FUSED, STEPS, inside_grid, op_names
+from qrun.report.profile import faster, roof_text
+from qrun.report.profilerows import against_grid, node_grid, operator_grid, operator_rows, refused_grid
+from qrun.report.sheet import Block
+from qrun.report.text import duration
+
+
+def time_section(page: PageContent, palette: Palette) -> Markup:
+    """Empty without nodes."""
+    if not page.nodes:
+        return Markup()
+    spent, whole = page.sum_ms, page.run_ms
+    rest = f"; the last block is the call overhead, {duration((whole - spent) * 1e6)}" if whole > spent else ""
+    about = f"One block for each node, as wide as its time{rest}. Point at a block to see the node's name."
+    operators = operator_rows(page.nodes)
+    grid = operator_grid(operators, _has_roofs(page))
+    marked = [
+        [join([tag("i", class_=palette[row.op]), row.op]), *cells[1:]]
+        for row, cells in zip(operators, grid.rows, strict=True)
+    ]
+    return section(
+        "time",
+        "Time, in graph order",
+        about,
+        strip(page.nodes, spent, whole, palette),
+        tag("div", tag("span", "0"), tag("span", duration(whole * 1e6)), class_="ends"),
+        tag("h3", "By operator"),
+        table("operators", replace(grid, rows=marked)),
+        (tag("p", f"Note: {note}") for note in page.told.notes),
+    )
+
+
+def _has_roofs(page: PageContent) -> bool:
+    return any(node.roof_share is not None for node in page.nodes)
+
+
+def nodes_section(page: PageContent) -> Markup:
+    """All nodes, those inside of nodes, and why some did not run natively. Empty without nodes."""
+    if not page.nodes:
+        return Markup()
+    nodes, count, roofs = page.nodes, page.all_nodes, _has_roofs(page)
+    some = f"The slowest {len(nodes):,} of {count:,} nodes" if count > len(nodes) else "All nodes"
+    about = f"{some}, slowest first; # is a node's place in the graph. Median and p90 are over all runs."
+    about += f" {FUSED}." if any(node.group[1:] for node in nodes) else ""
+    about += f" {STEPS[0].upper()}{STEPS[1:]}." if any(node.step for node in nodes) else ""
+    slowest = sorted(nodes, key=lambda n: -n.median_ms)
+    grid = node_grid(slowest, nodes, op_names(nodes), roofs)
+    for at in reversed(range(len(grid.columns))):
+        if grid.columns[at].header == "sum" or all(row[at] == "-" for row in grid.rows):
+            grid = grid.without(at)
+    first = {node.index: id(node) for node in reversed(nodes)}
+    ids = [f"n{node.index}" if first[node.index] == id(node) else None for node in slowest]
+    legends = {"roof": roof_text(page.told.machine)} if page.told.machine and roofs else {}
+    shown = tag("div", table("nodes", grid, legends=legends, sorted="median", ids=ids), id="node-table")
+    more = [Block("On the reference kernels", refused)] if (refused := refused_grid(nodes)).rows else []
+    if page.inside:
+        title = "Inside nodes, in one run of the model"
+        more.append(Block(title, inside_grid(page.inside, page.sum_ms, len(page.inside))))
+    return section(
+        "nodes", "Nodes", about, search("node-table", "Filter by name or operator", "1 2"), shown, blocks(more)
+    )
+
+
+def beside_section(page: PageContent) -> Markup:
+    """The times of another runtime that a profile measured too. Empty without one."""
+    against, groups = page.against, page.groups
+    if against is None or not groups:
+        return Markup()
+    runtime, verdict, run = against["runtime"].text, against.find("verdict"), against.find("run")
+    told = faster(verdict.text, page.time, decode(Samples, run, True)) + " " if verdict and run and page.time else ""
+    about = f"{told}Nodes that either ran as a whole are one row."
+    integers = any(node.arithmetic == "integer" for group in groups for node in group.others)
+    rows = sorted(groups, key=lambda group: -max(group.median_ms or 0.0, group.other_ms or 0.0))
+    shown = table(f"times beside {runtime}", against_grid(rows, op_names(page.nodes), _has_roofs(page), integers))
+    return section("beside", f"Beside {runtime}", about, shown)
