@@ -11,7 +11,6 @@ from qrun.ops import Arith
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.flat.origins import Flat
 from qrun.running.loose import Loose
 from qrun.running.plan import Plan, Step, moving
 
@@ -23,12 +22,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Compiler:
-    """Makes the programs of a model's plans. calls: whether a program calls the reference kernel of a step that has no
-    native one by itself, instead of handing the step back to Python (running/foreignsteps.py)."""
+    """Makes the programs of a model's plans."""
 
     natives: NativeKernels
     arith: Arith
-    calls: bool
 
     def program(
         self,
@@ -39,13 +36,12 @@ class Compiler:
         shapes: Mapping[str, Array],
         bounds: Sequence[KernelBinding | None],
         loose: Loose,
-        flat: Flat | None = None,
     ) -> Compiled | None:
         """The program of a plan; None if an operation refuses it.
 
         events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
         shapes: values that follow from shapes.
-        bounds: what runs each step. loose: what may have any shape. flat: where the steps of a flat plan come from.
+        bounds: what runs each step. loose: what may have any shape.
         """
         from qrun.native.errors import Declined
         from qrun.native.machine.operation import Operand
@@ -58,7 +54,7 @@ class Compiler:
         items = [
             PythonStep((), ())
             if not shapes.keys().isdisjoint(step.node.outputs)
-            else self._item(plan, number, bounds[number], infos, number in loose.steps)
+            else _item(plan, step, bounds[number], number in loose.steps)
             for number, step in enumerate(plan.steps)
         ]
         given, fixed = _given(plan, items, infos, fed), dict(shapes)
@@ -66,34 +62,22 @@ class Compiler:
         fixed |= {n: a for n in names if isinstance(n, str) and (a := plan.model.constant(n)) is not None}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
         constants = plan.model.constants
-        wanted = [
-            name
-            for name in dict.fromkeys((*plan.keep, *(flat.needed if flat else ())))
-            if name not in constants or plan.model.constant(name) is None
-        ]
+        wanted = [name for name in plan.keep if name not in constants or plan.model.constant(name) is None]
         try:
-            guards = flat.guards if flat else {}
-            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, guards, loose.tensors))
+            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, loose.tensors))
         except Declined:
             return None
-        return Compiled(plan, program, bounds, events, self.arith, self.natives, flat)
+        return Compiled(plan, program, bounds, events, self.arith, self.natives)
 
-    def _item(
-        self, plan: Plan, number: int, bound: KernelBinding | None, infos: Mapping[str, TensorInfo], loose: bool
-    ) -> Item:
-        """The item of a step whose results are not known before the run."""
-        from qrun.native.plan.items import PythonStep
 
-        step, kernel = plan.steps[number], bound.kernel if bound else None
-        if kernel is None and self.calls and not loose:
-            from qrun.running.foreignsteps import foreign_item
+def _item(plan: Plan, step: Step, bound: KernelBinding | None, loose: bool) -> Item:
+    """The item of a step whose results are not known before the run."""
+    from qrun.native.plan.items import PythonStep
 
-            called = foreign_item(self.natives.engine, plan, number, infos, self.arith)
-            if called is not None:
-                return called
-        if kernel is None or not kernel.stages:
-            return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
-        return _stages(step, kernel)
+    kernel = bound.kernel if bound else None
+    if kernel is None or not kernel.stages:
+        return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
+    return _stages(step, kernel)
 
 
 def _given(
