@@ -11,12 +11,11 @@ from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.running.compiled import Compiled
 from qrun.running.dispatch import NativeKernels, undecided
-from qrun.running.events import NodeEvent
+from qrun.running.events import Happening, Inside, NodeEvent
 from qrun.running.execution import Repeatable
 from qrun.running.plan import Plan
 from qrun.running.programs import KEPT, Forms, Programs, forms
 from qrun.running.steps import Run
-from qrun.running.times import Happening, Inside
 
 OFTEN, AGAIN = 3, 64
 """Runs with the same shapes after which a program is made, which takes as long as some runs step by step; and how many

@@ -1,8 +1,8 @@
-"""A plan as a native program, its runs, and their events."""
+"""A plan as a native program: how it is made, an operation or a step for each node; its runs, and their events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,16 +13,18 @@ from qrun.ir import Array
 from qrun.memory import Budget, out_of_time
 from qrun.ops import Arith
 from qrun.running.dispatch import KernelBinding, NativeKernels
-from qrun.running.events import LaterEvents, NodeEvent
-from qrun.running.plan import Plan
+from qrun.running.events import UNTIMED, Inside, LaterEvents, NodeEvent, TensorInfo
+from qrun.running.plan import Plan, Step, moving
 from qrun.running.pythonsteps import BoundStep, LooseStep, Observing, ProgramRun
 from qrun.running.steps import placed
-from qrun.running.times import UNTIMED, Inside
 
 if TYPE_CHECKING:
+    from qrun.native.machine.operation import Operand
+    from qrun.native.plan.items import Item, Key
     from qrun.native.plan.listing import Listing
     from qrun.native.plan.program import Direct, Program
     from qrun.native.plan.stamps import StampedResult
+    from qrun.ops.lowering.kernel import NativeKernel
 
 
 @frozen(slots=False)
@@ -150,3 +152,135 @@ class Timed(LaterEvents):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+@frozen
+class Loose:
+    """The part of a plan that a program does not bind to shapes.
+
+    tensors: may have any shape, or, where their values follow from shapes, any values; only loose steps read them.
+    steps: numbers of the loose steps, which read or make such tensors. Their other outputs must have the planned
+    shapes, which each run checks.
+    """
+
+    tensors: frozenset[str]
+    steps: frozenset[int]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        unsteady: frozenset[str] = frozenset(),
+        sized: frozenset[str] = frozenset(),
+        derived: frozenset[str] = frozenset(),
+    ) -> Loose:
+        """unsteady: tensors whose shapes follow from values; all that is computed from them may have any shape too.
+
+        sized: inputs whose shapes change, and tensors whose shapes follow from these. derived: see `derived_tensors`.
+        """
+        free, tensors, steps = set[str](), set(sized), set[int]()
+        for number, step in enumerate(plan.steps) if unsteady or sized else ():
+            outputs = [name for name in step.node.outputs if name]
+            if not (unsteady.isdisjoint(outputs) and free.isdisjoint(step.reads)):
+                free.update(outputs)
+                tensors.update(outputs)
+            elif tensors.isdisjoint(step.reads) and sized.isdisjoint(outputs):
+                continue
+            tensors.update(derived.intersection(outputs))
+            steps.add(number)
+        return cls(frozenset(tensors), frozenset(steps))
+
+
+@frozen
+class Compiler:
+    """Makes the programs of a model's plans."""
+
+    natives: NativeKernels
+    arith: Arith
+
+    def program(
+        self,
+        plan: Plan,
+        events: Sequence[NodeEvent],
+        infos: Mapping[str, TensorInfo],
+        fed: Iterable[str],
+        shapes: Mapping[str, Array],
+        bounds: Sequence[KernelBinding | None],
+        loose: Loose,
+    ) -> Compiled | None:
+        """The program of a plan; None if an operation refuses it.
+
+        events: of the plan's steps. infos: of all tensors. fed: names of the inputs that are fed.
+        shapes: values that follow from shapes.
+        bounds: what runs each step. loose: what may have any shape.
+        """
+        from qrun.native.errors import Declined
+        from qrun.native.machine.operation import Operand
+        from qrun.native.plan.items import PythonStep
+        from qrun.native.plan.program import Program
+        from qrun.native.plan.schedule import Schedule
+
+        shapes = {name: value for name, value in shapes.items() if name not in loose.tensors}
+        bounds = tuple(None if number in loose.steps else bound for number, bound in enumerate(bounds))
+        items = [
+            PythonStep((), ())
+            if not shapes.keys().isdisjoint(step.node.outputs)
+            else _item(plan, step, bounds[number], number in loose.steps)
+            for number, step in enumerate(plan.steps)
+        ]
+        given, fixed = _given(plan, items, infos, fed), dict(shapes)
+        names = (name for item in items if not isinstance(item, PythonStep) for name in item.inputs)
+        fixed |= {n: a for n in names if isinstance(n, str) and (a := plan.model.constant(n)) is not None}
+        given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
+        constants = plan.model.constants
+        wanted = [name for name in plan.keep if name not in constants or plan.model.constant(name) is None]
+        try:
+            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted, loose.tensors))
+        except Declined:
+            return None
+        return Compiled(plan, program, bounds, events, self.arith, self.natives)
+
+
+def _item(plan: Plan, step: Step, bound: KernelBinding | None, loose: bool) -> Item:
+    """The item of a step whose results are not known before the run."""
+    from qrun.native.plan.items import PythonStep
+
+    kernel = bound.kernel if bound else None
+    if kernel is None or not kernel.stages:
+        return PythonStep(moving(plan, step), tuple(name for name in step.node.outputs if name), loose)
+    return _stages(step, kernel)
+
+
+def _given(
+    plan: Plan, items: Sequence[Item], infos: Mapping[str, TensorInfo], fed: Iterable[str]
+) -> dict[Key, Operand]:
+    """Shape and type of each value that enters the program as an array: fed, or made by a step outside the program."""
+    from qrun.native.machine.operation import Operand
+    from qrun.native.plan.items import PythonStep
+
+    made = (
+        name
+        for step, item in zip(plan.steps, items, strict=True)
+        for name in step.node.outputs
+        if isinstance(item, PythonStep) and name in item.outputs
+    )
+    return {name: Operand(infos[name].shape, infos[name].dtype) for name in (*fed, *made) if name in infos}
+
+
+def _stages(step: Step, kernel: NativeKernel) -> Item:
+    """The kernel's stages, applied to the node's values. Values between two stages, and outputs without a name,
+    get keys of their own."""
+    from qrun.native.plan.items import Task, item_of
+
+    node = step.node
+
+    def key(value: int | str, names: Sequence[str]) -> str | tuple[int, int | str]:
+        name = names[value] if isinstance(value, int) and value < len(names) else ""
+        return name or (node.index, value)
+
+    return item_of(
+        [
+            Task(s.operation, tuple([key(value, node.inputs) for value in s.inputs]), key(s.output, node.outputs))
+            for s in kernel.stages
+        ]
+    )

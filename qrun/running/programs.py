@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from qrun.declare.collector import uncollected
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith
-from qrun.running.compiled import Compiled
-from qrun.running.compiling import Compiler
+from qrun.running.compiled import Compiled, Compiler, Loose
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.events import NodeEvent, TensorInfo
-from qrun.running.loose import AnyShapes, Loose, varying
 from qrun.running.plan import Plan
 
 KEPT, KEPT_BYTES = 32, 256 << 20
@@ -30,6 +29,27 @@ decoder whose cache grows, no more are made ahead: that would take longer than r
 K = TypeVar("K")
 Forms = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 Key = tuple[tuple[str, ...], Forms]
+
+
+@frozen
+class AnyShapes:
+    """A program for runs in which some inputs may have any shape.
+
+    shapes: by input name, shape (None: any) and type. compiled: None where too many steps depend on these inputs.
+    """
+
+    shapes: Mapping[str, tuple[tuple[int, ...] | None, np.dtype[Any]]]
+    compiled: Compiled | None
+
+    def takes(self, feeds: Mapping[str, Array]) -> bool:
+        """Whether these inputs fit `shapes`, for which the program was made."""
+        if len(feeds) != len(self.shapes):
+            return False
+        for name, array in feeds.items():
+            shape, dtype = self.shapes.get(name, ((), None))
+            if array.dtype != dtype or (shape is not None and array.shape != shape):
+                return False
+        return True
 
 
 class Programs:
@@ -220,3 +240,10 @@ def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
 def forms(feeds: Mapping[str, Array]) -> Forms:
     """Name, shape and type of each input: one program serves all feeds that have these."""
     return tuple([(name, array.shape, array.dtype) for name, array in sorted(feeds.items())])
+
+
+def varying(before: Sequence[NodeEvent], after: Iterable[NodeEvent]) -> frozenset[str]:
+    """The tensors whose type or shape differed between two runs of the same nodes."""
+    infos = {info.name: info for event in before for info in event.outputs}
+    made = (info for event in after for info in event.outputs)
+    return frozenset(info.name for info in made if infos.get(info.name, info) != info)

@@ -15,9 +15,8 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation, quantizers
 from qrun.ops._complete import few_codes
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
-from qrun.running.events import NodeEvent, TensorInfo
+from qrun.running.events import Clock, Inside, NodeEvent, TensorInfo
 from qrun.running.plan import Plan, Step, located, step_of
-from qrun.running.times import Clock, Inside
 from qrun.running.typecheck import check_types
 
 REFUSALS = (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError)
