@@ -20,7 +20,7 @@ from qrun.native.kernels import point
 from qrun.native.kernels.softmax import Softmax
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context
-from qrun.ops import qlinearsoftmax as softmax
+from qrun.ops import qlinearpool as softmax
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel
 
 F = np.float32
