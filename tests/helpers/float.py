@@ -3,12 +3,14 @@ compared within a tolerance."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from helpers.support import node_model, run_ort, run_qrun
+from qrun.errors import QrunError
 from qrun.ops._float import narrow
 
 
@@ -42,6 +44,17 @@ def qrun_node(
         options["outputs"] = (np.asarray(inputs[0]).dtype,)
     made = run_qrun(*node_model(op_type, inputs, attributes, **options), max_memory=max_memory)
     return made[0] if len(made) == 1 else made
+
+
+def assert_refused(cases: Iterable[tuple[str, str, Sequence[Any], Mapping[str, Any]]], **options: Any) -> None:
+    """Each node (an operator, its inputs and attributes) is refused with an error that the pattern before it finds."""
+    for words, op_type, inputs, attributes in cases:
+        try:
+            qrun_node(op_type, inputs, attributes, **options)
+            said = "nothing"
+        except QrunError as error:
+            said = str(error)
+        assert re.search(words, said), f"{op_type} {attributes}: {said}, want {words}"
 
 
 class Peer:

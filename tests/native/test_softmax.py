@@ -101,13 +101,13 @@ def test_axes_and_inputs_with_gaps(shape: tuple[int, ...], axis: int, opset: int
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every use of the reference kernel's arithmetic."""
     found: list[int] = []
-    kept = softmax._exact
+    kept = softmax._softmax_exact
 
     def counted(codes: Any, xs: float, ys: Any) -> Any:
         found.append(1)
         return kept(codes, xs, ys)
 
-    monkeypatch.setattr(softmax, "_exact", counted)
+    monkeypatch.setattr(softmax, "_softmax_exact", counted)
     return found
 
 

@@ -9,6 +9,7 @@ from helpers.float import qrun_node
 
 from qrun.errors import QrunError
 
+F = np.float32
 TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ALONE = [
     "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sqrt",
@@ -46,8 +47,9 @@ def test_special_values(dtype: type) -> None:
 
 def attempt(op_type: str, inputs: list, attributes: dict) -> str:
     """The code of the error, or nothing."""
+    outputs = [F] * (1 + (op_type == "TopK"))
     try:
-        qrun_node(op_type, inputs, attributes, opset=22, max_memory=2**28)
+        qrun_node(op_type, inputs, attributes, opset=28, max_memory=2**27, outputs=outputs)
     except QrunError as error:
         return error.code
     return ""
@@ -58,7 +60,7 @@ BIG = [-(2**63), -1, 0, 2**31, 2**63 - 1]
 
 @pytest.mark.parametrize("value", BIG)
 def test_hostile_attributes_are_refused_or_harmless(value: int) -> None:
-    """Whatever an attribute says, the outcome is a result or a QrunError, quickly."""
+    """Whatever an attribute or an index says, the outcome is a result or a QrunError, quickly."""
     x, w = np.ones((1, 2, 4), np.float32), np.ones((2, 1, 2), np.float32)
     nodes = []
     for name in ("kernel_shape", "strides", "dilations"):
@@ -78,6 +80,38 @@ def test_hostile_attributes_are_refused_or_harmless(value: int) -> None:
         ("Softmax", [x], {"axis": value}),
         ("ReduceSum", [x, np.array([value])], {}),
         ("Dropout", [x, np.float32(0.5), np.True_], {"seed": value}),
+    ]
+    x, k = np.ones((1, 4, 2, 2), F), np.array(value)
+    square, four = np.ones((2, 2), F), np.ones(4, F)
+    nodes += [
+        *((name, [x], {"axis": value}) for name in ("LogSoftmax", "ArgMin", "LpNormalization")),
+        *((name, [x, k.reshape(1)], {}) for name in ("ReduceMax", "ReduceLogSumExp", "Expand", "Tile", "TopK")),
+        *((name, [x], {"blocksize": value}) for name in ("DepthToSpace", "SpaceToDepth")),
+        ("LpNormalization", [x], {"p": value}),
+        ("MeanVarianceNormalization", [x], {"axes": [value]}),
+        ("GroupNormalization", [x, four, four], {"num_groups": value}),
+        ("GroupNormalization", [x, four, four], {"num_groups": 2, "stash_type": value}),
+        ("LayerNormalization", [x, np.ones(2, F)], {"axis": value}),
+        ("LayerNormalization", [x, np.ones(2, F)], {"stash_type": value}),
+        ("RMSNormalization", [x, np.ones(2, F)], {"axis": value}),
+        ("EyeLike", [square], {"k": value}),
+        ("EyeLike", [square], {"dtype": value}),
+        ("Trilu", [square, k], {}),
+        ("CumSum", [square, k], {}),
+        ("Range", [np.array(0), k, np.array(1)], {}),
+        ("Range", [k, np.array(5), np.array(2**62)], {}),
+        ("Range", [np.array(3), np.array(5), k], {}),
+        ("OneHot", [np.array([1]), k, np.ones(2, F)], {}),
+        ("OneHot", [k.reshape(1), np.array(2), np.ones(2, F)], {"axis": value}),
+        ("Compress", [square, np.ones(2, bool)], {"axis": value}),
+        ("Mod", [np.array([7]), k], {"fmod": value}),
+        ("Pow", [np.array([7]), k], {}),
+        ("BitShift", [np.array([7]), k], {"direction": "LEFT"}),
+        ("GatherElements", [square, k.reshape(1, 1)], {"axis": value}),
+        ("ScatterElements", [square, k.reshape(1, 1), square[:1, :1]], {}),
+        ("GatherND", [square, k.reshape(1, 1)], {"batch_dims": value}),
+        ("ScatterND", [square, k.reshape(1, 1), square[:1]], {}),
+        *((name, [np.array([value, 5]), k], {}) for name in ("Max", "Equal", "BitwiseXor")),
     ]
     for op_type, inputs, attributes in nodes:
         outcome = attempt(op_type, inputs, attributes)

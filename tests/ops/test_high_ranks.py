@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx
 import pytest
 from conformance.test_node_cases import array, cases
 from helpers.native import ISAS
+from helpers.nodes import NODES
 from onnx import helper, numpy_helper
 
 from qrun import QrunError, Session
@@ -19,7 +19,6 @@ from qrun.ir.schema import ML, QONNX
 from qrun.ops import REGISTRY
 from qrun.shapes import broadcast_shapes
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
 RANKS = (33, 63, 64)
 ALONG = {op_type for (_, op_type), found in REGISTRY.items() if any("axis" in d.attributes for d in found)}
 BACKENDS = ["reference", *["native"] * bool(ISAS)]
@@ -34,115 +33,10 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
                 given = dict(zip(names, map(array, case.data_sets[0][0]), strict=True))
                 if all(isinstance(value, np.ndarray) for value in given.values()):
                     yield op_type, case.model, given
-    image = {"x": np.ones((1, 2, 3), np.float32)}
-    yield "GlobalLpPool", model_of(helper.make_node("GlobalLpPool", ["x"], ["y"]), image), image
-    regions = {"x": np.ones((1, 1, 3, 3), np.float32), "rois": np.zeros((2, 5), np.float32)}
-    yield (
-        "MaxRoiPool",
-        model_of(helper.make_node("MaxRoiPool", list(regions), ["y"], pooled_shape=[2, 2]), regions),
-        regions,
-    )
-    logs = {"x": np.ones((2, 3), np.float32)}
-    yield "Multinomial", model_of(helper.make_node("Multinomial", ["x"], ["y"]), logs), logs
-    yield "Normalizer", model_of(helper.make_node("Normalizer", ["x"], ["y"], domain=ML), logs), logs
-    keys = {"x": np.ones((2, 3), np.int64)}
-    for op_type, more in (
-        ("CategoryMapper", {"cats_int64s": [1], "cats_strings": ["a"]}),
-        ("LabelEncoder", {"classes_strings": ["a", "b"]}),
-    ):
-        yield op_type, model_of(helper.make_node(op_type, ["x"], ["y"], domain=ML, **more), keys), keys
-    truth = {"x": np.ones((2, 3), np.bool_)}
-    yield "Not", model_of(helper.make_node("Not", ["x"], ["y"]), truth), truth
-    rows = {"x": np.ones((2, 3), np.float32), "scale": np.ones(3, np.float32)}
-    simplified = "SimplifiedLayerNormalization"
-    yield simplified, model_of(helper.make_node(simplified, list(rows), ["y"]), rows), rows
-    for (domain, op_type), inputs in CONTRIBUTED.items():
+    for (domain, op_type), (inputs, attributes, _) in NODES.items():
         names = [f"x{place}" if value is not None else "" for place, value in enumerate(inputs)]
-        given = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
-        attributes = {"axis": -1, "opset": 13} if op_type == "QLinearSoftmax" else {}
-        attributes |= {"axis": -1} if op_type == "QLinearConcat" else {}
-        attributes |= {"kernel_shape": [1]} if op_type in ("QLinearAveragePool", "NhwcMaxPool") else {}
-        attributes |= {"num_heads": 1} if op_type in ("Attention", "QAttention", "MultiHeadAttention") else {}
-        attributes |= {"num_heads": 1, "kv_num_heads": 1} if op_type == "GroupQueryAttention" else {}
-        linear = {"q_num_heads": 1, "kv_num_heads": 1, "update_rule": "linear"}
-        attributes |= linear if op_type == "LinearAttention" else {}
-        bnb4 = {"K": 3, "N": 2, "block_size": 16, "quant_type": 1}
-        attributes |= bnb4 if op_type == "MatMulBnb4" else {}
-        attributes |= {"K": 3, "N": 2, "block_size": 16} if op_type == "MatMulNBits" else {}
-        node = helper.make_node(op_type, names, ["y"], domain=domain, **attributes)
-        yield op_type, model_of(node, given), given
-
-
-U, S, Z = np.arange(6, dtype=np.uint8).reshape(1, 2, 3), np.float32(0.5), np.uint8(3)
-TURNED = np.arange(6, dtype=np.uint8).reshape(1, 3, 2)
-CONTRIBUTED: dict[tuple[str, str], list[Any]] = {
-    ("com.microsoft", name): inputs
-    for name, inputs in {
-        "QLinearAdd": [U, S, Z, U, S, Z, S, Z],
-        "QLinearMul": [U, S, Z, U, S, Z, S, Z],
-        "QLinearWhere": [U > 2, U, S, Z, U, S, Z, S, Z],
-        "QLinearConcat": [S, Z, U, S, Z, U, S, Z],
-        "QLinearSigmoid": [U, S, Z, S, Z],
-        "QLinearLeakyRelu": [U, S, Z, S, Z],
-        "QLinearSoftmax": [U, S, Z, S, Z],
-        "QLinearAveragePool": [U, S, Z, S, Z],
-        "QLinearGlobalAveragePool": [U, S, Z, S, Z],
-        "MatMulIntegerToFloat": [U, TURNED, S, S, Z, Z],
-        "DynamicQuantizeMatMul": [U.astype(np.float32), TURNED, S, Z],
-        "MatMulNBits": [U.astype(np.float32), np.zeros((2, 1, 8), np.uint8), np.ones(2, np.float32)],
-        "MoE": [U.astype(np.float32), TURNED[0, :2, :2].astype(np.float32), np.ones((2, 4, 3), np.float32), None]
-        + [np.ones((2, 3, 4), np.float32)],
-        "QMoE": [np.ones((1, 2, 4), np.float32), TURNED[0, :2, :2].astype(np.float32), np.ones((2, 2, 2), np.uint8)]
-        + [np.ones((2, 2), np.float32), None, np.ones((2, 4, 1), np.uint8), np.ones((2, 4), np.float32)],
-        "Gelu": [U.astype(np.float32)],
-        "QuickGelu": [U.astype(np.float32)],
-        "BiasGelu": [U.astype(np.float32), np.ones(3, np.float32)],
-        "FastGelu": [U.astype(np.float32), np.ones(3, np.float32)],
-        "TransposeMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
-        "ScaledSiLU": [U.astype(np.float32)],
-        "CausalConvWithState": [U.astype(np.float32), np.ones((2, 1, 2), np.float32)],
-        "LinearAttention": [U.astype(np.float32)] * 3,
-        "CDist": [U[0].astype(np.float32)] * 2,
-        "GatedAdd": [U.astype(np.float32)] * 2 + [np.ones((1, 2, 1), np.float32)],
-        "GatedRMSNorm": [U.astype(np.float32), np.ones(3, np.float32), U.astype(np.float32)],
-        "FusedMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
-        "SkipLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 3,
-        "SkipSimplifiedLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 2,
-        "Attention": [U.astype(np.float32), np.ones((3, 6), np.float32)],
-        "QAttention": [U, np.ones((3, 6), np.uint8), np.ones(6, np.float32), S, S],
-        "MultiHeadAttention": [U.astype(np.float32)] * 3,
-        "GroupQueryAttention": [U.astype(np.float32)] * 3 + [None, None, np.int32([1]), np.int32(2)],
-        "RotaryEmbedding": [U[..., :2].astype(np.float32), np.int64([0]), *[np.ones((3, 1), np.float32)] * 2],
-        "EmbedLayerNormalization": [np.zeros((1, 2), np.int32), None, *[np.ones((4, 3), np.float32)] * 2, None]
-        + [np.ones(3, np.float32)] * 2,
-        "QEmbedLayerNormalization": [np.zeros((1, 2), np.int32), None, *[np.ones((4, 3), np.uint8)] * 2, None]
-        + [*[np.ones(3, np.uint8)] * 2, None, S, S, None, S, S, Z, Z, None, Z, Z],
-        "GatherBlockQuantized": [np.ones((1, 2, 3), np.uint8), np.int64([0]), np.ones((1, 1, 6), np.float32)],
-        "MatMulBnb4": [U.astype(np.float32), np.zeros(3, np.uint8), np.ones(1, np.float32)],
-        "MatMulInteger16": [U.astype(np.int16), TURNED.astype(np.int16)],
-        "FusedGemm": [U[0].astype(np.float32), TURNED[0].astype(np.float32)],
-        "FusedConv": [U.astype(np.float32), np.ones((1, 2, 1), np.float32)],
-        "DynamicQuantizeLSTM": [
-            U.astype(np.float32),
-            np.ones((1, 3, 8), np.uint8),
-            np.ones((1, 2, 8), np.uint8),
-            None,
-            None,
-            None,
-            None,
-            None,
-            *[np.ones(1, np.float32), np.zeros(1, np.uint8)] * 2,
-        ],
-        "QGemm": [U[0], S, Z, TURNED[0], S, Z, None, S, Z],
-        "NhwcMaxPool": [U],
-        "QuantizeLinear": [U.astype(np.float32), S, Z],
-        "DequantizeLinear": [U, S, Z],
-    }.items()
-}
-
-CONTRIBUTED |= {(QONNX, name): [U.astype(np.float32), S, np.float32(0), S * 8] for name in ("IntQuant", "Quant")}
-CONTRIBUTED |= {(QONNX, "BipolarQuant"): [U.astype(np.float32), S]}
-CONTRIBUTED |= {(QONNX, "Trunc"): [U.astype(np.float32), S, np.float32(0), S * 8, S * 6]}
+        given = {name: np.asarray(value) for name, value in zip(names, inputs, strict=True) if value is not None}
+        yield op_type, model_of(helper.make_node(op_type, names, ["y"], domain=domain, **attributes), given), given
 
 
 def model_of(node: onnx.NodeProto, given: dict[str, np.ndarray]) -> onnx.ModelProto:
