@@ -37,7 +37,7 @@ def scaled_stages(
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
     """The stages that make output 0, float32; and the operations among them that multiply matrices,
     and their sums by scales."""
-    from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
+    from qrun.native.kernels.quantize import Factors, Scaled, Scaling
 
     site = product.site
     sources: list[Array | Given | None] = [left, _parameter(product, scale), None]
@@ -73,7 +73,7 @@ def _parameter(product: DynamicProduct, place: int) -> Array | Given:
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
     """The stages that make codes, scale and zero point of input 0, which is x, float32."""
-    from qrun.native.kernels.dynamic import Parameters, Quantized, Range
+    from qrun.native.kernels.quantize import Parameters, Quantized, Range
 
     if not x.size:
         raise declined("an empty tensor")
