@@ -164,7 +164,7 @@ def _spread(indices: Array, depth: Array, values: Array, axis: int, ctx: Context
 @one_hot.native
 @EveryType
 def _lower_one_hot(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.extremes import ONE_HOT_KINDS, OneHot
+    from qrun.native.kernels.reduce import ONE_HOT_KINDS, OneHot
     from qrun.native.machine.operation import Operand
 
     indices, depth, values = site.inputs

@@ -137,7 +137,7 @@ def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array 
 
 @conv_integer.native
 def _lower_integer(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.sums import KINDS, dynamic_sums, reach
+    from qrun.native.kernels.conv import KINDS, dynamic_sums, reach
 
     x, w, *_ = site.inputs
     xz, wz, win = _check(site.inputs, ConvGeometry.of(site.attributes), site.ctx)

@@ -176,7 +176,7 @@ def dynamic_quantize_matmul(
 
 @dynamic_quantize_matmul.native
 def _lower_dynamic(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.dynamic import RESULTS
+    from qrun.native.kernels.quantize import RESULTS
 
     a, b, b_scale, b_zero, bias = site.inputs
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _DYNAMIC, quiet(site))

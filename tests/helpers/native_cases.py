@@ -10,7 +10,7 @@ from helpers.native import LIMITS, Array, codes
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.operation import Operation, size
 from qrun.native.proof.epilogue import Target
-from qrun.native.proof.thresholds import INT32, exact_steps
+from qrun.native.proof.search import INT32, exact_steps
 from qrun.ops._context import Context
 from qrun.ops.qlinearconv import qlinear_conv
 

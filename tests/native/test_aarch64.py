@@ -29,17 +29,16 @@ from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.decoder import Heads, RaggedMask, RaggedPresent, Rotary
-from qrun.native.kernels.dynamic import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv
-from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.fma_product import FloatMatmul
 from qrun.native.kernels.indexed import Gathered, NamedRows
 from qrun.native.kernels.normalize import LayerNorm, RmsNorm
+from qrun.native.kernels.quantize import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.reduce import IntegerReduction, Reduction
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.softmax import SoftmaxF32
-from qrun.native.kernels.stack import Stack
-from qrun.native.kernels.stacked import RowTerms
+from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.codegen import compile_object, llvm, target_machine
 from qrun.native.machine.compile import kernel_text
 from qrun.native.machine.engine import Engine

@@ -14,7 +14,7 @@ from helpers.support import assert_equal, node_model
 from helpers.widths import thin_width
 from onnx import TensorProto, helper
 
-from qrun.native.kernels.extremes import ARG_KINDS, Arg
+from qrun.native.kernels.reduce import ARG_KINDS, Arg
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -17,8 +17,7 @@ from onnx import helper
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transposed, view
-from qrun.native.kernels.strided import Loop, copies, merged
+from qrun.native.kernels.copy import Loop, arrange, copies, merged, padded, shuffled, sliced, transposed, view
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.fusing import fused, shuffle_groups

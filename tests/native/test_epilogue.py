@@ -12,7 +12,7 @@ from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical, run
 from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.proof.epilogue import Target, prove
-from qrun.native.proof.thresholds import Steps, exact_steps
+from qrun.native.proof.search import Steps, exact_steps
 
 F = np.float32
 

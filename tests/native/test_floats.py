@@ -15,7 +15,7 @@ from helpers.widths import every_width, thin_width
 
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.fma_product import FloatMatmul
 from qrun.ops._chains import chained_products
 
 F = np.float32

@@ -15,7 +15,6 @@ import qrun.native.kernels.layout
 import qrun.native.kernels.product
 import qrun.native.kernels.results
 import qrun.native.kernels.tiled
-import qrun.native.kernels.tiling
 import qrun.native.machine.call
 import qrun.native.machine.engine
 from qrun.native import kernels, machine
@@ -30,10 +29,10 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
     """Put every array of a plan against a guard page, as far as its 64-byte alignment allows."""
     modules = (
         machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
-        kernels.tiled, kernels.tiling, kernels.copied,
+        kernels.tiled, kernels.copied,
     )  # fmt: skip
     guard.hold(monkeypatch, at_end, *modules)
-    monkeypatch.setattr(kernels.tiled, "tables", kernels.tiling.tables.__wrapped__)
+    monkeypatch.setattr(kernels.tiled, "tables", kernels.tiled.tables.__wrapped__)
 
 
 @pytest.mark.parametrize("at_end", [True, False])

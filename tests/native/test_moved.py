@@ -13,7 +13,7 @@ from helpers.widths import every_width
 from onnx import ModelProto, helper
 
 from qrun.native.kernels.copy import Copy
-from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.kernels.fma_product import FloatMatmul
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

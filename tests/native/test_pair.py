@@ -19,9 +19,9 @@ from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native.errors import Declined
-from qrun.native.kernels import pair
+from qrun.native.kernels import point
 from qrun.native.kernels.copy import repeated
-from qrun.native.kernels.pair import PairLookup, row_shapes
+from qrun.native.kernels.point import PairLookup, row_shapes
 from qrun.native.machine.engine import Engine
 from qrun.native.proof import fits
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
@@ -118,7 +118,7 @@ def test_single_precision_misses_some_ties() -> None:
 @every_isa
 def test_sizes_and_gaps(isa: str, at_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     guard, rng, native = Guarded(), np.random.default_rng(21), engine(isa)
-    guard.hold(monkeypatch, at_end, pair)
+    guard.hold(monkeypatch, at_end, point)
     for name in ("add", "mul"):
         table, near = pair_table(name, "s8", SCALES["plain"], ZEROS[1])
         for columns, count, form in product(sizes(isa), (1, 3), FORMS[name]):

@@ -19,8 +19,7 @@ from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
 from qrun.native.kernels.point import Point
-from qrun.native.proof.fits import CodeProduct, CodeSum, fused
-from qrun.native.proof.lines import Expected, expected, fit_lines
+from qrun.native.proof.fits import CodeProduct, CodeSum, Expected, expected, fit_lines, fused
 from qrun.ops.qlinearbinary import qlinear_sigmoid
 
 F = np.float32

@@ -19,8 +19,7 @@ from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine
 from qrun.native.proof.epilogue import Bounds, Guess, Proven, Target, prove, proven
-from qrun.native.proof.search import Search, numpy_bounds
-from qrun.native.proof.thresholds import exact_steps
+from qrun.native.proof.search import Search, exact_steps, numpy_bounds
 
 F = np.float32
 N = 70

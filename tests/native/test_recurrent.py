@@ -16,8 +16,7 @@ from ops.test_recurrent import FUNCTIONS_OF, GATES, OUTPUTS, case, kernel
 
 import qrun
 from qrun.native.kernels import recurrent as planned
-from qrun.native.kernels.recurrent import Recurrent
-from qrun.native.kernels.walks import CellForm, Walk
+from qrun.native.kernels.recurrent import CellForm, Recurrent, Walk
 from qrun.native.machine.engine import Engine
 from qrun.ops._recurrent import activations
 

@@ -12,7 +12,7 @@ from helpers.placed import run_placed
 from helpers.support import assert_equal
 from helpers.widths import every_width
 
-from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
+from qrun.native.kernels.quantize import Factors, Scaled, Scaling
 from qrun.native.machine.operation import Operand
 
 F = np.float32

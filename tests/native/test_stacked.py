@@ -15,8 +15,7 @@ from helpers.support import assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from qrun.native.kernels.results import Results, requantization
-from qrun.native.kernels.stack import Stack
-from qrun.native.kernels.stacked import Pack, RowTerms, StackProduct
+from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
 from qrun.native.machine.operation import Operand
 from qrun.native.proof.epilogue import Target
 

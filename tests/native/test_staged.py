@@ -15,11 +15,10 @@ from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper
 
 import qrun
-from qrun.native.emit.dynamic import LEAST
+from qrun.native.emit.quantize import LEAST
 from qrun.native.errors import Undecided
-from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.dynamic import Parameters, Quantized, Range
-from qrun.native.kernels.sums import KINDS, dynamic_sums
+from qrun.native.kernels.conv import SUM_KINDS, Conv, dynamic_sums
+from qrun.native.kernels.quantize import Parameters, Quantized, Range
 from qrun.native.machine.operation import Operand
 from qrun.ops._quantize import range_parameters
 
@@ -228,7 +227,7 @@ def test_convolutions_whose_zero_point_comes_with_the_run(isa: str, which: int, 
         x, w = codes(rng, shape, ("u8", "s8")[number % 2]), codes(rng, kernel, ("u8", "s8")[number // 2])
         w_zero = codes(rng, (kernel[0],) if number == 3 else (1,), ("u8", "s8")[number // 2])
         zero = np.zeros((), x.dtype)
-        conv = Conv(native, shape, w, x_zero_point=zero, w_zero_point=w_zero, kinds=KINDS, stores=False, **options)
+        conv = Conv(native, shape, w, x_zero_point=zero, w_zero_point=w_zero, kinds=SUM_KINDS, stores=False, **options)
         prepare, sums = dynamic_sums(conv, Operand((), x.dtype))
         centred = w.astype(np.int64) - w_zero.reshape(-1, *(1,) * (w.ndim - 1))
         for code in codes(rng, (2,), ("u8", "s8")[number % 2]):

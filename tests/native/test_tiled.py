@@ -15,11 +15,10 @@ from helpers.placed import run_placed
 from onnx import helper
 
 import qrun
-from qrun.native.kernels import tiled, tiling
-from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.kernels import tiled
+from qrun.native.kernels.conv import SUM_KINDS, Conv, Gemm, dynamic_sums
 from qrun.native.kernels.layout import Window
-from qrun.native.kernels.sums import KINDS, dynamic_sums
-from qrun.native.kernels.tiling import Mode, TileGrid
+from qrun.native.kernels.tiled import Mode, TileGrid
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
 from qrun.native.proof.epilogue import Target
@@ -31,12 +30,12 @@ F = np.float32
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, mode: Mode | None = None) -> None:
     """Use tiles however much is wasted, and in this mode where it is possible."""
-    chosen = tiling.choose
+    chosen = tiled.choose
 
     def choose(window: Window, pixel: int, depth: int, stored: bool) -> tuple[Mode, int]:
         best, cost = chosen(window, pixel, depth, stored)
         possible = not stored and (mode != "lines" or window.dilations[1] == 1)
-        if mode and possible and tiling.tiling(window, pixel, depth, mode, stored):
+        if mode and possible and tiled.tiling(window, pixel, depth, mode, stored):
             return mode, cost
         return best, cost
 
@@ -130,7 +129,7 @@ def test_products_with_zero_points_known_late(kind: str) -> None:
             a, b = codes(rng, (2, m, k), kind), codes(rng, (k, n), "u8")
             zeros = codes(rng, (), kind), codes(rng, (n,), "u8")
             native = engine("amx", threads)
-            gemm = Gemm(native, a.shape, b, x_zero_point=np.zeros((), a.dtype), w_zero_point=zeros[1], kinds=KINDS)
+            gemm = Gemm(native, a.shape, b, x_zero_point=np.zeros((), a.dtype), w_zero_point=zeros[1], kinds=SUM_KINDS)
             assert gemm.conv.tiled == (m > 3)
             prepare, sums = dynamic_sums(gemm, Operand((), a.dtype))
             got = native.run(sums, [a, native.run(prepare, [zeros[0]])])
@@ -155,7 +154,7 @@ def test_tiles_cover_every_row_and_few_others() -> None:
 
 def test_what_serves_is_read_in_place() -> None:
     def mode(image: tuple[int, int], kernel: tuple[int, int], depth: int, stored: bool = False, **more: Any) -> str:
-        return tiling.choose(Window.of(image, kernel, **more), depth, depth, stored)[0]
+        return tiled.choose(Window.of(image, kernel, **more), depth, depth, stored)[0]
 
     pads = (1, 1, 1, 1)
     assert mode((14, 14), (1, 1), 64) == "in place"
@@ -233,9 +232,9 @@ def test_memory_of_a_thread_grows_and_is_kept() -> None:
 def test_plans_are_made_once_per_geometry() -> None:
     w = np.zeros((64, 64, 3, 3), np.int8)
     for _ in range(2):
-        before = tiling.tables.cache_info().misses
+        before = tiled.tables.cache_info().misses
         Conv(Engine.create("amx", OBJECTS), (1, 64, 21, 19), w, x_zero_point=np.uint8(0), pads=(1, 1, 1, 1))
-    assert tiling.tables.cache_info().misses == before
+    assert tiled.tables.cache_info().misses == before
 
 
 @needs_amx

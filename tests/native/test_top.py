@@ -12,7 +12,7 @@ from helpers.placed import run_placed, same_everywhere, same_refusal
 from helpers.support import assert_equal, node_model
 from helpers.widths import thin_width
 
-from qrun.native.kernels.extremes import Along, TopPlaces
+from qrun.native.kernels.reduce import Along, TopPlaces
 from qrun.native.machine.operation import Operand
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

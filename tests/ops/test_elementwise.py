@@ -21,7 +21,7 @@ from qrun.memory import Budget
 from qrun.ops import Context
 from qrun.ops._float import narrow
 from qrun.ops._functions import erf, erfc
-from qrun.ops.arithmetic import add, div
+from qrun.ops.elementwise import add, div
 
 F, H, BF, D = np.float32, np.float16, ml_dtypes.bfloat16, np.float64
 FLOATS = [H, BF, F, D]

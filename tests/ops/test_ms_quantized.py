@@ -19,7 +19,7 @@ from qrun.errors import OperatorError
 from qrun.ops import REGISTRY, Context, find
 from qrun.ops._functions import exp_sum_exceeds
 from qrun.ops._rounding import DoubleDouble, fma32, plus
-from qrun.ops.qlinearunary import logistic32
+from qrun.ops.qlinearbinary import logistic32
 
 F32 = np.float32
 ORT_KINDS = [k for k in KINDS if k not in ("overflow", "bad")]

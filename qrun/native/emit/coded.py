@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from qrun.native.emit.fma_product import BLOCK, NAMES, FmaProductEmitter
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
-from qrun.native.emit.types import real
+from qrun.native.emit.values import real
 
 GROUP = {2: 8, 4: 8, 8: 4}
 """Codes of a word, by their bits."""

@@ -1,16 +1,21 @@
-"""What the generated products share that copy activations first:
+"""What the generated products share that copy activations first, to 16 bits or clipped:
 a tile is some blocks of rows and some panels of channels.
 
 The blocks are copied to memory that the calling thread brings, then each panel walks over the copies.
-"""
+
+vpmaddubsw adds two products of a uint8 and an int8 in 16 bits, and saturates. The clipped product adds the results of
+two, so a lane holds four products. For each lane the plan bounds what any channel's weights can make of four
+activations; where that could leave int16, the copy keeps the lower bits of eight activations (two quads), and their
+upper bits are listed."""
 
 from __future__ import annotations
 
-from qrun.native.emit.dot import int16s, int32s, pairs
-from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
+from qrun.native.emit.dot import activations, dot, int16s, int32s, neighbours, pairs, weights
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.kernel import Arguments, Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE
-from qrun.native.emit.values import Operand
+from qrun.native.emit.spec import EIGHT, WIDE
+from qrun.native.emit.values import ZERO, Operand
 
 ARGUMENTS = names("""
     x* padding* offsets* weights* bias* constants* y*
@@ -33,6 +38,18 @@ unless there is only one (then `mask` tells
              which lanes of its last vector exist)
 x_group, y_group  bytes from one group's channels to the next one's
 """
+
+VECTOR = 32
+LOW = 6
+"""Bits that clipped activations keep: the products of four, 4 * 63 * 128 = 32,256, fit in int16."""
+ENTRY = BLOCK = 16
+"""Bytes of an entry of the list, and of the table of blocks."""
+BYTES, WORDS = "<32 x i8>", "<16 x i16>"
+_EIGHTS = "<4 x i64>"
+_FLIP = -0x7F7F7F7F7F7F7F80
+"""0x80 in each of eight bytes, as an int64: it makes uint8 of int8, 128 higher."""
+_MOST = 127 * 256
+"""The largest bound of a lane that fits. Bounds take weights of -128 for -127: the sum lies at or above -128 * 256."""
 
 
 class CopiedEmitter(KernelEmitter):
@@ -160,3 +177,253 @@ class WidenedEmitter(CopiedEmitter):
                 made += [acc[i * spec.vectors + j] + product for j, product in enumerate(products)]
             turn.next(place + self.width, *made)
         return turn.carried[1:]
+
+
+class Clipping:
+    """Writes the copying of some blocks of `rows` rows.
+
+    a:     the kernel's arguments. row, block: bytes of one in the copy.
+    copy, table, entries: where they start. The table has, for each block, where its part of the list starts and how
+           many entries that has, -1 where they were too many: then the copy is whole. An entry is an int32 distance in
+           a block's sums, an int32 distance in a panel's weights, and eight activations less their LOW lowest bits.
+    width: bytes of a row's sums, and of a quad's weights.
+    """
+
+    def __init__(self, w: Flow, spec: KernelSpec, isa: Isa, a: Arguments, width: int) -> None:
+        self.w, self.spec, self.a, self.width = w, spec, a, width
+        self.flips = isa.shift(spec.signed) != 0
+        self.scratch = w.value("ptr", "%scratch")
+        self.row = a.taps * a.depth
+        self.block = self.row * spec.rows
+        self.eights = self.row // EIGHT
+        self.copy = self.scratch + spec.rows * width
+        self.table = self.copy + self.block * a.chunk
+        self.entries = self.table + a.chunk * BLOCK
+
+    def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        """The rows of every block, tap by tap, and the list of what does not fit."""
+        w = self.w
+        with w.loop(first, end, 1, [self.copy, self.table, self.entries]) as turn:
+            copy, table, entry = turn.carried
+            found = self._copy_block(x, turn.index, copy)
+            table.store(entry, 8)
+            many = found.test("ugt", self.a.limit)
+            count = many.select(-1, found)
+            (table + 8).store(count, 8)
+            listed = many.select(0, found)
+            with w.when(listed.test("ne", 0)):
+                self._list(copy, entry)
+            following = entry + listed * ENTRY
+            turn.next(copy + self.block, table + BLOCK, following)
+
+    def _copy_block(self, x: Value, block: Value, copy: Value) -> Value:
+        """Copy a block's rows. Returns how many groups of eight activations do not fit."""
+        w, a, rows = self.w, self.a, self.spec.rows
+        offsets = a.offsets + block * (a.taps * (4 * rows))
+        whole = a.depth & -VECTOR
+        with w.loop(0, a.taps, 1, [offsets, w.zero(_EIGHTS)]) as tap:
+            place, found = tap.carried
+            before = tap.index * a.depth
+            along, bounds = copy + before, [a.each + before, a.first + before]
+            with w.loop(0, rows, 1, [place, along, found]) as row:
+                place, to, found = row.carried
+                source = row_at(x, place, a.padding)
+                with w.loop(0, whole, VECTOR, [found]) as k:
+                    codes = self._codes(_EIGHTS, source + k.index)
+                    (to + k.index).store(codes, 8)
+                    k.next(self._count(codes, bounds, k.index, k.carried[0]))
+                with w.loop(whole, a.depth, EIGHT, k.carried) as rest:
+                    eight = self._codes("i64", source + rest.index)
+                    (to + rest.index).store(eight, 8)
+                    codes = w.zero(_EIGHTS).insert(eight, 0)
+                    rest.next(self._count(codes, bounds, rest.index, rest.carried[0]))
+                row.next(place + 4, to + self.row, rest.carried[0])
+            tap.next(row.carried[0], row.carried[2])
+        return tap.carried[1].reduced("add")
+
+    def _codes(self, kind: str, source: Value) -> Value:
+        """As many activations as the type has bytes, as uint8."""
+        codes = source.load(kind)
+        return codes ^ _FLIP if self.flips else codes
+
+    def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
+        """Which eights have four activations whose products might not fit in int16: <4 x i1>.
+
+        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same
+        two of the other, four bytes on; their bound is their products with `each`,
+        and the largest of them times `first`.
+        """
+        most = codes = eights.bitcast(BYTES)
+        for distance in (1, 4):
+            most = most.intrinsic("umax", self._exchanged(most, distance))
+        each, first = ((bound + place).load(BYTES) for bound in bounds)
+        pairs = neighbours(codes, each).bitcast(BYTES)
+        other = self._exchanged(pairs, 4)
+        total = neighbours(most, first)
+        for part in (pairs, other):
+            total = total.intrinsic("sadd.sat", part.bitcast(WORDS))
+        return total.test("sgt", _MOST).sext("i16").bitcast(_EIGHTS).test("ne", ZERO)
+
+    def _exchanged(self, codes: Value, distance: int) -> Value:
+        """Bytes exchanged with their neighbours at this distance, a power of two."""
+        return codes.shuffled(i ^ distance for i in range(VECTOR))
+
+    def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
+        """The count so far plus those of `eights` that do not fit. An i1 that is true, sign-extended, is -1."""
+        return found - self._over(eights, bounds, place).sext("i64")
+
+    def _list(self, copy: Value, entry: Value) -> None:
+        """Clip a block's copy, and list what clipping removes."""
+        w = self.w
+        with (
+            w.loop(0, self.a.stride, VECTOR, [entry]) as column,
+            w.loop(column.index, self.block, self.a.stride, column.carried) as turn,
+        ):
+            here = copy + turn.index
+            eights = here.load(_EIGHTS, 32)
+            over = self._over(eights, [self.a.each, self.a.first], turn.index)
+            self.scratch.store(turn.carried[0], 8)
+            with w.when(over.any()):
+                upper = self._clip(eights, over, here)
+                self._enter(upper, over, turn.index.lshr(3), turn.carried[0])
+            turn.next(self.scratch.load("ptr", 8))
+            column.next(*turn.carried)
+
+    def _clip(self, eights: Value, over: Value, here: Value) -> Value:
+        """Clip those eights of a vector that are over, in the copy. Returns the upper bits of all eights."""
+        clipped = (eights.bitcast(BYTES) & (1 << LOW) - 1).bitcast(_EIGHTS)
+        here.store(over.select(clipped, eights), 32)
+        return (eights.lshr(LOW).bitcast(BYTES) & (1 << 8 - LOW) - 1).bitcast(_EIGHTS)
+
+    def _enter(self, upper: Value, over: Value, number: Value, entry: Value) -> None:
+        """Write an entry of the list for each eight that is over. number: of the vector's first eight in the block."""
+        for lane in range(4):
+            row, place = divmod(number + lane, self.eights)
+            entry.store((row * self.width).trunc("i32"), 4)
+            distance = (place * (2 * self.width)).trunc("i32")
+            (entry + 4).store(distance, 4)
+            eight = upper.extract(lane)
+            (entry + 8).store(eight, 8)
+            entry = entry + over.extract(lane).zext("i64") * ENTRY
+        self.scratch.store(entry, 8)
+
+
+CLIPPED = (*ARGUMENTS, "each*", "first*", "limit", "stride")
+"""ARGUMENTS, where `depth` is a multiple of 8, and
+
+each, first  int8 [rows][taps][depth]: a lane's four activations give at most `each` times their sum, plus `first`
+             (0 at odd places) times the largest of them
+limit        listed eights of a block, at most
+stride       a row's bytes if they fill vectors, else a vector's: the order of the list, so that a sum is rarely added
+             to twice in a row
+"""
+
+
+def scratch_bytes(spec: KernelSpec, block: int, chunk: int, limit: int) -> int:
+    """Memory that a thread brings: sums of a block, then the copy of a chunk, the table of its blocks, and the list.
+
+    block: bytes of a block's copy. chunk: blocks.
+    """
+    return spec.rows * spec.vectors * VECTOR + chunk * (block + BLOCK + limit * ENTRY) + 4 * ENTRY
+
+
+@emitter("clipped")
+class ClippedEmitter(CopiedEmitter):
+    """Writes one kernel: `unroll` quads per turn, even; vectors have 8 lanes."""
+
+    names = CLIPPED
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.clipping = Clipping(self.w, spec, isa, self.a, self.width)
+        self.row = self.clipping.row
+
+    def copies(self) -> list[tuple[Value, Operand]]:
+        return [(self.clipping.copy, self.clipping.block), (self.clipping.table, BLOCK)]
+
+    def panel_weights(self) -> Value:
+        return self.row * (self.width // 4)
+
+    def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
+        self.clipping.copy_blocks(x, first, end)
+
+    def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
+        copy, table = copies
+        count = (table + 8).load("i64", 8)
+        listed = count.test("ne", 0)
+        with self.w.when(listed):
+            self._apart(count, table.load("ptr", 8), bias, matrix, copy)
+        start = listed.select(self.scratch, bias)
+        step = listed.select(self.w.value("i64", self.width), 0)
+        rest = count.test("slt", 0).select(0, self.row)
+        return self._products(start, step, rest, copy, matrix, exact=False)
+
+    def _apart(self, count: Value, entry: Value, bias: Value, matrix: Value, copy: Value) -> None:
+        """What a block's sums start from: the bias and what is listed, or all of the products."""
+        w, spec, scratch = self.w, self.spec, self.scratch
+        for j in range(spec.vectors):
+            start = (bias + VECTOR * j).load(self.kind, 32)
+            for i in range(spec.rows):
+                (scratch + (i * self.width + VECTOR * j)).store(start, 32)
+        with w.loop(0, count, 1, [entry]) as turn:
+            here = turn.carried[0]
+            target, place = (
+                base + (here + 4 * field).load("i32", 4).zext("i64") for field, base in enumerate((scratch, matrix))
+            )
+            pair = [self._four(here + (8 + 4 * u)) for u in range(2)]
+            for j in range(spec.vectors):
+                total, one = self._eight(pair, self._pair_of_weights(place, j), 1 << LOW), target + VECTOR * j
+                one.store(one.load(self.kind, 32) + total, 32)
+            turn.next(here + ENTRY)
+        rest = count.test("slt", 0).select(self.row, 0)
+        sums = self._products(scratch, w.value("i64", self.width), rest, copy, matrix, exact=True)
+        for number, total in enumerate(sums):
+            (scratch + VECTOR * number).store(total, 32)
+
+    def _products(self, start: Value, step: Value, size: Value, copy: Value, matrix: Value, exact: bool) -> list[Value]:
+        """The block's sums: those at `start`, rows `step` bytes apart, and the products of `size` bytes of each row."""
+        spec, sums = self.spec, []
+        for i in range(spec.rows):
+            line = start + step * i if i else start
+            sums += [(line + VECTOR * j).load(self.kind, 32) for j in range(spec.vectors)]
+        rows = [copy + self.row * i if i else copy for i in range(spec.rows)]
+        with self.w.loop(0, size, 4 * spec.unroll, [matrix, *sums]) as turn:
+            place, *acc = turn.carried
+            add = self._exact if exact else self._fast
+            for u in range(0, spec.unroll, 2):
+                here = place + u * self.width
+                acc = add(acc, [row + turn.index + 4 * u for row in rows], here)
+            turn.next(place + spec.unroll * self.width, *acc)
+        return turn.carried[1:]
+
+    def _fast(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+        panel, made = [self._pair_of_weights(place, j) for j in range(self.spec.vectors)], []
+        for i, row in enumerate(rows):
+            pair = [self._four(row + 4 * u) for u in range(2)]
+            for j, matrix in enumerate(panel):
+                made.append(acc[i * self.spec.vectors + j] + self._eight(pair, matrix, 1))
+        return made
+
+    def _exact(self, acc: list[Value], rows: list[Value], place: Value) -> list[Value]:
+        isa, vectors, acc = self.isa, self.spec.vectors, list(acc)
+        for u in range(2):
+            panel = [weights(isa, (place + (u * self.width + VECTOR * j)).load(self.kind, 32)) for j in range(vectors)]
+            for i, row in enumerate(rows):
+                x = activations(isa, self._four(row + 4 * u))
+                for j in range(vectors):
+                    acc[i * vectors + j] = dot(isa, acc[i * vectors + j], x, panel[j])
+        return acc
+
+    def _four(self, pointer: Value) -> Value:
+        """The four activations at this address, in every lane."""
+        return pointer.load("i32").splat(self.isa.lanes)
+
+    def _pair_of_weights(self, place: Value, j: int) -> list[Value]:
+        """Vector j of the weights of two quads."""
+        return [(place + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
+
+    def _eight(self, pair: list[Value], matrix: list[Value], scale: int) -> Value:
+        """The sums of the products of two quads, times `scale`."""
+        low, high = [neighbours(x, weight) for x, weight in zip(pair, matrix, strict=True)]
+        both = low + high
+        return self.w.call(self.kind, "llvm.x86.avx2.pmadd.wd", both, both.like(scale))

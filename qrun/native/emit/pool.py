@@ -8,8 +8,7 @@ import math
 from qrun.native.emit.bytes import Bytes, flipped, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names, row_at
 from qrun.native.emit.spec import LIMITS
-from qrun.native.emit.types import every
-from qrun.native.emit.values import MAGIC64
+from qrun.native.emit.values import MAGIC64, every
 
 POOL = names("""
     x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
-from qrun.native.emit.types import every
+from qrun.native.emit.values import every
 
 PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
 """One 8-byte word each. A tile is a panel of `vectors` vectors of channels, whose order is the product's own.

@@ -1,11 +1,19 @@
-"""Generated quantization of float32 numbers to bytes, and the way back."""
+"""Generated quantization of float32 numbers to bytes, and the way back; and steps on parameters that come with the run:
+ranges of float32 numbers, what they say of a scale and a zero point, codes; float32 results of integer products: sums
+times scales, plus a bias."""
 
 from __future__ import annotations
 
+import math
+from operator import add
+
 from qrun.native.emit.bytes import Bytes, in_order, interleaved, sixteens, store_first
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.spec import PIECE
+from qrun.native.emit.numbers import SUM_REACH, differ, product_error, rounded_once, scaled_sum
+from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.spec import FACTOR_BYTES, MAGIC_BITS, PIECE
 from qrun.native.emit.values import MAGIC32
+from qrun.native.emit.widen import first_lanes, folded
 
 ROWS = names("x* y* x_row y_row rows chunk chunks columns part parts last tiles constants* fields zero!")
 IMAGE = names("""
@@ -19,6 +27,22 @@ columns, last     of a row (pixels of a line), and where the last block of one s
 constants         float32 numbers, one of each field, or for each column one: then `fields` is the bytes of a field
 zero              zero point
 """
+
+RANGE = ("x*", "found*", "count", "chunk", "tiles")
+CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
+PARAMETERS = ("found*", "y*", "ranges", "tiles")
+"""One 8-byte word each.
+
+found       float32 [ranges][4]: least value or 0, greatest or 0, NaN if one is infinite or NaN
+chunk       elements per tile
+parameters  float32 scale; fl32(1 / scale), or NaN where that has not full precision; int32 zero point
+"""
+LEAST = 2.0**-100
+"""The least scale whose inverse has full precision; its inverse is the greatest such scale."""
+_SURE = 0.5 - 2.0**-14
+"""At most this far from the nearest integer, the product rounds to the same integer as the quotient: both are no larger
+than 255, and the product has two roundings and the quotient one, of at most 2**-24 each, relative to that."""
+_UNROLL = 4
 
 
 class _Floats(KernelEmitter):
@@ -165,3 +189,272 @@ class DequantizeEmitter(_Floats):
         if self.spec.out == "i32":
             return x.load(f"<{self.lanes} x i32>")
         return x.load(f"<{self.lanes} x i8>").extended("i32", self.spec.signed)
+
+
+class _Elements(KernelEmitter):
+    """Walks over float32 elements, four vectors at a time, then one."""
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.kind = f"<{isa.lanes} x float>"
+
+    def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
+        """The indices of a tile's first element, of the first one after whole blocks, and of the end."""
+        first, end = tile.part(self.a.chunk, self.a.count)
+        cut = (end - first) % (_UNROLL * self.isa.lanes)
+        return first, end - cut, end
+
+
+@emitter("range")
+class RangeEmitter(_Elements):
+    """The least and the greatest of a tile's elements, and NaN if one is infinite or NaN: three numbers a tile."""
+
+    names = RANGE
+
+    def tile(self, tile: Value) -> None:
+        w, a, n = self.w, self.a, self.isa.lanes
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
+            values = []
+            for number in range(_UNROLL):
+                x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
+                values += self._taken(x, block.carried[3 * number : 3 * number + 3])
+            block.next(*values)
+        with w.loop(cut, end, n, block.carried[:3]) as one:
+            start, mask = a.x + one.index * 4, first_lanes(end - one.index, n)
+            one.next(*self._taken(start.masked_load(self.kind, mask, 4), one.carried))
+        found = one.carried
+        for number in range(1, _UNROLL):
+            found = self._joined(found, block.carried[3 * number : 3 * number + 3])
+        joins = (lambda a, b: a.where("olt", b), lambda a, b: a.where("ogt", b), add)
+        for number, (value, join) in enumerate(zip(found, joins, strict=True)):
+            (a.found + tile * 16 + 4 * number).store(folded(value, join), 4)
+
+    def _taken(self, x: Value, state: list[Value]) -> list[Value]:
+        """The state with one more vector. x - x is 0 for finite x, else NaN."""
+        nothing = x - x
+        return self._joined([x, x, nothing], state)
+
+    @staticmethod
+    def _joined(values: list[Value], state: list[Value]) -> list[Value]:
+        least, most, bad = values
+        return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
+
+
+@emitter("codes")
+class DynamicQuantizerEmitter(_Elements):
+    """y = saturate(RNE(fl32(x / scale)) + zero_point), uint8; NaN becomes 0.
+
+    x * inverse, cut to what does not saturate, differs from the quotient by less than 2**-14. Where it is farther than
+    that from a tie, the nearest integer is the result; a block with another element, or without an inverse, is divided.
+    """
+
+    names = CODES
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        w, n, parameters = self.w, isa.lanes, self.a.parameters
+        scale, inverse = ((parameters + place).load("float", 4) for place in (0, 4))
+        zero = (parameters + 8).load("i32", 4)
+        self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
+        self.scale, self.inverse = scale.splat(n), inverse.splat(n)
+        # Without an inverse, which then is NaN, nothing is sure.
+        self.sure = (inverse * "0.0" + _SURE).splat(n)
+        limits = (end - zero for end in (0, 255))
+        self.low, self.high = (limit.sitofp("float").splat(n) for limit in limits)
+        self.magic = w.value("float", MAGIC32).splat(n)
+        self.shift = (zero - MAGIC_BITS).splat(n)
+
+    def tile(self, tile: Value) -> None:
+        w, a, n = self.w, self.a, self.isa.lanes
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n) as block:
+            at = a.x + block.index * 4
+            values = [(at + 4 * n * i).load(self.kind, 4) for i in range(_UNROLL)]
+            codes = self.epilogue.finish(self._block(values))
+            self.epilogue.store(codes, a.y + block.index, True)
+        with w.loop(cut, end, n) as one:
+            mask = first_lanes(end - one.index, n)
+            x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
+            (a.y + one.index).masked_store(self._shifted(self._divided(x)).trunc("i8"), mask)
+
+    def _block(self, values: list[Value]) -> list[Value]:
+        """The codes of these vectors, before saturation."""
+        w, raised = self.w, []
+        doubts: list[Value] = []
+        for x in values:
+            guess = (x * self.inverse).within(self.low, self.high)
+            raised.append(guess + self.magic)
+            far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
+            doubts.append(doubts[-1] | far if doubts else far)
+        made = w.instead(raised, doubts[-1].any(), lambda: [*map(self._divided, values)])
+        return [*map(self._shifted, made)]
+
+    def _divided(self, x: Value) -> Value:
+        """x / scale rounded to an integer, in the low bits of a float."""
+        return (x / self.scale).within(self.low, self.high) + self.magic
+
+    def _shifted(self, raised: Value) -> Value:
+        return raised.bitcast("i32") + self.shift
+
+
+@emitter("parameters")
+class ParametersEmitter(KernelEmitter):
+    """What a range says of its quantization. form: ``scale``, the ``zero`` point, or the ``parameters`` of codes.
+
+    scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is
+    one of float32. A range that is not finite is not decided.
+    """
+
+    names = PARAMETERS
+
+    def tile(self, tile: Value) -> None:
+        y, form = self.a.y, self.spec.form
+        scale, zero = parameters_of(*self._range())
+        if form == "zero":
+            y.store(zero.trunc("i8"))
+            return
+        y.store(scale, 4)
+        if form == "parameters":
+            small, large, inverse = scale.test("oge", LEAST), scale.test("ole", 1 / LEAST), "1.0" / scale
+            (y + 4).store((small & large).select(inverse, math.nan), 4)
+            (y + 8).store(zero, 4)
+
+    def _range(self) -> tuple[Value, Value]:
+        """The least and the greatest number of all tiles. The kernel is undecided if one of them is not finite."""
+        w = self.w
+        with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
+            at = self.a.found + turn.index * 16
+            low, high, bad = ((at + 4 * place).load("float", 4) for place in range(3))
+            bottom, top, unknown = turn.carried
+            less, more = low.test("olt", bottom), high.test("ogt", top)
+            turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)
+        bottom, top, unknown = turn.carried
+        with w.when(unknown.test("une", "0.0")):
+            w.undecided()
+        return bottom, top
+
+
+def parameters_of(bottom: Value, top: Value) -> tuple[Value, Value]:
+    """Scale, float32, and zero point, i32, of numbers between these, of which one is 0 or less and one 0 or more."""
+    scale = (top - bottom) / "255.0"
+    nothing, zero = scale.test("oeq", "0.0"), "0.0" - bottom / scale
+    zero = zero.where("olt", "255.0") + MAGIC32 - MAGIC32  # 255 where it is NaN
+    return nothing.select("1.0", scale), nothing.select("0.0", zero).fptosi("i32")
+
+
+SCALE = ("acc*", "y*", "factors*", "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask")
+"""One 8-byte word each.
+
+factors       of the form, as `factors` makes them: ``ort``: float32 multiplier and bias; ``real``: float64 multiplier,
+              reach, remainder of the multiplier, bias; all [panels][field][lanes]
+acc_row, y_row  bytes from one row to the next; reads of sums may run over the row's end, to whole vectors
+chunk, mask   rows per tile; lanes of a row's last vector that exist
+"""
+FACTORS = ("left*", "right*", "bias*", "y*", "columns", "panels", "tiles", "most!", "slope!")
+"""One 8-byte word each.
+
+left        float32, a scale; slope: the bits of a float32 number that it is multiplied with (operands ``m``)
+right       float32: the other scale, one number (operands ``s``) or one for each column (``v``)
+bias        float32 [columns] (operands ``b``), or none
+y           [panels][field][lanes], what `scale` reads
+most        the greatest magnitude that a sum can have, below 2**32
+"""
+
+
+@emitter("scale")
+class ScaleEmitter(KernelEmitter):
+    """A vector of a row at a time.
+
+    ``ort``   fl32(fl32(float32(acc) * multiplier) + bias)
+    ``real``  acc * (multiplier + remainder) + bias rounded once. Where a float64 estimate does not decide it, the sum
+              is taken exactly and rounded to odd. operands: ``m`` if there may be a remainder
+    """
+
+    names = SCALE
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.store = Requantizer(self.w, isa, "i32", "i32", 1, self.w.value("i32", 0), self.a.mask)
+
+    def tile(self, tile: Value) -> None:
+        w, a, lanes, form = self.w, self.a, self.isa.lanes, self.spec.form
+        make = self._real if form == "real" else self._float
+        steps = (4 * lanes, 4 * lanes, FACTOR_BYTES[form] * lanes)
+        with w.part(tile, a.chunk, a.rows) as row:
+            starts = [a.acc + row * a.acc_row, a.y + row * a.y_row, a.factors]
+            with w.loop(0, a.panels, 1, starts) as panel:
+                sums, target, factors = panel.carried
+                self.store.set_panel((panel.index + 1).test("eq", a.panels))
+                made = make(sums.load(f"<{lanes} x i32>", 4), factors)
+                self.store.store_block([[made]], factors, target, w.value("i64", 0))
+                panel.next(*(pointer + step for pointer, step in zip(panel.carried, steps, strict=True)))
+
+    def _factor(self, factors: Value, field: int) -> Value:
+        size, kind = (8, "double") if self.spec.form == "real" else (4, "float")
+        return (factors + field * self.isa.lanes * size).load(f"<{self.isa.lanes} x {kind}>", size)
+
+    def _float(self, acc: Value, factors: Value) -> Value:
+        return (acc.sitofp("float") * self._factor(factors, 0) + self._factor(factors, 1)).bitcast("i32")
+
+    def _real(self, acc: Value, factors: Value) -> Value:
+        number, factor, bias = acc.sitofp("double"), self._factor(factors, 0), self._factor(factors, 3)
+        if "m" in self.spec.operands:
+            total, reach = number * factor + bias, self._factor(factors, 1)
+            near = (total - reach).single()
+            doubtful = differ(near, (total + reach).single())
+        else:
+            near, doubtful = scaled_sum(number, factor, bias)
+
+        def exact() -> list[Value]:
+            return [rounded_once(number, factor, self._factor(factors, 2), bias)]
+
+        (made,) = self.w.instead([near.bitcast("i32")], doubtful.any(), exact)
+        return made
+
+
+@emitter("factors")
+class FactorsEmitter(KernelEmitter):
+    """What `scale` reads, in the form ``real`` or ``ort``: the product of the scales, and the bias."""
+
+    names = FACTORS
+
+    def tile(self, tile: Value) -> None:
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        make, size = (self._real, 8) if self.spec.form == "real" else (self._float, 4)
+        with w.loop(0, a.panels, 1) as panel:
+            first, to = panel.index * lanes, a.y + panel.index * (FACTOR_BYTES[self.spec.form] * lanes)
+            mask = first_lanes(a.columns - first, lanes)
+            right = self._column(a.right, first, mask, "v" in self.spec.operands)
+            none = w.value("float", "-0.0").splat(lanes)
+            bias = self._column(a.bias, first, mask, True) if "b" in self.spec.operands else none
+            for number, field in enumerate(make(right, bias)):
+                (to + number * size * lanes).store(field, size)
+
+    def _column(self, start: Value, first: Value, mask: Value, each: bool) -> Value:
+        """float32 numbers of a vector of columns: one for each column, or one for all."""
+        lanes = self.isa.lanes
+        if not each:
+            return start.load("float", 4).splat(lanes)
+        return (start + first * 4).masked_load(f"<{lanes} x float>", mask, 4)
+
+    def _left(self) -> tuple[Value, Value | None]:
+        """The left scale, times the slope if there is one."""
+        slope = self.a.slope.bitcast("float") if "m" in self.spec.operands else None
+        return self.a.left.load("float", 4), slope
+
+    def _float(self, right: Value, bias: Value) -> list[Value]:
+        left, slope = self._left()
+        left = left if slope is None else slope * left
+        return [right * left.splat(self.isa.lanes), bias]
+
+    def _real(self, right: Value, bias: Value) -> list[Value]:
+        """Products of two float32 numbers are exact in float64; of three, the remainder is kept."""
+        left, slope = self._left()
+        wide = left.double() if slope is None else left.double() * slope.double()
+        factors = right.double(), wide.splat(self.isa.lanes)
+        product = factors[0] * factors[1]
+        rest = self.w.zero(product.kind) if slope is None else product_error(*factors, product)
+        most = self.a.most.uitofp("double") * (2 * SUM_REACH)
+        reach = abs(product) * most.splat(self.isa.lanes) + abs(bias.double()) * SUM_REACH
+        return [product, reach, rest, bias.double()]

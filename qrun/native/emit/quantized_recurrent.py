@@ -14,19 +14,19 @@ from functools import reduce
 from operator import or_
 
 from qrun.native.emit.dot import Bytes4, activations, dot, int16s, int32s, neighbours, pairs, weights
-from qrun.native.emit.dynamic import parameters_of
 from qrun.native.emit.kernel import Isa, KernelSpec, Value, emitter, names
 from qrun.native.emit.numbers import rounded_once, scaled_sum
+from qrun.native.emit.quantize import parameters_of
+from qrun.native.emit.recurrent import GATES, WalkEmitter
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.emit.values import MAGIC32
-from qrun.native.emit.walking import GATES, WalkEmitter
 from qrun.native.emit.widen import first_lanes, folded
 
 NAMES = names("""
     weights* column_sums* scales* addend* y* initial_h* initial_c* lengths* walk*
     sums_at sum_units addend_row rows columns row_block depth vectors tiles
 """)
-"""As in walking.py, and
+"""As in `WalkEmitter`, and
 
 weights  int8 [directions][gates][vectors][depth][lanes][4]: four k of each column, zeros beyond the last
 column_sums  int32 [directions][gates][vectors * lanes]: of each column's weights; scales: float32, likewise

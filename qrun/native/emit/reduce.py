@@ -1,5 +1,6 @@
 """Generated reductions of rows to one number each: of float32 sums in float64, their logarithms and extremes;
-of integers sums and products that wrap, means and extremes; and running sums and products along an axis."""
+of integers sums and products that wrap, means and extremes; and running sums and products along an axis.
+ArgMax, ArgMin and TopK: where the greatest or least elements are; the elements at such places; and OneHot."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ from qrun.native.emit.expression import KINDS, UNSIGNED
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.rowwise import RowwiseEmitter
 from qrun.native.emit.softmax import SoftmaxF32Emitter
+from qrun.native.emit.strided import StridedEmitter, outer_names
+from qrun.native.emit.values import constants
 from qrun.native.emit.widen import folded
+
+ARG = (*outer_names(("x", "y")), *names("count x_step y_step length along"))
+"""One 8-byte word each.
+
+count           results of the kernel's own axis
+x_step, y_step  bytes from one of them to the next
+length, along   elements that each is of, and bytes from one to the next
+"""
+_LOADED = {"f": ("float", "i32"), "i": ("i32", "i32"), "l": ("i64", "i64"), "u": ("i8", "i32"), "b": ("i8", "i32")}
+_LEAST = {"i32": -(1 << 31), "i64": -(1 << 63)}
+_SIZE = (1 << 31) - 1
 
 
 @emitter("sum")
@@ -229,3 +243,238 @@ class RunningEmitter(KernelEmitter):
 
     def _store(self, made: Value, y: Value) -> None:
         y.store(made.single() if self.element == "float" else made, self.size)
+
+
+@emitter("arg")
+class ArgEmitter(StridedEmitter):
+    """form: ``max`` or ``min``, with ``_last`` for the last one of equals, else the first one; then, behind a colon,
+    ``rows``: a row's elements follow each other, `spec.rows` of them are compared at once; or ``columns``: `spec.rows`
+    neighbours, each with a column of its own, are made at once.
+
+    The kernel compares integer keys, which grow with the elements, or, for a minimum, as elements get less. Every NaN
+    has the greatest key; both zeros have the same key.
+    """
+
+    names = ARG
+    frozen = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.what, self.how = spec.form.split(":")
+        self.element, self.whole = _LOADED[spec.operands]
+        self.last = self.what.endswith("_last")
+        self.size = {"i64": 8, "i8": 1}.get(self.element, 4)
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        w, a = self.w, self.a
+        end, x, y = end.least(a.count), self.starts["x"], self.starts["y"]
+        if self.how == "rows":
+            with w.loop(first, end, 1) as turn:
+                self._row(x + turn.index * a.x_step, y + turn.index * a.y_step)
+            return
+        for at, n in w.runs(first, end, (self.spec.rows, 1) if self.spec.rows > 1 else (1,)):
+            self._column(n, x + at * a.x_step, y + at * a.y_step)
+
+    def _row(self, x: Value, y: Value) -> None:
+        """The place in a row: of each lane's elements, then of the lanes, then of what fills no vector."""
+        w, n, length = self.w, self.spec.rows, self.a.length
+        whole = length & -n
+        places = w.value(f"<{n} x i32>", constants("i32", range(n)))
+        with w.loop(0, whole, n, [w.value(f"<{n} x {self.whole}>", _LEAST[self.whole]), places, places]) as turn:
+            most, place, here = turn.carried
+            more = self._key((x + turn.index * self.size).load(f"<{n} x {self.element}>", self.size))
+            turn.next(*self._better(more, here, most, place), here + n)
+        most, place = turn.carried[:2]
+        while n > 1:
+            n //= 2
+            pairs = [(v.shuffled(range(n)), v.shuffled(range(n, 2 * n))) for v in (most, place)]
+            most, place = self._folded(pairs[0], pairs[1])
+        with w.loop(whole, length, 1, [most, place]) as rest:
+            more = self._key((x + rest.index * self.size).load(f"<1 x {self.element}>", self.size))
+            here = w.value("<1 x i32>", "poison").insert(rest.index.trunc("i32"), 0)
+            rest.next(*self._better(more, here, *rest.carried))
+        y.store(rest.carried[1].sext("i64"), 8)
+
+    def _column(self, n: int, x: Value, y: Value) -> None:
+        """The places of n neighbours, each in its own column."""
+        w = self.w
+        places = w.zero(f"<{n} x i32>")
+        least = w.value(f"<{n} x {self.whole}>", _LEAST[self.whole])
+        with w.loop(0, self.a.length, 1, [x, least, places, places]) as turn:
+            source, most, place, here = turn.carried
+            more = self._key(source.load(f"<{n} x {self.element}>", self.size))
+            turn.next(source + self.a.along, *self._better(more, here, most, place), here + 1)
+        y.store(turn.carried[2].sext("i64"), 8)
+
+    def _better(self, key: Value, place: Value, most: Value, at: Value) -> tuple[Value, Value]:
+        """The greater key and its place, of one that comes later and the greatest so far."""
+        later = key.test("sge" if self.last else "sgt", most)
+        return later.select(key, most), later.select(place, at)
+
+    def _folded(self, keys: tuple[Value, Value], places: tuple[Value, Value]) -> tuple[Value, Value]:
+        """The same of two that may come in any order."""
+        equal = keys[1].test("eq", keys[0]) & places[1].test("sgt" if self.last else "slt", places[0])
+        other = keys[1].test("sgt", keys[0]) | equal
+        return other.select(keys[1], keys[0]), other.select(places[1], places[0])
+
+    def _key(self, x: Value) -> Value:
+        if self.element == "i8":
+            x = x.extended("i32", self.spec.operands == "b")
+        key = key_of(x, self.what)
+        return nan_of(x).select(_SIZE, key) if self.element == "float" else key
+
+
+def key_of(x: Value, what: str) -> Value:
+    """Integers that grow as float32 or integers do, both zeros alike and NaN the greatest;
+    or, for ``min``, as these get less."""
+    if x.element != "float":
+        return x ^ -1 if what.startswith("min") else x
+    bits = (x + 0.0).bitcast("i32")
+    key = nan_of(x).select(_SIZE, bits ^ (bits.ashr(31) & _SIZE))
+    return key ^ -1 if what.startswith("min") else key
+
+
+def nan_of(x: Value) -> Value:
+    """An i1 in each lane: whether a float32 is NaN."""
+    return x.test("uno", x)
+
+
+TOP = names("x* y* rows chunk length count levels tiles")
+ALONG = names("x* at* y* rows chunk length count tiles")
+"""One 8-byte word each.
+
+rows, chunk     rows, and those of a tile
+length, count   elements of a row, and of them those that are wanted
+levels          of a heap of so many
+at              int64 [rows][count]: places in each row
+"""
+_REST = 0xFFFFFFFF
+
+
+@emitter("top")
+class TopEmitter(KernelEmitter):
+    """form: ``max`` or ``min``. `rows` elements are looked at together.
+
+    The thread's memory holds the best elements so far as a heap, the worst of them first: int64 whose upper half grows
+    as elements get better, and whose lower half is less for a later place.
+    At the end the worst one is taken out again and again.
+    """
+
+    names = TOP
+    own_memory = True
+    frozen = True
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        with w.part(tile, a.chunk, a.rows) as row:
+            self._row(a.x + row * (a.length * 4), a.y + row * (a.count * 8))
+
+    def _row(self, x: Value, y: Value) -> None:
+        w, a, n = self.w, self.a, self.spec.rows
+        with w.loop(0, a.count, 1) as turn:
+            (self.scratch + turn.index * 8).store(self._entry(x, turn.index), 8)
+        half = a.count.lshr(1)
+        with w.loop(0, half, 1) as turn:
+            place = half - 1 - turn.index
+            self._sink((self.scratch + place * 8).load("i64", 8), place, a.count)
+        block = a.count + ((a.length - a.count) & -n)
+        with w.loop(a.count, block, n) as turn:
+            keys = key_of((x + turn.index * 4).load(f"<{n} x {self._element}>", 4), self.spec.form)
+            worst = self.scratch.load("i64", 8).ashr(32).trunc("i32").splat(n)
+            with w.when(keys.test("sgt", worst).any()), w.loop(turn.index, turn.index + n, 1) as own:
+                self._offer(x, own.index)
+        with w.loop(block, a.length, 1) as rest:
+            self._offer(x, rest.index)
+        with w.loop(1, a.count, 1) as turn:
+            left = a.count - turn.index
+            self._take(y, left)
+            self._sink((self.scratch + left * 8).load("i64", 8), w.value("i64", 0), left)
+        self._take(y, w.value("i64", 0))
+
+    @property
+    def _element(self) -> str:
+        return "float" if self.spec.operands == "f" else "i32"
+
+    def _entry(self, x: Value, index: Value) -> Value:
+        key = key_of((x + index * 4).load(f"<1 x {self._element}>", 4), self.spec.form).extract(0)
+        return (key.sext("i64") << 32) | (_REST - index)
+
+    def _offer(self, x: Value, index: Value) -> None:
+        """Put an element in the place of the worst one if it is better."""
+        entry = self._entry(x, index)
+        with self.w.when(entry.test("sgt", self.scratch.load("i64", 8))):
+            self._sink(entry, self.w.value("i64", 0), self.a.count)
+
+    def _take(self, y: Value, place: Value) -> None:
+        (y + place * 8).store(_REST - (self.scratch.load("i64", 8) & _REST), 8)
+
+    def _sink(self, entry: Value, place: Value, size: Value) -> None:
+        """Put an entry into the heap of this size at a place that is free, or below it."""
+        w, last = self.w, size - 1
+        with w.loop(0, self.a.levels, 1, [place]) as level:
+            here = level.carried[0]
+            left = here + here + 1
+            places = [left.least(last), (left + 1).least(last)]
+            entries = [(self.scratch + at * 8).load("i64", 8) for at in places]
+            second = entries[1].test("slt", entries[0])
+            child, below = second.select(places[1], places[0]), second.select(entries[1], entries[0])
+            sinks = left.test("slt", size) & below.test("slt", entry)
+            (self.scratch + here * 8).store(sinks.select(below, entry), 8)
+            level.next(sinks.select(child, here))
+        (self.scratch + level.carried[0] * 8).store(entry, 8)
+
+
+@emitter("along")
+class AlongEmitter(KernelEmitter):
+    """Elements of `unroll` bytes."""
+
+    names = ALONG
+
+    def tile(self, tile: Value) -> None:
+        w, a, size = self.w, self.a, self.spec.unroll
+        with w.part(tile, a.chunk, a.rows) as row:
+            x, first = a.x + row * (a.length * size), row * a.count
+            with w.loop(0, a.count, 1) as turn:
+                place = (a.at + (first + turn.index) * 8).load("i64", 8)
+                (a.y + (first + turn.index) * size).store((x + place * size).load(f"i{8 * size}", size), size)
+
+
+ONE_HOT = names("x* y* rows chunk tiles inner depth least on off")
+"""One 8-byte word each.
+
+rows, chunk  rows of the result, each of `depth` times `inner` elements, and those of a tile
+inner        indices of a row
+least        the least index that exists; those below 0 count from the end
+on, off      the two values' bits
+"""
+
+
+@emitter("one_hot")
+class OneHotEmitter(KernelEmitter):
+    """Elements of `unroll` bytes, `rows` of them at once; operands: the kind of the indices."""
+
+    names = ONE_HOT
+    frozen = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.element, self.size = KINDS[spec.operands]
+        kind = f"i{8 * spec.unroll}"
+        self.on, self.off = (value if kind == "i64" else value.trunc(kind) for value in (self.a.on, self.a.off))
+
+    def tile(self, tile: Value) -> None:
+        w, a, spec = self.w, self.a, self.spec
+        total = a.depth * a.inner
+        with w.part(tile, a.chunk, a.rows) as row:
+            y = a.y + row * total * spec.unroll
+            for at, n in w.runs(0, total, (spec.rows, 1)):
+                (y + at * spec.unroll).store(self.off.splat(n), spec.unroll)
+            with w.loop(0, a.inner, 1) as turn:
+                index = self._index((row * a.inner + turn.index) * self.size)
+                place = index + index.test("slt", 0).select(a.depth, 0)
+                with w.when(index.test("sge", a.least) & index.test("slt", a.depth)):
+                    (y + (place * a.inner + turn.index) * spec.unroll).store(self.on, spec.unroll)
+
+    def _index(self, offset: Value) -> Value:
+        value = (self.a.x + offset).load(self.element, self.size)
+        return value if self.element == "i64" else value.extended("i64", self.spec.operands != "u")

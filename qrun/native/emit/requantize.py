@@ -14,8 +14,7 @@ from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, emitter
 from qrun.native.emit.spec import BOUND_VECTORS, LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
-from qrun.native.emit.types import every
-from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
 
 
 class Requantizer:

@@ -17,7 +17,7 @@ ROWS = ("y*", "rows", "chunk", "tiles", "length")
 
 n1, n2     of rows that a form makes: lengths of the second and third of the axes that they are along
 strides    int64 [operands][OUTER]: the operands' bytes along these
-constants  of the form, as in emit/elementwise.py
+constants  of the form, as in emit/functions.py
 chunk      rows of a tile; length: elements of a row
 """
 

@@ -1,11 +1,15 @@
-"""Values of generated code, which know their LLVM type: operators write instructions into their function."""
+"""Values of generated code, which know their LLVM type: operators write instructions into their function;
+how LLVM IR writes types, and constants of them."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TypeAlias, Union
 
-from qrun.native.emit.types import REAL, every, parts, real, suffix
+REAL = {"double": "f64", "float": "f32"}
+"""LLVM types of real numbers, and their suffixes in the names of intrinsics."""
 
 Operand: TypeAlias = Union["Value", str, int, float]
 """A value, the text of a constant, or a number that becomes a constant of the type of the value beside it."""
@@ -16,6 +20,31 @@ ZERO = "zeroinitializer"
 MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
 """Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
 even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
+
+
+@cache
+def parts(kind: str) -> tuple[int, str]:
+    """Lanes (0 for a scalar) and element of a type."""
+    if not kind.startswith("<"):
+        return 0, kind
+    count, _, element = kind[1:-1].partition(" x ")
+    return int(count), element
+
+
+def suffix(kind: str) -> str:
+    """How a type is written in the names of overloaded intrinsics."""
+    lanes, element = parts(kind)
+    return (f"v{lanes}" if lanes else "") + REAL.get(element, element)
+
+
+def real(value: float) -> str:
+    """A constant of float or double, bit by bit; for float one that it can hold."""
+    return f"0x{struct.pack('>d', value).hex().upper()}"
+
+
+def every(kind: str, value: int | str, lanes: int) -> str:
+    """A constant vector with the same value in every lane."""
+    return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
 
 def _integer(name: str) -> Callable[[Value, Operand], Value]:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import STRUCT
-from qrun.native.kernels.float_matmul import FloatMatmul
-from qrun.native.kernels.fma_product import even, product_call
+from qrun.native.kernels.fma_product import FloatMatmul, even, product_call
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.machine.engine import Engine, Ints, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import aligned_up

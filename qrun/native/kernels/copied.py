@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.clipped import VECTOR, scratch_bytes
-from qrun.native.emit.copied import PIECE, STEP
+from qrun.native.emit.copied import PIECE, STEP, VECTOR, scratch_bytes
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import EIGHT, KernelSpec
 from qrun.native.kernels.product import Product, RelocatableCall, even_rows, pack

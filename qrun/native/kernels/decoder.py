@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.kernels.strided import Loop, copies, fills, stores
+from qrun.native.kernels.copy import Loop, copies, fills, stores
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, row_tiles, size
 from qrun.native.machine.memory import aligned_copy
 

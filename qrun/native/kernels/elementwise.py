@@ -25,7 +25,7 @@ from qrun.native.emit.expression import (
 )
 from qrun.native.emit.spec import NARROW, OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import Loop, merged, outer_words
+from qrun.native.kernels.copy import Loop, merged, outer_words
 from qrun.native.machine.engine import Array, Engine, KernelCall, KernelSpec, Operand, Operation, Order
 from qrun.native.machine.operation import OperandStrides
 from qrun.shapes import broadcast_shapes

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.expression import KIND_OF, MOVED
 from qrun.native.emit.spec import OUTER
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import SIZES, Loop, outer_words
+from qrun.native.kernels.copy import SIZES, Loop, outer_words
 from qrun.native.machine.engine import (
     Array,
     Engine,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from qrun.declare.frozen import frozen
-from qrun.native.kernels.strided import Loop, copies
+from qrun.native.kernels.copy import Loop, copies
 from qrun.native.machine.engine import Array, Engine, aligned
 from qrun.native.machine.memory import address
 

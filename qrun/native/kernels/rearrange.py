@@ -11,10 +11,9 @@ import numpy as np
 
 from qrun.native.emit.spec import CODES
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Copy, Move
+from qrun.native.kernels.copy import SIZES, Copy, Loop, Move, copies
 from qrun.native.kernels.point import Function
 from qrun.native.kernels.rows import RowGrid
-from qrun.native.kernels.strided import SIZES, Loop, copies
 from qrun.native.machine.engine import Array, Engine, KernelCall, Operand, Operation, Order, size
 
 _MOST = 1024

@@ -11,7 +11,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.expression import KIND_OF
 from qrun.native.emit.spec import NARROW, OUT_OF
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import Loop, merged, outer_words
+from qrun.native.kernels.copy import Loop, merged, outer_words
 from qrun.native.machine.engine import Array, Engine, Ints, KernelCall, KernelSpec, Operand, Operation, Order, size
 from qrun.native.machine.operation import OperandStrides
 

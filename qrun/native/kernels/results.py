@@ -14,7 +14,7 @@ from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.engine import Engine, Ints
 from qrun.native.machine.memory import aligned_copy
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
-from qrun.native.proof.thresholds import exact_steps, table_rows
+from qrun.native.proof.search import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
 _TOGETHER = 64

@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import NARROW, OUTER
+from qrun.native.kernels.copy import Loop, merged
 from qrun.native.kernels.elementwise import Expression
-from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.engine import Engine, KernelCall, KernelSpec, Operand, Operation, size
 from qrun.native.machine.memory import Array
 from qrun.native.machine.operation import row_tiles

@@ -10,10 +10,9 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES
-from qrun.native.kernels.copy import Copy, arrange, shuffled
+from qrun.native.kernels.conv import DynamicSums, Prepare, Tail
+from qrun.native.kernels.copy import Copy, Loop, arrange, merged, shuffled
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.kernels.strided import Loop, merged
-from qrun.native.kernels.sums import DynamicSums, Prepare, Tail
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, size
 from qrun.native.plan.chains import chained, widened

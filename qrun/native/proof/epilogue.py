@@ -22,8 +22,21 @@ from qrun.native.errors import Declined
 from qrun.native.machine.call import invoke
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.memory import Ints
-from qrun.native.proof.search import INSIDE, RAISED, RAISED_ENDS, SINGLE, FloatBounds, Search, Singles
-from qrun.native.proof.thresholds import INT32, Bools, Floats, is_plain, multiplier, wanted
+from qrun.native.proof.search import (
+    INSIDE,
+    INT32,
+    RAISED,
+    RAISED_ENDS,
+    SINGLE,
+    Bools,
+    FloatBounds,
+    Floats,
+    Search,
+    Singles,
+    is_plain,
+    multiplier,
+    wanted,
+)
 
 _FEW = 16
 _SOURCES = ("emit/spec.py", *(f"proof/{name}.py" for name in ("epilogue", "search", "thresholds")))

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen, replace
 from qrun.declare.memo import Memo, remembered
 from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
-from qrun.native.proof.thresholds import INT32
+from qrun.native.proof.search import INT32
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]

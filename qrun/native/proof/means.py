@@ -10,7 +10,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Array, Ints, aligned
-from qrun.native.proof.thresholds import Bools, Floats
+from qrun.native.proof.search import Bools, Floats
 
 Rule = Callable[[Ints, float], Array]
 """Sums of (x - x_zero), any shape, and the divisor to the codes that the definition gives."""

@@ -130,7 +130,7 @@ def _cached(site: LoweringContext, form: GroupQuery) -> list[Stage]:
 def _attended(site: LoweringContext, form: GroupQuery) -> list[Stage]:
     """``mixed``: Softmax(capped(scale * query @ keys') + bias + mask) @ values."""
     from qrun.native.kernels.elementwise import Elementwise
-    from qrun.native.kernels.float_matmul import FloatMatmul
+    from qrun.native.kernels.fma_product import FloatMatmul
 
     engine = site.engine
     columns, rows = _matrices(site, form, turned=True), _matrices(site, form, turned=False)

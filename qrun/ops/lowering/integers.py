@@ -208,7 +208,7 @@ class DynamicProduct:
     def bounds(self) -> tuple[int, int]:
         """The least and the greatest value that a sum can have before it wraps."""
         if self.weighted:
-            from qrun.native.kernels.sums import reach
+            from qrun.native.kernels.conv import reach
 
             high = self.site.memo.once("reach", lambda: reach(self.right.T, self._weights_zero()))
             low = -high
@@ -274,13 +274,12 @@ class DynamicProduct:
 
     def _weighted(self, left: int | str, output: int | str) -> tuple[list[Stage], Operation]:
         """With constant weights, which are packed once."""
-        from qrun.native.kernels import conv, sums
-        from qrun.native.kernels.conv import Gemm
+        from qrun.native.kernels.conv import KINDS, SUM_KINDS, Gemm, dynamic_sums
         from qrun.native.kernels.copy import view
 
         site, zero, w_zero = self.site, self._zero(self.places[2]), self._weights_zero()
         site.afford(self.rows * 36 + self.right.size * 16 + self.n * 8192)
-        known, kinds = (zero, conv.KINDS) if isinstance(zero, int) else (0, sums.KINDS)
+        known, kinds = (zero, KINDS) if isinstance(zero, int) else (0, SUM_KINDS)
         gemm = Gemm(
             site.engine,
             self.a.shape,
@@ -292,7 +291,7 @@ class DynamicProduct:
             memo=site.memo,
         )
         if isinstance(zero, Given):
-            prepare, made = sums.dynamic_sums(gemm, zero.operand, self.shape, site.memo)
+            prepare, made = dynamic_sums(gemm, zero.operand, self.shape, site.memo)
             return [Stage(prepare, (zero.value,), "prepared"), Stage(made, (left, "prepared"), output)], made
         if gemm.result.shape == self.shape:
             return [Stage(gemm, (left,), output)], gemm
@@ -304,8 +303,7 @@ class DynamicProduct:
     ) -> tuple[list[Stage], Operation]:
         """With matrices that are packed in each run; both zero points have one value."""
         from qrun.native.kernels.results import Results, requantization
-        from qrun.native.kernels.stack import Stack
-        from qrun.native.kernels.stacked import Pack, RowTerms, StackProduct
+        from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
         from qrun.native.machine.operation import Operand
 
         site, zeros = self.site, [self._zero(place) for place in self.places[2:]]
@@ -365,7 +363,7 @@ def scaled_stages(
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
     """The stages that make output 0, float32; and the operations among them that multiply matrices,
     and their sums by scales."""
-    from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
+    from qrun.native.kernels.quantize import Factors, Scaled, Scaling
 
     site = product.site
     sources: list[Array | Given | None] = [left, _parameter(product, scale), None]
@@ -401,7 +399,7 @@ def _parameter(product: DynamicProduct, place: int) -> Array | Given:
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
     """The stages that make codes, scale and zero point of input 0, which is x, float32."""
-    from qrun.native.kernels.dynamic import Parameters, Quantized, Range
+    from qrun.native.kernels.quantize import Parameters, Quantized, Range
 
     if not x.size:
         raise declined("an empty tensor")

@@ -265,7 +265,7 @@ def require_type(fits: bool, dtype: np.dtype[Any], what: str = "kernel for {}") 
 
 def require_copied(dtype: np.dtype[Any]) -> None:
     """Declined for elements of a size that copies do not take, and for strings."""
-    from qrun.native.kernels.strided import SIZES
+    from qrun.native.kernels.copy import SIZES
 
     require_type(dtype.itemsize in SIZES and not dtype.hasobject, dtype, "copies of {}")
 

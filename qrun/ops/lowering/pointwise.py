@@ -32,8 +32,7 @@ from qrun.ops.lowering.kernel import (
 )
 
 if TYPE_CHECKING:
-    from qrun.native.proof.fits import CodeProduct, CodeSum
-    from qrun.native.proof.lines import Expected
+    from qrun.native.proof.fits import CodeProduct, CodeSum, Expected
 
 Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
@@ -53,7 +52,7 @@ def table_kernel(
 ) -> NativeKernel:
     """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`.
 
-    likely: an estimate of each table as a line (native/proof/lines.py), which is tried first.
+    likely: an estimate of each table as a line (native/proof/fits.py), which is tried first.
     """
     from qrun.native.kernels.point import Point
 
@@ -139,7 +138,7 @@ def _lines(by_moving: Array, constant: Array) -> Array:
 
 def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
     """Estimates of the result as a line in the first operand's codes, one for each element of the constant second."""
-    from qrun.native.proof.lines import expected
+    from qrun.native.proof.fits import expected
 
     constant = site.inputs[operands[1]]
     with np.errstate(all="ignore"):
@@ -177,7 +176,7 @@ def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
 def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Complete, swap: bool) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
     from qrun.native.kernels.copy import repeated
-    from qrun.native.kernels.pair import PairLookup, row_shapes
+    from qrun.native.kernels.point import PairLookup, row_shapes
 
     operands = (3, 0) if swap else (0, 3)
     x, y = (site.inputs[place] for place in operands)

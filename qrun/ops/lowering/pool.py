@@ -110,7 +110,7 @@ def mean_kernel(
 def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> NativeKernel:
     """The kernel of the `count` greatest or least elements along an axis, counted from the front, and their places."""
     from qrun.native.kernels.copy import transposed, view
-    from qrun.native.kernels.extremes import TOP_KINDS, Along, TopPlaces
+    from qrun.native.kernels.reduce import TOP_KINDS, Along, TopPlaces
     from qrun.native.machine.operation import Operand
 
     x, engine = site.inputs[0], site.engine
@@ -142,7 +142,7 @@ def top_kernel(site: LoweringContext, count: int, axis: int, largest: bool) -> N
 def arg_kernel(site: LoweringContext, what: str, axis: int) -> NativeKernel:
     """The kernel of places along an axis, counted from the front, that has elements. what: ``max`` or ``min``."""
     from qrun.native.kernels.copy import view
-    from qrun.native.kernels.extremes import ARG_KINDS, Arg
+    from qrun.native.kernels.reduce import ARG_KINDS, Arg
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]

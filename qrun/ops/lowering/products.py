@@ -45,7 +45,7 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
-    from qrun.native.kernels.float_matmul import FloatMatmul
+    from qrun.native.kernels.fma_product import FloatMatmul
 
     require_type(a.dtype == FLOAT, a.dtype, "{} products")
     if not (np.isfinite(alpha) and np.isfinite(beta)):

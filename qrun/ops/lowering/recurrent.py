@@ -16,14 +16,14 @@ from qrun.ops.lowering.integers import DynamicProduct, Given, quantizing, scaled
 from qrun.ops.lowering.kernel import LoweringContext, NativeKernel, Stage, declined, require_type, staged_kernel
 
 if TYPE_CHECKING:
-    from qrun.native.kernels.walks import CellForm, Walk, Walked
+    from qrun.native.kernels.recurrent import CellForm, Walk, Walked
 
 LENGTHS = 4
 """The number of the input sequence_lens."""
 
 
 def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gates: Gates) -> NativeKernel:
-    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/walking.py)."""
+    """The kernel of a checked LSTM, GRU or RNN whose cells are of this kind (native/emit/recurrent.py)."""
     site.require_constant(1)
     site.require_constant(2)
     site.require_constant(3)
@@ -46,8 +46,8 @@ def recurrent_kernel(site: LoweringContext, sequences: Sequences, kind: str, gat
 
 
 def _form(kind: str, gates: Gates) -> CellForm:
-    from qrun.native.emit.walking import FUNCTIONS
-    from qrun.native.kernels.walks import CellForm
+    from qrun.native.emit.recurrent import FUNCTIONS
+    from qrun.native.kernels.recurrent import CellForm
 
     unknown = next((name for names in gates.names for name in names if name not in FUNCTIONS), None)
     if unknown is not None:
@@ -59,7 +59,7 @@ def _form(kind: str, gates: Gates) -> CellForm:
 
 def _inputs(site: LoweringContext, bias: Array | None) -> Stage:
     """The stage that multiplies all inputs with the weights W of all directions, and adds the bias."""
-    from qrun.native.kernels.float_matmul import FloatMatmul
+    from qrun.native.kernels.fma_product import FloatMatmul
 
     w, memo = site.inputs[1], site.memo.once("inputs", Memo)
     turned = memo.once("right", lambda: np.ascontiguousarray(w.reshape(-1, w.shape[2]).T))
@@ -95,7 +95,7 @@ def _walked(
 
 
 def _walk(sequences: Sequences) -> Walk:
-    from qrun.native.kernels.walks import Walk
+    from qrun.native.kernels.recurrent import Walk
 
     steps, batch = sequences.x.shape[:2]
     return Walk(steps, batch, sequences.hidden, sequences.backward, sequences.batch_first)
@@ -120,7 +120,7 @@ def _taken(
 
 def quantized_lstm_kernel(site: LoweringContext, sequences: Sequences, gates: Gates) -> NativeKernel:
     """The kernel of a checked DynamicQuantizeLSTM of full lengths, without peepholes and input_forget."""
-    from qrun.native.kernels.dynamic import RESULTS
+    from qrun.native.kernels.quantize import RESULTS
     from qrun.native.kernels.recurrent import CodedState, QuantizedRecurrent
 
     for place in (1, 2, 3, 8, 9, 10, 11):
