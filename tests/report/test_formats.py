@@ -21,8 +21,7 @@ from qrun.checking.vectors import Vector
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError
 from qrun.report.formats import FORMATS, Asked, print_report, report_text, suffixes, target
-from qrun.report.formats.github import MOST, workflow_commands
-from qrun.report.formats.markdown import MOST as MOST_ROWS
+from qrun.report.formats.ci import MOST, MOST_ROWS, workflow_commands
 from qrun.report.screen import Screen
 
 ODD = "a|b`c`[d](e)<f>&@g:h,i%j\x00\x1b[31m\nk\u202e\ud800\\_*"

@@ -10,7 +10,7 @@ from qrun.documents.answers import ProfileNode
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import accuracies
 from qrun.report.html.markup import Markup, join, section, shape, tag
-from qrun.report.html.strip import label
+from qrun.report.html.profile import label
 from qrun.report.text import duration, plural
 
 STEP, BOX = 12, 8

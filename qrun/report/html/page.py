@@ -17,10 +17,9 @@ from qrun.report.html.comparison import comparison_section, headline, told
 from qrun.report.html.findings import counts, findings_section, rules_section
 from qrun.report.html.markup import Markup, blocks, facts, framed, join, section, table, tag
 from qrun.report.html.minimap import graph_section
-from qrun.report.html.profile import beside_section, nodes_section, time_section
+from qrun.report.html.profile import Palette, beside_section, nodes_section, time_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
-from qrun.report.html.strip import Palette
 from qrun.report.json import text as json_text
 from qrun.report.stats import Stats, stats_grid
 from qrun.report.text import duration, file_size, plural

@@ -13,7 +13,7 @@ from qrun.documents.answers import ProfileNode
 from qrun.memory import human
 from qrun.report.html.collect import PageContent
 from qrun.report.html.markup import Markup, section, tag
-from qrun.report.html.strip import Palette, label
+from qrun.report.html.profile import Palette, label
 from qrun.report.text import plural
 from qrun.running.machine import Machine
 
