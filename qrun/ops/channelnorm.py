@@ -62,7 +62,7 @@ def _lower_group_normalization(site: LoweringContext) -> NativeKernel:
 
 
 def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
-    from qrun.native.kernels.normalize import ChannelNorm
+    from qrun.native.kernels.rowwise import ChannelNorm
 
     x, *params = site.inputs
     _grouped(x, groups, site.names[0])

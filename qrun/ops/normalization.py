@@ -118,7 +118,7 @@ def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tupl
 @batch_normalization_7.native
 @batch_normalization.native
 def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.normalize import BatchNorm
+    from qrun.native.kernels.rowwise import BatchNorm
 
     x, *params = (value for value in site.inputs if value is not None)
     attributes, statistics = site.attributes, (site.names[3], site.names[4])
@@ -235,7 +235,7 @@ def _sides(size: int, channels: int) -> tuple[int, int]:
 
 @lrn.native
 def lower_lrn(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.normalize import Lrn
+    from qrun.native.kernels.rowwise import Lrn
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))
     if x.dtype != np.float32 or single(beta) != 0.75:

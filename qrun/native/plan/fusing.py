@@ -29,18 +29,13 @@ def fused_apart(engine: Engine, items: Sequence[Item], wanted: Sequence[Key], gu
     made = list(items)
     for guard in dict.fromkeys((None, *guards.values())):
         own = [guards.get(number) == guard for number in range(len(items))]
-        seen = [item if is_own else _opaque(item) for item, is_own in zip(items, own, strict=True)]
+        seen = [i if is_own else PythonStep(i.inputs, i.outputs) for i, is_own in zip(items, own, strict=True)]
         read = (key for item, is_own in zip(items, own, strict=True) if not is_own for key in item.inputs)
         kept = tuple(dict.fromkeys((*wanted, *guards.values(), *read)))
         for number, item in enumerate(fused(engine, seen, kept)):
             if own[number]:
                 made[number] = item
     return made
-
-
-def _opaque(item: Item) -> PythonStep:
-    """A step that reads and makes what the item does, and whose work nobody else does."""
-    return PythonStep(item.inputs, item.outputs)
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
