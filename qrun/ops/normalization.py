@@ -114,7 +114,7 @@ def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tupl
 @batch_normalization_7.native
 @batch_normalization.native
 def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.normalize import BatchNorm
+    from qrun.native.kernels.rowwise import BatchNorm
 
     x, *params = (value for value in site.inputs if value is not None)
     attributes, statistics = site.attributes, (site.names[3], site.names[4])
@@ -231,7 +231,7 @@ def _sides(size: int, channels: int) -> tuple[int, int]:
 
 @lrn.native
 def lower_lrn(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.normalize import Lrn
+    from qrun.native.kernels.rowwise import Lrn
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))
     if x.dtype != np.float32 or single(beta) != 0.75:
@@ -302,7 +302,7 @@ def _lower_group_normalization(site: LoweringContext) -> NativeKernel:
 
 
 def _lowered(site: LoweringContext, groups: int) -> NativeKernel:
-    from qrun.native.kernels.normalize import ChannelNorm
+    from qrun.native.kernels.rowwise import ChannelNorm
 
     x, *params = site.inputs
     _grouped(x, groups, site.names[0])

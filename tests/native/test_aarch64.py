@@ -33,10 +33,10 @@ from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.fma_product import FloatMatmul
 from qrun.native.kernels.indexed import Gathered, NamedRows
-from qrun.native.kernels.normalize import LayerNorm, RmsNorm
 from qrun.native.kernels.quantize import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.reduce import IntegerReduction, Reduction
 from qrun.native.kernels.results import Results
+from qrun.native.kernels.rowwise import LayerNorm, RmsNorm
 from qrun.native.kernels.softmax import SoftmaxF32
 from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.codegen import compile_object, llvm, target_machine

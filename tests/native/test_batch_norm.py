@@ -11,7 +11,7 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
-from qrun.native.kernels.normalize import BatchNorm
+from qrun.native.kernels.rowwise import BatchNorm
 from qrun.ops.normalization import batch_normalization
 
 F = np.float32

@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from qrun.native.emit.expression import FunctionStep
 from qrun.native.kernels.elementwise import Elementwise, Expression
-from qrun.native.kernels.normalize import LayerNorm
+from qrun.native.kernels.rowwise import LayerNorm
 from qrun.native.machine.operation import Operand
 from qrun.ops.layernorm import layer_normalization
 

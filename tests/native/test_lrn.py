@@ -12,7 +12,7 @@ from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
 import qrun
-from qrun.native.kernels.normalize import Lrn
+from qrun.native.kernels.rowwise import Lrn
 from qrun.ops.normalization import lrn
 
 F = np.float32

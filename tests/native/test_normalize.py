@@ -15,8 +15,8 @@ from helpers.support import assert_equal, node_model
 from helpers.widths import every_width
 
 import qrun
-from qrun.native.kernels.normalize import LayerNorm
 from qrun.native.kernels.reduce import Reduction
+from qrun.native.kernels.rowwise import LayerNorm
 from qrun.native.kernels.softmax import LogSoftmaxF32, SoftmaxF32
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import log_softmax, reduce_mean, softmax

@@ -16,7 +16,7 @@ from helpers.widths import every_width
 from native.test_normalize import rows
 from onnx import helper
 
-from qrun.native.kernels.normalize import InverseRms, RmsNorm
+from qrun.native.kernels.rowwise import InverseRms, RmsNorm
 from qrun.ops.layernorm import simplified_layer_normalization
 
 F, H = np.float32, np.float16

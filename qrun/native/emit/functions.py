@@ -3,13 +3,14 @@ operands, in one pass over memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
 
-from qrun.formulas import wide
-from qrun.native.emit import conversions, expression, polynomials
+from qrun.formulas import single, wide
+from qrun.native.emit import conversions, expression
 from qrun.native.emit.conversions import ROUNDINGS, Way, converted
 from qrun.native.emit.expression import (
     ANGLES,
@@ -23,11 +24,20 @@ from qrun.native.emit.expression import (
     operand_names,
 )
 from qrun.native.emit.kernel import Isa, KernelSpec, emitter
+from qrun.native.emit.numbers import fma_once
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.spec import OUTER
 from qrun.native.emit.strided import StridedEmitter
 from qrun.native.emit.values import MAGIC32, ZERO, Value, every
 
+exp, share, sigmoid, tanh, erf, gelu, gelu_by_tanh, swish = (
+    partial(function, fma=fma_once)
+    for function in (
+        single.exp, single.share, single.sigmoid, single.tanh, single.erf, single.gelu, single.gelu_by_tanh,
+        single.swish,
+    )
+)  # fmt: skip
+"""Functions of float32 vectors as docs/numerics.md (F41) defines them: those of qrun/formulas."""
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
 """One 8-byte word each. n1 to tiles: as in emit/strided.py.
 
@@ -106,6 +116,11 @@ class FunctionCall:
         return x.test("olt", -limit).select(x + bias, x.test("ogt", limit).select(x - bias, x.like(0.0)))
 
 
+def one_nan(made: Value) -> Value:
+    """The same, but every NaN has one bit pattern."""
+    return made.test("uno", made).select(math.nan, made)
+
+
 Write = Callable[[FunctionCall, list[Value]], Value]
 
 
@@ -114,16 +129,16 @@ def _conversion(kind: str) -> Write:
 
 
 def _of_single(function: Callable[[Value], Value]) -> Write:
-    return lambda k, v: polynomials.one_nan(function(v[0]))
+    return lambda k, v: one_nan(function(v[0]))
 
 
 _IN_SINGLE: dict[str, Callable[[Value], Value]] = {
-    "exp": polynomials.exp,
-    "sigmoid": polynomials.sigmoid,
-    "tanh": polynomials.tanh,
-    "erf": polynomials.erf,
-    "gelu": polynomials.gelu,
-    "gelu_by_tanh": polynomials.gelu_by_tanh,
+    "exp": exp,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "erf": erf,
+    "gelu": gelu,
+    "gelu_by_tanh": gelu_by_tanh,
 }
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],
@@ -157,7 +172,7 @@ SINGLE: dict[str, Write] = {
     "thresholded_relu": lambda k, v: v[0].test("ogt", k.p).select(v[0], ZERO),
     "sign": lambda k, v: v[0].test("uno", ZERO).select(v[0], k.sign(v[0])),
     **{name: _of_single(function) for name, function in _IN_SINGLE.items()},
-    "swish": lambda k, v: polynomials.one_nan(polynomials.swish(v[0], k.p)),
+    "swish": lambda k, v: one_nan(swish(v[0], k.p)),
     "to_f16": lambda k, v: conversions.narrowed(v[0], "f16"),
     "to_bf16": lambda k, v: conversions.narrowed(v[0], "bf16"),
 }

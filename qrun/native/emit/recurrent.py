@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from qrun.native.emit.fma_product import BLOCK, add_products, parts
+from qrun.native.emit.functions import one_nan, sigmoid, tanh
 from qrun.native.emit.isa import PAUSE
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
-from qrun.native.emit.polynomials import one_nan, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 from qrun.formulas.wide import log
-from qrun.native.emit import polynomials
 from qrun.native.emit.expression import KINDS, UNSIGNED
+from qrun.native.emit.functions import exp
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.rowwise import RowwiseEmitter
 from qrun.native.emit.softmax import SoftmaxF32Emitter
@@ -115,7 +115,7 @@ class LogSumExpEmitter(SoftmaxF32Emitter):
     """log(sum exp(x - greatest)) + greatest, or + 0 if the greatest element is not finite."""
 
     reduces = True
-    exponential = staticmethod(polynomials.exp)
+    exponential = staticmethod(exp)
 
     def make_row(self, x: Value, y: Value) -> None:
         greatest = self.greatest(x)

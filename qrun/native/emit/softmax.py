@@ -15,8 +15,8 @@ from functools import reduce
 from operator import add
 
 from qrun.formulas.wide import log
-from qrun.native.emit import polynomials
 from qrun.native.emit.bytes import byte_sums, permuted
+from qrun.native.emit.functions import share
 from qrun.native.emit.kernel import Isa, KernelEmitter, KernelSpec, Value, emitter, names
 from qrun.native.emit.rowwise import PARTS, RowwiseEmitter
 from qrun.native.emit.spec import MAGIC_BITS, VBMI
@@ -218,7 +218,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
     """exp(x - greatest) * (1 / sum exp(x - greatest)) in float32, the sum and its inverse in float64.
     The exponentials of a row lie where its results will."""
 
-    exponential = staticmethod(polynomials.share)
+    exponential = staticmethod(share)
 
     def make_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> None:
         """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""

@@ -162,7 +162,8 @@ class Instance:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self.value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
-                    own = array.copy() if self._is_view(array) else array
+                    in_arena = array.base is not None and np.may_share_memory(array, self.memory)
+                    own = array.copy() if in_arena else array  # later calls overwrite the arena
                     budget.hold_made(own, str(key))
                     take({key: own})
                 if timed:
@@ -176,10 +177,6 @@ class Instance:
         lent = not values.keys().isdisjoint(self.lendable)
         wanted = {key: self._copy(key, values, budget) for key in listing.wanted}
         return StampedResult(wanted, tuple(stamps), lent)
-
-    def _is_view(self, array: Array) -> bool:
-        """Whether it lies in the arena, which later calls overwrite."""
-        return array.base is not None and np.may_share_memory(array, self.memory)
 
     def results(self, budget: Budget) -> dict[Key, Array]:
         """New arrays for what a run returns, to which its calls write."""

@@ -129,7 +129,10 @@ class Placement:
         self._memo = Memo()
         for number, item in enumerate(items):
             if isinstance(item, PythonStep):
-                self._python_step(item, number, given)
+                for key in item.inputs:
+                    self._keep(key, number)
+                for key in item.outputs:
+                    self.forms[key] = [Storage(given[key], "plain", key, first=number, last=number)]
             else:
                 for task in item.tasks:
                     self._task(task, number)
@@ -139,12 +142,6 @@ class Placement:
         self._merge()
         self._join()
         self._allocate(len(items), wanted)
-
-    def _python_step(self, item: PythonStep, number: int, given: dict[Key, Operand]) -> None:
-        for key in item.inputs:
-            self._keep(key, number)
-        for key in item.outputs:
-            self.forms[key] = [Storage(given[key], "plain", key, first=number, last=number)]
 
     def _keep(self, key: Key, number: int) -> None:
         """The value is read from outside at this step."""

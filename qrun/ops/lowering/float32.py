@@ -87,7 +87,7 @@ def elementwise_kernel(
 
 def standardize_kernel(site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float) -> NativeKernel:
     """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant."""
-    from qrun.native.kernels.normalize import LayerNorm
+    from qrun.native.kernels.rowwise import LayerNorm
 
     x = _rows(site)
     inner = x.shape[axis:]
@@ -104,7 +104,7 @@ def rms_kernel(site: LoweringContext, axis: int, inverse_type: np.dtype[Any] | N
 
     inverse_type: of the second result, where the operator has one.
     """
-    from qrun.native.kernels.normalize import InverseRms, RmsNorm
+    from qrun.native.kernels.rowwise import InverseRms, RmsNorm
 
     x, scale, epsilon = _rows(site), site.inputs[1], single(site.attributes["epsilon"])
     inner, wanted = x.shape[axis:], inverse_type is not None and site.ctx.wants(1)
